@@ -1,0 +1,32 @@
+# make study                the embedded study, from runs to report, offline
+# make study STUDY=original another one (see studies/)
+# make test                 style, types, tests
+PYTHON ?= python3
+STUDY ?= mini
+BIN := .venv/bin
+
+.PHONY: study test install format lock
+
+study: install
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --cores all --config study=$(STUDY)
+
+test: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml requirements.lock
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint requirements.lock --editable '.[study,dev]'
+	touch $@
+
+format:
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The exact versions of what is installed now. Plain versions, without a local part such as +cpu.
+lock:
+	$(BIN)/pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' > requirements.lock

@@ -1,0 +1,74 @@
+# A study from its YAML file to the report: runs (papermill), tables and figures, report.
+#
+#     snakemake --cores all --config study=mini
+#
+# What is missing is made, what is there is kept. A failed run stops no other (profiles/default) and is named at the end.
+
+import os
+import sys
+
+from albert_lsh.study import StudyError, failures, load_study
+
+NAME = config.get("study", "mini")
+try:
+    RUNS = load_study(NAME)
+    DONE = [run for run in RUNS if run.is_done()]
+except ValueError as error:
+    sys.exit(f"error: {error}")
+
+import torch
+
+GPUS = torch.cuda.device_count()
+if GPUS:
+    workflow.global_resources["gpu"] = GPUS
+
+wildcard_constraints:
+    model="[^/]+", task="[^/]+", arm="[^/]+", seed="[0-9]+"
+
+rule all:
+    input:
+        "report/report.pdf",
+
+# The runs alone, without tables and report: snakemake --cores all --config study=mini -- runs
+rule runs:
+    input:
+        [run.result for run in RUNS],
+
+# One run. Nothing of it is an input: a finished run is made again only when its folder is deleted.
+rule run:
+    output:
+        f"results/runs/{NAME}/{{task}}/{{model}}/{{arm}}/seed-{{seed}}/result.json",
+    threads: 1
+    resources:
+        gpu=1 if GPUS else 0,
+    log:
+        f"logs/{NAME}/{{task}}-{{model}}-{{arm}}-{{seed}}.log",
+    # glibc hands large tensors back to the system after every step and fetches them again, which on a CPU costs up to
+    # half of the time of an attention with large intermediates; the two thresholds make it keep them.
+    shell:
+        "OMP_NUM_THREADS={threads} TOKENIZERS_PARALLELISM=false"
+        " MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184"
+        " {sys.executable} -m albert_lsh.study"
+        f" {NAME} {{wildcards.task}} {{wildcards.arm}} {{wildcards.seed}} > {{log}} 2>&1"
+
+rule tables:
+    input:
+        rules.runs.input,
+        "notebooks/results.ipynb",
+    output:
+        f"results/tables/{NAME}-scores.csv",
+    shell:
+        f"{{sys.executable}} -m papermill notebooks/results.ipynb results/{NAME}.partial.ipynb -p study {NAME}"
+        " --cwd . --no-progress-bar --log-level WARNING"
+
+rule report:
+    input:
+        rules.tables.output,
+        "report/report.typ",
+    output:
+        "report/report.pdf",
+    shell:
+        "{sys.executable} -m albert_lsh.report"
+
+onerror:
+    print(failures(RUNS), file=sys.stderr)

@@ -1,0 +1,10 @@
+"""ALBERT with any attention: the library behind the notebooks of this study.
+
+In the order in which data flows: tasks (`tasks`, `mini`, `squad`, `metrics`), the model and its attention (`model`,
+`attention`), training (`training`), run records (`runs`), studies (`study`), tables and figures (`tables`, `figures`).
+"""
+
+from albert_lsh import attention
+from albert_lsh.model import load_model, record_passes
+
+__all__ = ["attention", "load_model", "record_passes"]

@@ -1,0 +1,185 @@
+"""Attentions by name.
+
+    names()                                          the attentions there are
+    attend(name, query, key, value, ...)             one of them, on bare tensors
+    pairs(name, query, key, ...)                     how often each query meets each key
+    coverage(name, query, key, ...)                  what share of the pairs, and of softmax's mass, that is
+
+In a model they are chosen with `albert_lsh.load_model(..., attention=name)`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from albert_lsh.attention import lsh, reformer, shared_qk, softmax, window
+from albert_lsh.attention.clusters import MASKED
+
+
+class Attention(NamedTuple):
+    """An attention: what it computes, whom it lets meet, its settings with their defaults, and what it is."""
+
+    attend: Callable[..., Tensor]
+    pairs: Callable[..., Tensor]
+    settings: dict[str, Any]
+    about: str
+
+
+_REFORMER = {"bucket_size": 64, "n_hashes": 8}
+_LSH = {"n_hashes": 4, "cluster_size": 32}
+_ONCE = {**_LSH, "duplicates": "once"}
+
+ATTENTIONS = {
+    "softmax": Attention(softmax.softmax_attention, softmax.all_pairs, {}, "every token sees every token"),
+    "softmax-eager": Attention(softmax.eager_attention, softmax.all_pairs, {}, "the same, storing the L x L matrix"),
+    "reformer": Attention(
+        reformer.reformer_attention,
+        reformer.reformer_pairs,
+        {**_REFORMER, "full_attn_thres": None},
+        "the original study: projections replaced by reformer-pytorch's, with new weights",
+    ),
+    "shared-qk": Attention(
+        shared_qk.shared_qk_attention, shared_qk.others, {}, "pretrained projections, keys tied to queries, no hashing"
+    ),
+    "shared-qk-lsh": Attention(
+        shared_qk.shared_qk_lsh_attention, shared_qk.shared_qk_lsh_pairs, _REFORMER, "the same with Reformer's hashing"
+    ),
+    "lsh": Attention(lsh.lsh_attention, lsh.lsh_pairs, _ONCE, "pretrained projections, asymmetric hashing"),
+    "window": Attention(window.window_attention, window.window_pairs, _LSH, "as many keys as lsh: the nearest ones"),
+    "random": Attention(lsh.random_attention, lsh.random_pairs, _ONCE, "as many keys as lsh: random clusters"),
+}
+
+CHOICES = {"duplicates": ("once", "each")}
+
+
+def names() -> list[str]:
+    """The attentions there are."""
+    return list(ATTENTIONS)
+
+
+def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The full settings of an attention: its defaults, with `settings` laid over them.
+
+    Raises:
+        ValueError: no attention of that name, a setting that it does not have, or a value that it cannot take.
+    """
+    if name not in ATTENTIONS:
+        raise ValueError(f"attention={name!r} is not one of: {', '.join(ATTENTIONS)}")
+    defaults = ATTENTIONS[name].settings
+    for setting, value in (settings or {}).items():
+        if setting not in defaults:
+            raise ValueError(f"attention {name!r} has no setting {setting!r}; it has: {', '.join(defaults) or 'none'}")
+        if setting in CHOICES:
+            if value not in CHOICES[setting]:
+                raise ValueError(f"{name}: {setting}={value!r} is not one of: {', '.join(CHOICES[setting])}")
+            continue
+        lowest = 2 if setting in ("cluster_size", "bucket_size") else 0 if setting == "full_attn_thres" else 1
+        fits = isinstance(value, int) and not isinstance(value, bool) and value >= lowest
+        if not fits and not (value is None and defaults[setting] is None):
+            raise ValueError(f"{name}: {setting}={value!r} must be a whole number, {lowest} or more")
+    return {**defaults, **(settings or {})}
+
+
+def check_tensors(query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
+    """Raise ValueError unless shapes agree: (batch, heads, length, head_dim) and a bool mask (batch, length)."""
+    if query.dim() != 4 or query.shape != key.shape or query.shape[:3] != value.shape[:3]:
+        shapes = ", ".join(f"{n} {tuple(t.shape)}" for n, t in (("query", query), ("key", key), ("value", value)))
+        raise ValueError(f"query, key and value must all be (batch, heads, length, head_dim); got {shapes}")
+    if padding_mask is None:
+        return
+    expected = (query.shape[0], query.shape[2])
+    if padding_mask.dtype != torch.bool or tuple(padding_mask.shape) != expected:
+        raise ValueError(
+            f"padding_mask must be bool of shape (batch, length) = {expected}, True where there is a token; "
+            f"got {padding_mask.dtype} of shape {tuple(padding_mask.shape)}"
+        )
+
+
+def attend(
+    name: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    padding_mask: Tensor | None = None,
+    *,
+    seed: int = 0,
+    dropout: float = 0.0,
+    **settings,
+) -> Tensor:
+    """Attention `name` on bare tensors, the same that a model with this attention computes.
+
+    Args:
+        query, key, value: (batch, heads, length, head_dim), float32, bfloat16 or float16, on any device.
+        padding_mask: (batch, length) bool, True where there is a token; None when nothing is padded.
+        seed: of the random numbers that hashing draws; the same seed gives the same hashes on every device.
+        dropout: probability with which an attention weight is dropped (from torch's global generator).
+        settings: the attention's own, for instance n_hashes; see `check`.
+    Returns:
+        (batch, heads, length, head_dim), in query's dtype; rows of padding are zero.
+    Raises:
+        ValueError: unknown name or setting, shapes that disagree, a mask that is not bool.
+    """
+    settings = check(name, settings)
+    check_tensors(query, key, value, padding_mask)
+    generator = torch.Generator().manual_seed(seed)
+    return ATTENTIONS[name].attend(
+        query,
+        key,
+        value,
+        padding_mask,
+        scaling=query.shape[-1] ** -0.5,
+        dropout=dropout,
+        generator=generator,
+        **settings,
+    )
+
+
+@torch.no_grad()
+def pairs(
+    name: str, query: Tensor, key: Tensor, padding_mask: Tensor | None = None, *, seed: int = 0, **settings
+) -> Tensor:
+    """How often each query meets each key, for the very hashes that `attend` draws with this seed.
+
+    Returns:
+        (batch, heads, length, length), long: 0 where a query does not see a key; rows and columns of padding are 0.
+        Takes memory quadratic in the length: for looking, not for training.
+    """
+    settings = check(name, settings)
+    check_tensors(query, key, key, padding_mask)
+    generator = torch.Generator().manual_seed(seed)
+    counts = ATTENTIONS[name].pairs(query, key, padding_mask, generator=generator, **settings)
+    if padding_mask is not None:
+        counts = counts * padding_mask[:, None, :, None] * padding_mask[:, None, None, :]
+    return counts
+
+
+class Coverage(NamedTuple):
+    """What an attention looks at."""
+
+    pairs: float  # share of query-key pairs attended: distinct ones, padding left out
+    mass: float  # share of softmax's attention mass that these pairs hold, mean over queries
+
+
+@torch.no_grad()
+def coverage(
+    name: str, query: Tensor, key: Tensor, padding_mask: Tensor | None = None, *, seed: int = 0, **settings
+) -> Coverage:
+    """The shares of pairs attended and of softmax's mass, for the very hashes that `attend` draws with this seed.
+
+    Arguments are those of `attend`. Softmax means that of the query and key given, also for attentions that
+    tie them.
+    """
+    met = pairs(name, query, key, padding_mask, seed=seed, **settings) > 0
+    scores = query.float() @ key.float().transpose(-1, -2) * query.shape[-1] ** -0.5
+    if padding_mask is None:
+        padding_mask = query.new_ones(query.shape[0], query.shape[2], dtype=torch.bool)
+    weights = scores.masked_fill(~padding_mask[:, None, None, :], MASKED).softmax(-1)
+    tokens = padding_mask.sum(-1)
+    mass = (weights * met).sum(-1)  # (batch, heads, length); rows of padding are 0
+    heads = query.shape[1]
+    return Coverage(
+        pairs=met.sum().item() / (heads * tokens.square().sum().item()),
+        mass=mass.sum().item() / (heads * tokens.sum().item()),
+    )

@@ -1,0 +1,158 @@
+"""Attention inside clusters of tokens: what `lsh`, `shared-qk-lsh` and `random` have in common.
+
+A round of hashing sorts the tokens of a sequence and cuts the sorted row into clusters. All that attention needs to
+know of it is which queries and which keys stand together; `Blocks` holds that, and `attend_blocks` does the rest:
+softmax inside every block, and the rounds merged by their log-sum-exp (Kitaev et al. 2020, section 2).
+
+An index equal to `length` means "no token here"; it points at a row of zeros appended to every tensor, so padding and
+empty places need no special case.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Scores of places without a token. Finite, so that a block without any key gives zeros and not NaN.
+MASKED = -1e30
+
+
+class Blocks(NamedTuple):
+    """Which tokens meet: positions in the sequence, `length` where there is none.
+
+    Every token that is not padding occurs exactly once a round among the queries.
+    """
+
+    query_index: Tensor  # (batch, heads, rounds, clusters, queries per cluster), long
+    key_index: Tensor  # (batch, heads, rounds, clusters, keys per cluster), long
+
+
+def count_tokens(query: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Number of tokens of each sequence, padding left out: (batch,), long."""
+    if padding_mask is None:
+        return torch.full((query.shape[0],), query.shape[2], device=query.device)
+    return padding_mask.sum(-1)
+
+
+def sort_tokens(values: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Positions in ascending order of `values` (..., length), padding behind all tokens; ties keep their order."""
+    if padding_mask is not None:
+        mask = padding_mask.view(padding_mask.shape[0], *[1] * (values.dim() - 2), -1)
+        highest = torch.inf if values.is_floating_point() else torch.iinfo(values.dtype).max
+        values = values.masked_fill(~mask, highest)
+    return values.argsort(dim=-1, stable=True)
+
+
+def cut(order: Tensor, n_tokens: Tensor, size: int) -> Tensor:
+    """Cut sorted tokens into ceil(n / size) clusters whose sizes differ by one at most.
+
+    Args:
+        order: (batch, heads, rounds, length), positions sorted by bucket, padding last.
+        n_tokens: (batch,), tokens of each sequence; only these are dealt out.
+        size: the most tokens that a cluster may have.
+    Returns:
+        (batch, heads, rounds, clusters, size) positions; `length` in places without a token. A sequence needs
+        ceil(n / size) clusters; the rest, there for longer ones in the batch, is empty.
+    """
+    batch, heads, rounds, length = order.shape
+    size = min(size, length)
+    cluster = torch.arange(-(-length // size) + 1, device=order.device)
+    n = n_tokens[:, None]
+    needed = (-(-n // size)).clamp(min=1)
+    start = (cluster.clamp(max=needed) * n) // needed  # (batch, clusters + 1)
+    rank = start[:, :-1, None] + torch.arange(size, device=order.device)  # (batch, clusters, size)
+    empty = (rank >= start[:, 1:, None])[:, None, None].expand(batch, heads, rounds, -1, -1)
+    rank = rank.clamp(max=length - 1)[:, None, None].expand_as(empty)
+    positions = order.gather(-1, rank.flatten(3)).view_as(rank)
+    return positions.masked_fill(empty, length)
+
+
+def slot_of_query(blocks: Blocks, length: int) -> Tensor:
+    """Where each query sits: (batch, heads, rounds, length), its place among a round's flattened clusters."""
+    index = blocks.query_index.flatten(3)
+    place = torch.arange(index.shape[-1], device=index.device).expand_as(index)
+    slot = index.new_zeros(*index.shape[:3], length + 1)
+    return slot.scatter(-1, index, place)[..., :length]
+
+
+def take(rows: Tensor, index: Tensor) -> Tensor:
+    """Rows of (batch, heads, length, dim) at index (batch, heads, ...): (batch, heads, ..., dim), zeros at `length`."""
+    batch, heads, length, dim = rows.shape
+    rows = F.pad(rows, (0, 0, 0, 1)).reshape(-1, dim)
+    first = torch.arange(batch * heads, device=rows.device).view(batch, heads, *[1] * (index.dim() - 2)) * (length + 1)
+    return rows.index_select(0, (first + index).flatten()).view(*index.shape, dim)
+
+
+def attend_blocks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    blocks: Blocks,
+    padding_mask: Tensor | None,
+    *,
+    scaling: float,
+    dropout: float = 0.0,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Softmax attention inside every block, rounds merged by their log-sum-exp.
+
+    Args:
+        query, key, value: (batch, heads, length, head_dim).
+        blocks: which of them meet.
+        padding_mask: (batch, length) bool, True where there is a token.
+        scaling: factor of the scores, usually head_dim ** -0.5.
+        dropout: probability with which an attention weight is dropped.
+        bias: (batch, heads, rounds, clusters, queries, keys) float32, added to the scaled scores.
+    Returns:
+        (batch, heads, length, head_dim), in query's dtype; rows of padding are zero. Scores, softmax and the merge
+        are float32 whatever the inputs are.
+    """
+    length, dtype = query.shape[2], query.dtype
+    q, k, v = take(query, blocks.query_index), take(key, blocks.key_index), take(value, blocks.key_index)
+    scores = (q @ k.transpose(-1, -2)).float() * scaling  # (batch, heads, rounds, clusters, queries, keys)
+    if bias is not None:
+        scores = scores + bias
+    scores = scores.masked_fill((blocks.key_index == length).unsqueeze(-2), MASKED)
+    log_sum = scores.logsumexp(-1)
+    weights = F.dropout(scores.softmax(-1), dropout)
+    out = (weights.to(v.dtype) @ v).flatten(3, 4)  # (batch, heads, rounds, clusters * queries, head_dim)
+
+    slot = slot_of_query(blocks, length)
+    share = log_sum.flatten(3).gather(-1, slot).softmax(dim=2)  # (batch, heads, rounds, length)
+    out = out.flatten(0, 1)  # (batch * heads, rounds, places, head_dim), as `take` wants it
+    out = take(out, slot.flatten(0, 1)).view(*slot.shape, -1).float()
+    merged = (out * share.unsqueeze(-1)).sum(2)
+    return clear_padding(merged.to(dtype), padding_mask)
+
+
+def clear_padding(out: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Zero the rows of padding of (batch, heads, length, head_dim)."""
+    return out if padding_mask is None else out * padding_mask[:, None, :, None]
+
+
+def times_met(blocks: Blocks, length: int) -> Tensor:
+    """For every place in a block, in how many rounds its query and its key meet; for blocks of `cut` on both sides.
+
+    Returns:
+        (batch, heads, rounds, clusters, queries, keys), long. The count that the Reformer paper calls N (its
+        equation 6 subtracts log N from the scores, so that a key met in several rounds weighs once).
+    """
+
+    def cluster_of(index: Tensor) -> Tensor:  # (batch, heads, places) -> cluster in each round: (..., places, rounds)
+        owner = torch.arange(index.shape[3], device=index.device)[:, None].expand(index.shape)
+        table = owner.new_full((*index.shape[:3], length + 1), -1).scatter(-1, index.flatten(3), owner.flatten(3))
+        flat = index.flatten(2).unsqueeze(2).expand(-1, -1, index.shape[2], -1)
+        return table.gather(-1, flat).transpose(2, 3).unflatten(2, index.shape[2:])
+
+    of_query, of_key = cluster_of(blocks.query_index), cluster_of(blocks.key_index)
+    return (of_query.unsqueeze(-2) == of_key.unsqueeze(-3)).sum(-1)
+
+
+def count_pairs(blocks: Blocks, length: int) -> Tensor:
+    """How often each query meets each key: (batch, heads, length, length), long. Quadratic; for pictures and shares."""
+    batch, heads = blocks.query_index.shape[:2]
+    pair = blocks.query_index.unsqueeze(-1) * (length + 1) + blocks.key_index.unsqueeze(-2)
+    pair = pair.flatten(2)
+    counts = pair.new_zeros(batch, heads, (length + 1) ** 2).scatter_add(-1, pair, torch.ones_like(pair))
+    return counts.view(batch, heads, length + 1, length + 1)[:, :, :length, :length]

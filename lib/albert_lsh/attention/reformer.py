@@ -1,0 +1,119 @@
+"""The original study's attention: reformer-pytorch's LSH attention, as the package has it.
+
+In a model it replaces the whole block of projections by `reformer_pytorch.LSHSelfAttention` with weights of its own
+(`ReformerSelfAttention`); on bare tensors it is that module's core. At most `full_attn_thres` tokens (by default
+`bucket_size`) are attended to without any hashing, but still with shared queries and keys. Unlike our own
+attentions the package hashes padding like tokens, so padding, though never attended to, takes up room in buckets.
+"""
+
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from reformer_pytorch.reformer_pytorch import FullQKAttention, LSHAttention, LSHSelfAttention
+from torch import Tensor, nn
+
+from albert_lsh.attention.clusters import Blocks, clear_padding, count_pairs
+from albert_lsh.attention.shared_qk import only_others, others
+
+
+@contextmanager
+def torch_seed_from(generator: torch.Generator | None):
+    """Let torch's global generators follow `generator` (None: leave them alone); the package knows no other."""
+    if generator is None:
+        yield
+        return
+    with torch.random.fork_rng():
+        torch.manual_seed(generator.initial_seed())
+        yield
+
+
+def pad_to_multiple(rows: Tensor, padding_mask: Tensor | None, multiple: int) -> tuple[Tensor, Tensor | None]:
+    """Zeros behind (batch, length, dim), and the mask that hides them (None if nothing is padded)."""
+    batch, length, _ = rows.shape
+    extra = -length % multiple
+    if extra and padding_mask is None:
+        padding_mask = rows.new_ones(batch, length, dtype=torch.bool)
+    if padding_mask is not None:
+        padding_mask = F.pad(padding_mask, (0, extra))
+    return F.pad(rows, (0, 0, 0, extra)), padding_mask
+
+
+def reformer_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, **settings) -> Tensor:
+    """`LSHAttention` (or `FullQKAttention` up to the threshold) of the package; `key` and `scaling` are not used.
+
+    The package draws hashes and dropout from one generator, so with `generator` given, its dropout follows it too.
+    """
+    return run_package(query, value, padding_mask, dropout=dropout, **settings)[0]
+
+
+def reformer_pairs(query, key, padding_mask=None, *, bucket_size, n_hashes, **settings) -> Tensor:
+    """How often each query meets each key: (batch, heads, length, length), long; read off the package's buckets."""
+    batch, heads, length, _ = query.shape
+    settings |= {"bucket_size": bucket_size, "n_hashes": n_hashes}
+    buckets = run_package(query, query, padding_mask, **settings)[1]
+    if buckets is None:
+        return others(query, key, padding_mask)
+    padded = buckets.shape[-1] // n_hashes
+    position = torch.arange(n_hashes * padded, device=query.device) % padded
+    order = (padded * buckets + position).argsort(-1).view(batch, heads, -1) % padded  # all rounds in one row
+    mask = torch.arange(padded, device=query.device).expand(batch, -1) < length
+    if padding_mask is not None:
+        mask = F.pad(padding_mask, (0, padded - length))
+    hidden = ~mask[:, None].expand(-1, heads, -1).gather(-1, order)
+    chunks = order.masked_fill(hidden, length).view(batch, heads, 1, -1, bucket_size)
+    counts = count_pairs(Blocks(chunks, torch.cat([chunks, chunks.roll(1, 3)], -1)), length)
+    return only_others(counts, padding_mask)
+
+
+def run_package(
+    query, value, padding_mask, *, bucket_size, n_hashes, full_attn_thres, dropout=0.0, generator=None
+) -> tuple[Tensor, Tensor | None]:
+    """The package's output (batch, heads, length, head_dim), and its buckets, None where it attended to everything."""
+    batch, heads, length, _ = query.shape
+    full = length <= (bucket_size if full_attn_thres is None else full_attn_thres)
+    core = FullQKAttention(dropout=dropout) if full else LSHAttention(dropout, bucket_size, n_hashes)
+    qk, v = query.flatten(0, 1), value.flatten(0, 1)
+    mask = None if padding_mask is None else padding_mask.repeat_interleave(heads, 0)
+    if not full:
+        v, _ = pad_to_multiple(v, mask, 2 * bucket_size)
+        qk, mask = pad_to_multiple(qk, mask, 2 * bucket_size)
+    with torch_seed_from(generator):
+        out, _, buckets = core(qk, v, input_mask=mask)
+    out = out[:, :length].unflatten(0, (batch, heads)).to(query.dtype)
+    return clear_padding(out, padding_mask), None if full else buckets
+
+
+class ReformerSelfAttention(nn.Module):
+    """`LSHSelfAttention` in the place of an encoder's query, key, value and output projections.
+
+    Takes hidden states (batch, length, hidden) and a mask (batch, length) that is True, or 1, where there is a token;
+    returns (output, None), as Transformers' attention modules do. The weights are new; nothing pretrained is used.
+    """
+
+    passes: Any  # the model's counter of passes, set by `load_model`
+
+    def __init__(self, config, *, bucket_size: int, n_hashes: int, full_attn_thres: int | None):
+        super().__init__()
+        self.lsh = LSHSelfAttention(
+            config.hidden_size,
+            heads=config.num_attention_heads,
+            bucket_size=bucket_size,
+            n_hashes=n_hashes,
+            full_attn_thres=full_attn_thres,
+            dropout=config.attention_probs_dropout_prob,
+        )
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs):
+        length = hidden_states.shape[1]
+        mask = None if attention_mask is None else attention_mask.bool()
+        rows = hidden_states
+        if length > self.lsh.full_attn_thres:
+            rows, mask = pad_to_multiple(hidden_states, mask, 2 * self.lsh.bucket_size)
+        if self.passes.recorded is not None:
+            qk = self.lsh.toqk(hidden_states).unflatten(-1, (self.lsh.heads, -1)).transpose(1, 2)
+            self.passes.record(qk, qk, None if attention_mask is None else attention_mask.bool())
+        generator = self.passes.next(self.training)
+        with torch_seed_from(generator):
+            return self.lsh(rows, input_mask=mask)[:, :length], None

@@ -1,0 +1,28 @@
+"""Softmax attention, the baseline: torch's fused kernels, and the form of 2020 that stores the L x L matrix."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from albert_lsh.attention.clusters import clear_padding
+
+
+def softmax_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None) -> Tensor:
+    """`torch.nn.functional.scaled_dot_product_attention` over all tokens."""
+    mask = None if padding_mask is None else padding_mask[:, None, None, :]
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    return clear_padding(out, padding_mask)
+
+
+def eager_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None) -> Tensor:
+    """The same, step by step, as ALBERT's first implementations had it: the matrix of weights is kept for backward."""
+    scores = (query @ key.transpose(-1, -2)) * scaling  # (batch, heads, length, length)
+    if padding_mask is not None:
+        scores = scores.masked_fill(~padding_mask[:, None, None, :], torch.finfo(scores.dtype).min)
+    weights = F.dropout(scores.float().softmax(-1).to(query.dtype), dropout)
+    return clear_padding(weights @ value, padding_mask)
+
+
+def all_pairs(query, key, padding_mask=None, *, generator=None) -> Tensor:
+    """Every token sees every token: (batch, heads, length, length) of ones."""
+    return query.new_ones(*query.shape[:3], key.shape[2], dtype=torch.long)

@@ -1,0 +1,299 @@
+"""Figures of a study, vector, from its run records; and the layer drawn, with what each attention replaces in it.
+
+    write_figures("minilm")    figures/minilm-*.{svg,pdf} and figures/structure.{svg,pdf}
+
+A colour, a line style, a marker and a hatch belong to each attention, the same in every figure, so that figures can be
+read in grey. The files are the same, byte for byte, whenever the data are.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+from matplotlib.ticker import MaxNLocator
+
+from albert_lsh.runs import repository_root
+from albert_lsh.tables import load_history, load_runs, scale_of, score_table
+from albert_lsh.tasks import TASKS
+
+
+class Style(NamedTuple):
+    """How an attention looks."""
+
+    colour: str
+    line: Any
+    marker: str
+    hatch: str
+
+
+STYLES = {  # colours after Okabe and Ito, told apart by colour-blind readers too
+    "softmax": Style("#000000", "-", "o", ""),
+    "softmax-eager": Style("#7f7f7f", "-", "h", ""),
+    "reformer": Style("#d55e00", "--", "s", "///"),
+    "shared-qk": Style("#e69f00", "-.", "^", "\\\\\\"),
+    "shared-qk-lsh": Style("#cc79a7", (0, (6, 1, 1, 1, 1, 1)), "v", "xxx"),
+    "lsh": Style("#0072b2", (0, (7, 1.5)), "D", "---"),
+    "window": Style("#56b4e9", ":", "P", "..."),
+    "random": Style("#009e73", (0, (1, 1.5)), "X", "|||"),
+}
+LOOK: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 7,
+    "axes.titlesize": 7.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3.5,
+    "hatch.linewidth": 0.5,
+    "legend.frameon": False,
+    "svg.hashsalt": "albert-lsh",
+    "pdf.fonttype": 42,
+}
+EPOCHS_ARM = re.compile(r"-\d+-epochs$")  # arms trained longer, shown in a figure of their own
+
+
+def style_of(attention: str) -> Style:
+    """The attention's style; that of an unknown one is grey."""
+    return STYLES.get(attention, Style("#999999", "-", "*", "++"))
+
+
+def lighter(colour: str) -> tuple[float, ...]:
+    """The colour mixed with white; opaque, because a transparent hatched surface loses its hatch in SVG."""
+    return tuple(0.6 + 0.4 * part for part in to_rgb(colour))
+
+
+def seeds_of(runs: pd.DataFrame) -> str:
+    """How many seeds the arms have: "3 seeds", or "1 to 3 seeds" where they differ."""
+    counts = runs.groupby("arm")["seed"].nunique()
+    few, many = counts.min(), counts.max()
+    return f"{many} seed{'s' if many > 1 else ''}" if few == many else f"{few} to {many} seeds"
+
+
+def loss_name(task: str) -> str:
+    return "squared error" if task in TASKS and TASKS[task].num_labels == 1 else "nats per answer"
+
+
+def new_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
+    """A figure of this size in inches with a grid of axes, always a two-dimensional array."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(squeeze=False, **grid)
+
+
+def curve(histories: Iterable[pd.DataFrame], value: str, over: str) -> pd.DataFrame:
+    """Mean, lowest and highest over seeds of a column of the histories, by `over` (step or epoch)."""
+    rows = pd.concat([history[[over, value]].dropna().round({over: 4}) for history in histories])
+    return rows.groupby(over)[value].agg(["mean", "min", "max"])
+
+
+def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str, *, markers: bool) -> None:
+    """One curve an arm, the mean over its seeds, in a band from the lowest to the highest."""
+    for arm, of_arm in runs.groupby("arm", sort=False):
+        histories = [history for history in map(load_history, of_arm["folder"]) if value in history]
+        if not histories:
+            continue
+        points = curve(histories, value, over)
+        style = style_of(of_arm["attention"].iloc[0])
+        look: dict[str, Any] = {"color": style.colour, "linestyle": style.line}
+        if markers or len(points) < 2:
+            look |= {"marker": style.marker, "markeredgecolor": "white", "markeredgewidth": 0.4}
+        axis.plot(points.index, points["mean"], label=str(arm), **look)
+        axis.fill_between(points.index, points["min"], points["max"], color=style.colour, alpha=0.15, linewidth=0)
+
+
+def plot_loss(runs: pd.DataFrame) -> Figure:
+    """Training and evaluation loss of one task against the optimiser step, its arms overlaid."""
+    task = runs["task"].iloc[0]
+    rows = -(-runs["arm"].nunique() // 4)
+    figure, axes = new_figure(3.5, 1.65 + 0.13 * rows, ncols=2, sharey=True)
+    for axis, name, markers in ((axes[0, 0], "train", False), (axes[0, 1], "eval", True)):
+        draw_curves(axis, runs, f"{name}_loss", "step", markers=markers)
+        axis.set(xlabel="optimiser step", xlim=(0, None))
+        axis.set_title(f"{task}, training" if name == "train" else f"evaluation ({seeds_of(runs)})")
+    axes[0, 0].set(ylabel=f"loss ({loss_name(task)})", ylim=(0, None))
+    add_legend(figure, axes[0, 1], columns=4)
+    return figure
+
+
+def add_legend(figure: Figure, axis: Axes, columns: int) -> None:
+    """The axis's legend below the whole figure."""
+    look: dict[str, Any] = {"ncols": columns, "fontsize": 6, "handlelength": 2.4, "columnspacing": 0.9}
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", **look)
+
+
+def plot_convergence(runs: pd.DataFrame) -> Figure:
+    """The arms trained for more epochs: losses and score of one task against the epoch."""
+    task, headline = runs["task"].iloc[0], runs["headline"].iloc[0]
+    figure, axes = new_figure(6.8, 2.1, ncols=3)
+    titles = (f"{task}, training loss", "evaluation loss", f"score ({seeds_of(runs)})")
+    for axis, column, title in zip(axes[0], ("train_loss", "eval_loss", headline), titles, strict=True):
+        draw_curves(axis, runs, column, "epoch", markers=column != "train_loss")
+        unit = f" ({loss_name(task)})" if "loss" in column else ""
+        axis.set(title=title, xlabel="epoch", ylabel=f"loss{unit}" if unit else headline, xlim=(0, None))
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_ylim(0 if unit else None, None)
+    draw_baselines(axes[0, 2], score_table(runs).iloc[0], horizontal=True)
+    add_legend(figure, axes[0, 2], columns=4)
+    return figure
+
+
+def draw_baselines(axis: Axes, row: pd.Series, *, horizontal: bool = False) -> None:
+    """Lines at the scores of the majority class and of chance."""
+    draw = axis.axhline if horizontal else axis.axvline
+    for kind, label, line in (("majority", "majority class", "-"), ("chance", "chance", ":")):
+        if pd.notna(row[kind]):
+            draw(row[kind], color="#444444", linestyle=line, linewidth=0.9, zorder=3, label=label)
+
+
+def panels_of(scores: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The scores task by task (and model by model where there are several), each with its title."""
+    several = scores["model"].nunique() > 1
+    for (task, model), of_task in scores.groupby(["task", "model"], sort=False):
+        yield (f"{task}, {model}" if several else str(task)), of_task
+
+
+def plot_scores(scores: pd.DataFrame) -> Figure:
+    """Headline scores as bars, one panel a task: mean over seeds, standard deviation, majority class and chance."""
+    panels = list(panels_of(scores))
+    columns = 1 if len(panels) <= 3 else 2
+    rows = -(-len(panels) // columns)
+    bars = [max(len(arms) for _, arms in panels[r * columns : (r + 1) * columns]) for r in range(rows)]
+    height = sum(0.17 * n + 0.55 for n in bars) + 0.25
+    heights = {"height_ratios": [0.17 * n + 0.3 for n in bars]}
+    figure, axes = new_figure(6.8, height, nrows=rows, ncols=columns, gridspec_kw=heights)
+    for index, (title, arms) in enumerate(panels):
+        draw_bars(axes.flat[index], arms, title, bars[index // columns])
+    for axis in axes.flat[len(panels) :]:
+        axis.axis("off")
+    add_legend(figure, axes.flat[0], columns=2)
+    return figure
+
+
+def draw_bars(axis: Axes, arms: pd.DataFrame, title: str, slots: int) -> None:
+    """One task's bars, with the number at the end of each."""
+    top, digits = scale_of(str(arms["task"].iloc[0]))
+    for place, row in enumerate(arms.to_dict("records")):
+        style = style_of(row["attention"])
+        error = row["sd"] if pd.notna(row["sd"]) else None
+        fill: dict[str, Any] = {"facecolor": lighter(style.colour), "edgecolor": style.colour}
+        whisker = {"elinewidth": 0.9, "ecolor": "#444444"}
+        axis.barh(place, row["score"], 0.72, xerr=error, capsize=2, hatch=style.hatch, error_kw=whisker, **fill)
+        spread = f" ± {row['sd']:.{digits}f}" if error is not None else ""
+        text = f"{row['score']:.{digits}f}{spread}, {row['seeds']} seed{'s' if row['seeds'] > 1 else ''}"
+        axis.text(1.02, place, text, transform=axis.get_yaxis_transform(), va="center", fontsize=6.5)
+    draw_baselines(axis, arms.iloc[0])
+    axis.set_yticks(range(len(arms)), list(arms["arm"]))
+    axis.set_ylim(slots - 0.4, -0.6)
+    axis.set_xlim(min(0.0, 1.1 * arms["score"].min()), top)
+    axis.set_title(f"{title}: {arms['headline'].iloc[0]} (of {top})", loc="left")
+
+
+# What stands in the place of the parts of an attention block, bottom to top; "" where the pretrained part is kept.
+PARTS = ("query projection", "key projection", "value projection", "attention core", "output projection")
+REPLACED = {
+    "softmax": ("", "", "", "", ""),
+    "reformer": ("new\nweights", "queries,\nunit length", "new\nweights", "hashed\nbuckets", "new\nweights"),
+    "shared-qk": ("", "queries,\nunit length", "", "all but\nitself", ""),
+    "shared-qk-lsh": ("", "queries,\nunit length", "", "hashed\nbuckets", ""),
+    "lsh": ("", "", "", "hashed\nclusters", ""),
+    "window": ("", "", "", "nearest\nkeys", ""),
+    "random": ("", "", "", "random\nclusters", ""),
+}
+
+
+def draw_box(axis: Axes, x: float, y: float, width: float, height: float, text: str, **look: Any) -> None:
+    """A box with its lower left corner at (x, y), inches, and text in its middle."""
+    size = look.pop("fontsize", 6.5)
+    look = (
+        dict[str, Any]()
+        | {"boxstyle": "round,pad=0,rounding_size=0.04", "fc": "white", "ec": "#333333", "lw": 0.7}
+        | look
+    )
+    axis.add_patch(FancyBboxPatch((x, y), width, height, **look))
+    axis.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=size, linespacing=1.1)
+
+
+def draw_arrow(axis: Axes, *points: tuple[float, float]) -> None:
+    """A line through the points with an arrow's head at its end."""
+    axis.plot(*zip(*points[:-1], strict=True), color="#333333", linewidth=0.7)
+    arrow = {"arrowstyle": "-|>", "color": "#333333", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 6}
+    axis.annotate("", xy=points[-1], xytext=points[-2], arrowprops=arrow)
+
+
+def plot_structure() -> Figure:
+    """ALBERT, its shared layer, and which parts of the layer's attention block each attention replaces."""
+    figure, axes = new_figure(6.8, 3.05)
+    axis = axes[0, 0]
+    axis.set(xlim=(0, 6.8), ylim=(0, 3.05))
+    axis.axis("off")
+    model = {
+        0.3: "word pieces",
+        0.95: "embeddings",
+        1.6: "layer, 12 times\n(shared weights)",
+        2.35: "head: classes\nor span",
+    }
+    for y, text in model.items():
+        draw_box(axis, 0.05, y, 0.95, 0.42, text)
+    for below, above in zip(list(model), list(model)[1:], strict=False):
+        draw_arrow(axis, (0.52, below + 0.42), (0.52, above))
+    for corner in (0.12, 2.98):  # the layer, enlarged
+        axis.plot([1.0, 1.22], [1.6 if corner < 1 else 2.02, corner], color="#999999", linewidth=0.6, linestyle=":")
+    layer = dict(zip((0.22, 0.52, 0.82, 1.16, 1.52), PARTS, strict=True))
+    layer |= {1.92: "add, LayerNorm", 2.26: "feed-forward", 2.6: "add, LayerNorm"}
+    for y, text in layer.items():
+        draw_box(axis, 1.5, y, 1.1, 0.26, text, fc="#eeeeee" if "core" in text else "white")
+    for start, end in ((1.08, 1.16), (1.42, 1.52), (1.78, 1.92), (2.18, 2.26), (2.52, 2.6), (2.86, 3.02), (0.04, 0.22)):
+        draw_arrow(axis, (2.05, start), (2.05, end))
+    draw_arrow(axis, (2.05, 0.1), (1.36, 0.1), (1.36, 2.05), (1.5, 2.05))
+    draw_arrow(axis, (2.05, 2.22), (1.36, 2.22), (1.36, 2.73), (1.5, 2.73))
+    draw_replaced(axis, list(layer)[:5])
+    return figure
+
+
+def draw_replaced(axis: Axes, heights: list[float]) -> None:
+    """Beside the parts at these heights, a column for each attention: what is kept, and what stands in its place."""
+    width = 0.585
+    for column, (name, cells) in enumerate(REPLACED.items()):
+        x, colour = 2.7 + column * width, STYLES[name].colour
+        heading: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold", "fontsize": 6.2}
+        axis.text(x + width / 2, 1.93, name.replace("-lsh", "\n-lsh"), **heading)
+        for y, text in zip(heights, cells, strict=True):
+            look = {"fc": lighter(colour), "ec": colour} if text else {"ec": "#cccccc"}
+            draw_box(axis, x + 0.02, y, width - 0.04, 0.26, text or "kept", fontsize=5.5, **look)
+    note = "every attention keeps the rest of the layer"
+    axis.text(2.7 + 3.5 * width, 2.39, note, ha="center", va="center", style="italic")
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """The figure as <stem>.svg and <stem>.pdf, each in one step and without dates."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+        partial = stem.with_name(f"{stem.name}.partial.{kind}")
+        figure.savefig(partial, format=kind, metadata=metadata)
+        os.replace(partial, f"{stem}.{kind}")
+    return [Path(f"{stem}.svg"), Path(f"{stem}.pdf")]
+
+
+def write_figures(study: str, root: str | Path | None = None) -> list[Path]:
+    """Draw a study: its scores, its losses task by task, convergence where arms have it, and the structure."""
+    root = Path(root) if root else repository_root()
+    runs = load_runs(root / "results" / "runs", study)
+    longer = runs["arm"].str.contains(EPOCHS_ARM)
+    folder = root / "figures"
+    with mpl.rc_context(LOOK):
+        figures = {"structure": plot_structure()}
+        if not longer.all():
+            figures[f"{study}-scores"] = plot_scores(score_table(runs[~longer]))
+        for name, plot, chosen in (("loss", plot_loss, ~longer), ("convergence", plot_convergence, longer)):
+            for task, of_task in runs[chosen].groupby("task", sort=False):
+                figures[f"{study}-{name}-{task}"] = plot(of_task)
+        return [path for name, figure in figures.items() for path in save(figure, folder / name)]

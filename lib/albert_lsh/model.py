@@ -1,0 +1,280 @@
+"""An ordinary Transformers encoder with the attention of your choice.
+
+`load_model` keeps every pretrained weight that the attention can use. The attention's name and settings are kept in
+the model's config, so `save_pretrained` and `load_model(path)` bring them back.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import (
+    AlbertConfig,
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.masking_utils import flash_attention_mask
+
+from albert_lsh import attention as attentions
+from albert_lsh import mini
+from albert_lsh.attention.reformer import ReformerSelfAttention
+
+HEADS = {
+    "base": transformers.AutoModel,
+    "classification": transformers.AutoModelForSequenceClassification,
+    "question-answering": transformers.AutoModelForQuestionAnswering,
+    "masked-lm": transformers.AutoModelForMaskedLM,
+    "pretraining": transformers.AutoModelForPreTraining,
+}
+
+# The name under which Transformers knows our attentions.
+INTERFACE = "albert_lsh"
+
+
+class ModelError(ValueError):
+    """A model that is not there, or that this study cannot use."""
+
+
+class Pass(NamedTuple):
+    """What one pass through an attention in evaluation mode was given: enough to ask whom it let meet."""
+
+    attention: str
+    settings: dict[str, Any]
+    seed: int
+    query: Tensor  # (batch, heads, length, head_dim)
+    key: Tensor
+    padding_mask: Tensor | None  # (batch, length) bool
+
+    def coverage(self) -> attentions.Coverage:
+        return attentions.coverage(
+            self.attention, self.query, self.key, self.padding_mask, seed=self.seed, **self.settings
+        )
+
+    def pairs(self) -> Tensor:
+        return attentions.pairs(
+            self.attention, self.query, self.key, self.padding_mask, seed=self.seed, **self.settings
+        )
+
+
+class Passes:
+    """The attention of one model, and which pass through it comes next.
+
+    ALBERT goes through one and the same attention module twelve times and tells it no layer number. Counting the
+    passes of a forward call gives each its own hashes: while training they are drawn from torch's global generator,
+    in evaluation they follow from `seed` and the number of the pass alone.
+    """
+
+    def __init__(self, name: str, settings: dict[str, Any], seed: int, max_length: int):
+        self.name, self.settings, self.seed, self.max_length = name, settings, seed, max_length
+        self.number = 0
+        self.recorded: list[Pass] | None = None
+
+    def start(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        """Forward pre-hook of the encoder: begin with pass 0, and refuse a sequence longer than its positions."""
+        self.number = 0
+        named = [kwargs[n] for n in ("input_ids", "inputs_embeds") if kwargs.get(n) is not None]
+        tokens = next(iter([*named, *args]))
+        if tokens.shape[1] > self.max_length:
+            raise ValueError(
+                f"a sequence of {tokens.shape[1]} tokens is longer than the {self.max_length} positions of this model; "
+                "shorten it (max_length) or take a model with more positions"
+            )
+
+    @property
+    def next_seed(self) -> int:
+        return self.seed + 1_000_003 * self.number
+
+    def record(self, query: Tensor, key: Tensor, padding_mask: Tensor | None) -> None:
+        """Keep what the next pass is given, if somebody asked for it (`record_passes`)."""
+        if self.recorded is not None:
+            tensors = (query.detach(), key.detach(), padding_mask)
+            self.recorded.append(Pass(self.name, self.settings, self.next_seed, *tensors))
+
+    def next(self, training: bool) -> torch.Generator | None:
+        """The generator of the next pass: None, torch's global one, while training."""
+        generator = None if training else torch.Generator().manual_seed(self.next_seed)
+        self.number += 1
+        return generator
+
+
+def attend_in_model(
+    module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs
+) -> tuple[Tensor, None]:
+    """The function behind every attention of ours, as Transformers' AttentionInterface wants it.
+
+    query, key, value: (batch, heads, length, head_dim); attention_mask: (batch, length), or None when nothing is
+    padded. Returns (batch, length, heads, head_dim) and no weights.
+    """
+    passes = module.passes
+    mask = None if attention_mask is None else attention_mask.bool()
+    attentions.check_tensors(query, key, value, mask)
+    passes.record(query, key, mask)
+    generator = passes.next(module.training)
+    out = attentions.ATTENTIONS[passes.name].attend(
+        query, key, value, mask, scaling=scaling, dropout=dropout, generator=generator, **passes.settings
+    )
+    return out.transpose(1, 2).contiguous(), None
+
+
+# Without a mask function of the same name Transformers would silently hand over no mask at all.
+AttentionInterface.register(INTERFACE, attend_in_model)
+AttentionMaskInterface.register(INTERFACE, flash_attention_mask)
+
+
+class AlbertReformerAttention(nn.Module):
+    """AlbertAttention with its projections replaced; residual, dropout and LayerNorm as they are."""
+
+    def __init__(self, config, settings: dict[str, Any]):
+        super().__init__()
+        self.reformer = ReformerSelfAttention(config, **settings)
+        self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs) -> tuple[Tensor, None]:
+        out, _ = self.reformer(hidden_states, attention_mask)
+        return self.LayerNorm(hidden_states + self.output_dropout(out)), None
+
+
+def attention_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules that hold query, key and value projections, or stand in their place, in the order of the layers."""
+    parts = ("query", "key", "value")
+    return [
+        m for m in model.modules() if isinstance(m, ReformerSelfAttention) or all(hasattr(m, part) for part in parts)
+    ]
+
+
+def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
+    """Replace every attention's projections by reformer-pytorch's, with the model's own way to draw new weights."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            new: nn.Module
+            if type(child).__name__ == "AlbertAttention":
+                new = AlbertReformerAttention(model.config, settings)
+            elif type(child).__name__.endswith("SelfAttention") and hasattr(child, "query"):
+                new = ReformerSelfAttention(model.config, **settings)
+                parent.get_submodule("output").dense = nn.Identity()  # its place is taken by the package's to_out
+            else:
+                continue
+            setattr(parent, name, new)
+            new.apply(model._init_weights)
+
+
+def transplanted(model_class: type[PreTrainedModel], settings: dict[str, Any]) -> type[PreTrainedModel]:
+    """The same class with reformer-pytorch's attention, so that `from_pretrained` knows which weights there are."""
+
+    def __init__(self, config, *args, **kwargs):
+        model_class.__init__(self, config, *args, **kwargs)
+        transplant(self, settings)
+
+    return type(model_class.__name__, (model_class,), {"__init__": __init__, "__module__": model_class.__module__})
+
+
+def load_config(name_or_path: str, **overrides):
+    """The model's config; ModelError if there is no such model, it cannot be reached, or it has no such option."""
+    if name_or_path == "mini":
+        base = AlbertConfig(**mini.CONFIG, vocab_size=len(mini.tokenizer()))
+        unknown = {k: v for k, v in overrides.items() if not hasattr(base, k)}
+        config = AlbertConfig(**{**base.to_dict(), **overrides})
+    else:
+        try:
+            config, unknown = AutoConfig.from_pretrained(name_or_path, return_unused_kwargs=True, **overrides)
+        except (OSError, ValueError) as error:
+            raise ModelError(
+                f"model={name_or_path!r}: no such folder, and the Hub gave no model of that name "
+                f"(a typing error, or no network?): {str(error).splitlines()[0]}"
+            ) from error
+    if unknown:
+        raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}")
+    return config
+
+
+def max_positions(config) -> int:
+    """The longest sequence, in tokens, that a model of this config has positions for."""
+    reserved = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    return config.max_position_embeddings - reserved
+
+
+def load_model(
+    name_or_path: str,
+    *,
+    head: str = "classification",
+    attention: str | None = None,
+    settings: dict[str, Any] | None = None,
+    seed: int | None = None,
+    **config,
+) -> PreTrainedModel:
+    """A Transformers model with one of our attentions.
+
+    Args:
+        name_or_path: a model on the Hub or a folder (ALBERT, BERT or RoBERTa type), or "mini": a small ALBERT with
+            random weights for the embedded tasks.
+        head: "base", "classification", "question-answering", "masked-lm" or "pretraining".
+        attention: a name of `albert_lsh.attention.names()`; None takes what was saved with the model, else softmax.
+        settings: of that attention; None takes what was saved with the model for it, else the defaults.
+        seed: of the hashes drawn in evaluation (while training they come from torch's global generator); None takes
+            what was saved with the model, else 0.
+        config: options of the model's config, for instance num_labels.
+    Returns:
+        The model, in evaluation mode. Weights that are not pretrained are drawn from torch's global generator.
+    Raises:
+        ValueError: unknown head, attention or setting. ModelError (a ValueError): no such model, or none that has
+            queries, keys and values where we know to find them.
+    """
+    if head not in HEADS:
+        raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
+    options = load_config(name_or_path, **config)
+    saved = getattr(options, "albert_lsh", None) or {"attention": "softmax", "settings": {}, "seed": 0}
+    name = attention or saved["attention"]
+    if settings is None and name == saved["attention"]:
+        settings = saved["settings"]
+    settings = attentions.check(name, settings)
+    seed = saved["seed"] if seed is None else seed
+    options.albert_lsh = {"attention": name, "settings": settings, "seed": seed}
+
+    try:
+        model_class = HEADS[head]._model_mapping[type(options)]  # type: ignore[index]
+    except KeyError as error:
+        raise ModelError(f"model={name_or_path!r} ({options.model_type}) has no {head!r} head") from error
+    if name == "reformer":
+        model_class = transplanted(model_class, settings)
+    if name_or_path == "mini":
+        options._attn_implementation = INTERFACE
+        model = model_class(options)
+    else:
+        model = model_class.from_pretrained(name_or_path, config=options, attn_implementation=INTERFACE)
+    if not attention_modules(model):
+        raise ModelError(f"model={name_or_path!r} ({options.model_type}) is not an ALBERT, BERT or RoBERTa encoder")
+    passes = Passes(name, settings, seed, max_positions(options))
+    for module in attention_modules(model):
+        module.__dict__["passes"] = passes  # no part of the module's state
+    model.base_model.register_forward_pre_hook(passes.start, with_kwargs=True)
+    return model.eval()
+
+
+@contextmanager
+def record_passes(model: PreTrainedModel) -> Iterator[list[Pass]]:
+    """Within, every attention pass of the model appends what it was given to a list, in the order of the layers."""
+    passes = attention_modules(model)[0].__dict__["passes"]
+    passes.recorded = []
+    try:
+        yield passes.recorded
+    finally:
+        passes.recorded = None
+
+
+def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model that `load_model` knows; ModelError if there is none."""
+    if name_or_path == "mini":
+        return mini.tokenizer()
+    try:
+        return AutoTokenizer.from_pretrained(name_or_path)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"model={name_or_path!r}: no tokenizer could be loaded: {reason}") from error

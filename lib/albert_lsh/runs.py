@@ -1,0 +1,288 @@
+"""A run's parameters, checked, and its record.
+
+`Parameters.check` turns what a notebook was given into a settings object, or says what is wrong with it.
+`write_result` writes a run's result.json, last and in one step: where it stands, the run is complete.
+"""
+
+import dataclasses
+import difflib
+import json
+import os
+import platform
+import subprocess
+import types
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+
+from albert_lsh import attention as attentions
+from albert_lsh.tasks import find_task
+
+if TYPE_CHECKING:
+    from albert_lsh.training import Fit
+
+PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
+# Parameters that say where and how, not what: runs that differ in these alone are the same run.
+WHERE = ("output_dir", "resume", "data_dir", "tensorboard")
+
+
+class ParameterError(ValueError):
+    """A parameter that a run cannot be made with; the message names it, its value, and what was expected."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters of a run, as the notebooks have them."""
+
+    task: str
+    model: str = "mini"
+    attention: str = "softmax"
+    attention_settings: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    max_length: int = 128
+    batch_size: int = 32
+    accumulation: int = 1
+    learning_rate: float = 2e-5
+    epochs: float = 3
+    eval_steps: int | None = None  # evaluate every so many steps, besides the end of every epoch
+    warmup_share: float = 0.1
+    weight_decay: float = 0.01
+    precision: str = "auto"
+    device: str = "auto"
+    train_examples: int | None = None
+    eval_examples: int | None = None
+    data_dir: str | None = None
+    resume: bool = True
+    tensorboard: bool = False
+    output_dir: str | None = None
+
+    @classmethod
+    def check(cls, given: dict[str, Any], notebook: str = "glue.ipynb") -> "Parameters":
+        """Parameters from a notebook's variables (pass `globals()`), or from any dictionary.
+
+        Numbers that came as text ("1e-5", as YAML and papermill's command line hand them over) become numbers, JSON
+        text becomes a dictionary. Names that start with "_", modules and functions are not taken for parameters.
+
+        Raises:
+            ParameterError: a name that is no parameter (a misspelling, with the nearest real one), a value of the
+                wrong type or out of range, an unknown task, attention or setting, CUDA asked for where there is none.
+        """
+        fields = {f.name: f for f in dataclasses.fields(cls)}
+        values = {name: value for name, value in given.items() if _is_parameter(name, value)}
+        for name in values:
+            if name not in fields:
+                near = difflib.get_close_matches(name, fields, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(fields)}"
+                raise ParameterError(f"{name!r} is not a parameter of {notebook}{hint}")
+        try:
+            made = cls(**{name: _convert(name, value, fields[name].type) for name, value in values.items()})
+            made._check_ranges()
+            full = attentions.check(made.attention, made.attention_settings)
+            task = find_task(made.task)
+            if task.is_squad != (notebook == "squad.ipynb"):
+                raise ValueError(f"task={made.task!r} belongs to {'squad' if task.is_squad else 'glue'}.ipynb")
+        except ValueError as error:
+            raise ParameterError(f"{error} ({notebook})") from error
+        made = dataclasses.replace(made, attention_settings=full, **made._on_this_machine())
+        return made if made.output_dir else dataclasses.replace(made, output_dir=str(made.default_folder()))
+
+    def _check_ranges(self) -> None:
+        lowest = {"max_length": 8, "batch_size": 1, "accumulation": 1, "train_examples": 1, "eval_examples": 1}
+        lowest |= {"seed": 0, "eval_steps": 1}
+        for name, low in lowest.items():
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ValueError(f"{name}={value!r} must be {low} or more")
+        for name in ("learning_rate", "epochs"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be greater than 0")
+        for name in ("warmup_share", "weight_decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")
+        choices = {"precision": ("auto", "fp32", "bf16", "fp16"), "device": ("auto", "cpu", "cuda")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r} is not one of: {', '.join(allowed)}")
+
+    def _on_this_machine(self) -> dict[str, Any]:
+        """Device and precision in place of "auto"; ParameterError for what this machine does not have."""
+        has_cuda = torch.cuda.is_available()
+        device = ("cuda" if has_cuda else "cpu") if self.device == "auto" else self.device
+        if device == "cuda" and not has_cuda:
+            raise ParameterError("device='cuda', but torch finds no CUDA device here; take device='cpu' or 'auto'")
+        if self.precision == "fp16" and device == "cpu":
+            raise ParameterError("precision='fp16' trains on CUDA only, and this run is on the CPU; take 'bf16'")
+        fast = torch.cuda.is_bf16_supported() if device == "cuda" else torch.cpu._is_avx512_bf16_supported()
+        precision = ("bf16" if fast else "fp32") if self.precision == "auto" else self.precision
+        return {"device": device, "precision": precision}
+
+    def default_folder(self) -> Path:
+        """Where a run goes that no study has placed."""
+        return run_folder("notebook", self.task, self.model, self.attention, self.seed)
+
+    def what(self) -> dict[str, Any]:
+        """All that decides the result: the parameters without those in WHERE."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if k not in WHERE}
+
+
+def _is_parameter(name: str, value: Any) -> bool:
+    if name.startswith("_") or name in ("In", "Out"):
+        return False
+    return value is None or isinstance(value, str | int | float | dict | list | tuple)
+
+
+def _convert(name: str, value: Any, kind: Any) -> Any:
+    """The value as its field's type; ValueError if it is none. None stands where the type admits it."""
+    kinds = get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if value is None or (value in ("", "None") and type(None) in kinds):
+        if type(None) in kinds:
+            return None
+        raise ValueError(f"{name}=None must be given")
+    wanted = kinds[0]
+    try:
+        if wanted == dict[str, Any]:
+            value = json.loads(value or "{}") if isinstance(value, str) else value
+            if isinstance(value, dict):
+                return value
+        elif wanted is bool:
+            if str(value).lower() in ("true", "false"):
+                return str(value).lower() == "true"
+        elif wanted is str:
+            if isinstance(value, str):
+                return value
+        elif not isinstance(value, bool) and float(value) == wanted(float(value)):
+            return wanted(float(value))
+    except (TypeError, ValueError):
+        pass  # the one message below serves all
+    expected = {dict[str, Any]: "a dictionary (or JSON text of one)", bool: "true or false", int: "a whole number"}
+    raise ValueError(f"{name}={value!r} must be {expected.get(wanted, 'text' if wanted is str else 'a number')}")
+
+
+def repository_root() -> Path:
+    """The folder that holds `results/`: the checkout of this library, or the working directory without one."""
+    checkout = Path(__file__).resolve().parents[2]
+    return checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()
+
+
+def run_folder(study: str, task: str, model: str, arm: str, seed: int) -> Path:
+    """results/runs/<study>/<task>/<model>/<arm>/seed-<n>; of the model's name the part behind the last slash."""
+    return repository_root() / "results" / "runs" / study / task / Path(model).name / arm / f"seed-{seed}"
+
+
+def relative_to_root(path: Path) -> str:
+    """The path as seen from the checkout, so that records name no folder of somebody's machine."""
+    path = path.resolve()
+    return str(path.relative_to(repository_root()) if path.is_relative_to(repository_root()) else path)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write under a temporary name, then rename: a reader sees the old file or the new one, never a half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A result.json; ValueError naming the file if it is damaged or not a complete run's."""
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        complete = result["status"] == "complete" and {"parameters", "metrics", "headline"} <= set(result)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); delete it, and the run will be made again") from error
+    if not complete:
+        raise ValueError(f"{path} is no complete run's; delete it, and the run will be made again")
+    return result
+
+
+def check_free(parameters: Parameters) -> None:
+    """Raise ParameterError if output_dir holds another run's result, which would be overwritten."""
+    path = Path(parameters.output_dir or ".") / "result.json"
+    if not path.exists():
+        return
+    there = read_result(path)["parameters"]
+    here = json.loads(json.dumps(parameters.what()))
+    other = [f"{k} is {there.get(k)!r} there, {v!r} here" for k, v in here.items() if there.get(k) != v]
+    if other:
+        raise ParameterError(
+            f"output_dir={parameters.output_dir!r} holds the result of another run ({'; '.join(other)})"
+        )
+
+
+def environment(device: str) -> dict[str, Any]:
+    """What the run ran on: versions, device, commit (with "-dirty" if code differs from it), date."""
+    packages: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = None
+    return {
+        "python": platform.python_version(),
+        "packages": packages,
+        "device": torch.cuda.get_device_name() if device == "cuda" else f"cpu, {processor_name()}",
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def processor_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def commit() -> str | None:
+    """The checkout's commit, with "-dirty" when code or studies were changed since; None without git."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(repository_root()), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--", "lib", "notebooks", "studies")
+        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def write_result(
+    parameters: Parameters,
+    headline: str,
+    baselines: dict[str, dict[str, float]],
+    coverage: attentions.Coverage,
+    fit: "Fit",
+    examples: dict[str, int],
+    started: dict[str, Any],
+) -> Path:
+    """Write history.csv and then, last and in one step, result.json into output_dir; returns the latter's path.
+
+    Args:
+        headline: the metric that stands for the task.
+        baselines: {"score": {metric: value}, "majority": {...}, "chance": {...}}.
+        coverage: what the attention looked at in evaluation.
+        fit: what training left.
+        examples: how many there were of each split.
+        started: the `environment` when the run began.
+    """
+    folder = Path(parameters.output_dir or ".")
+    write_atomically(folder / "history.csv", fit.history.to_csv(index=False))
+    record = {
+        "status": "complete",
+        "parameters": {**dataclasses.asdict(parameters), "output_dir": relative_to_root(folder)},
+        "metrics": baselines["score"],
+        "headline": {"name": headline, "value": baselines["score"][headline]},
+        "majority": baselines["majority"],
+        "chance": baselines["chance"],
+        "attended_share": coverage.pairs,
+        "attention_mass": coverage.mass,
+        **fit.cost,
+        "examples": examples,
+        "environment": started,
+    }
+    write_atomically(folder / "result.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
+    return folder / "result.json"

@@ -1,0 +1,189 @@
+"""A study: a YAML file that says which runs to make, and how one of them is executed.
+
+    python -m albert_lsh.study mini                      list the runs of studies/mini.yaml, and which are done
+    python -m albert_lsh.study mini mini-mrpc lsh 0      make one: task, arm, seed
+
+The Snakefile makes all of a study. Its file has `parameters` of every run and, under `tasks`, what differs by task
+and, within it, by arm; the more particular wins. An arm's name is its attention's unless it says otherwise.
+"""
+
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import papermill
+import yaml
+
+from albert_lsh.runs import Parameters, read_result, relative_to_root, repository_root, run_folder, write_atomically
+from albert_lsh.tasks import TaskError, find_task
+
+
+class StudyError(ValueError):
+    """A study that cannot be made as its file says; the message names the file and the place in it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run of a study: a notebook and the parameters it is given."""
+
+    study: str
+    task: str
+    arm: str
+    seed: int
+    parameters: dict[str, Any]  # as the study's file gives them
+
+    @property
+    def folder(self) -> Path:
+        return run_folder(self.study, self.task, self.parameters["model"], self.arm, self.seed)
+
+    @property
+    def notebook(self) -> str:
+        return "squad.ipynb" if find_task(self.task).is_squad else "glue.ipynb"
+
+    @property
+    def result(self) -> str:
+        """Path of its result.json, relative to the repository."""
+        return relative_to_root(self.folder / "result.json")
+
+    def is_done(self) -> bool:
+        """Whether its result stands; StudyError if that is damaged, or was made with other parameters."""
+        path = self.folder / "result.json"
+        if not path.exists():
+            return False
+        try:
+            there = read_result(path)["parameters"]
+        except ValueError as error:
+            raise StudyError(str(error)) from error
+        given = dataclasses.asdict(Parameters.check(self.parameters, self.notebook))
+        other = [f"{k}={there.get(k)!r}, not {given[k]!r}" for k in self.parameters if there.get(k) != given[k]]
+        if other:
+            raise StudyError(
+                f"{relative_to_root(path)} was made with {'; '.join(other)} as studies/{self.study}.yaml now says; "
+                "delete its folder to make it again"
+            )
+        return True
+
+
+def load_study(name: str) -> list[Run]:
+    """The runs of studies/<name>.yaml, every one's parameters checked; StudyError says what is wrong, and where."""
+    path = repository_root() / "studies" / f"{name}.yaml"
+    if not path.is_file():
+        there = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
+        raise StudyError(f"study={name!r} is not one of: {there} (no {relative_to_root(path)})")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tasks = content["tasks"].items()
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        raise StudyError(f"{relative_to_root(path)} is no study: {error}") from error
+    runs = []
+    for task, of_task in tasks:
+        shared = {**content.get("parameters", {}), **{k: v for k, v in of_task.items() if k not in ("arms", "seeds")}}
+        for arm, of_arm in of_task["arms"].items():
+            given = {"attention": arm, **shared, **(of_arm or {}), "task": task}
+            seeds = given.pop("seeds", of_task.get("seeds", content.get("seeds", [0])))
+            runs += [Run(name, task, arm, seed, {**given, "seed": seed}) for seed in seeds]
+    for run in runs:
+        try:
+            Parameters.check(run.parameters, run.notebook)
+            run.folder  # noqa: B018 (needs a model)
+        except (ValueError, KeyError, TaskError) as error:
+            raise StudyError(f"{relative_to_root(path)}, tasks: {run.task}: arms: {run.arm}: {error}") from error
+    return runs
+
+
+@contextmanager
+def one_gpu() -> Iterator[None]:
+    """Where there are several GPUs, keep to one that no other run of this machine has taken."""
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        yield
+        return
+    import fcntl
+    import tempfile
+
+    for number in range(torch.cuda.device_count()):
+        with open(Path(tempfile.gettempdir()) / f"albert-lsh-gpu-{number}.lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            os.environ["CUDA_VISIBLE_DEVICES"] = str(number)
+            yield
+            return
+    raise StudyError("more runs than GPUs at a time; the Snakefile starts one per GPU")
+
+
+def execute(run: Run) -> None:
+    """Make one run: its notebook, executed under a temporary name, renamed when complete.
+
+    Raises:
+        SystemExit: the notebook failed. Its traceback is in error.txt and it is kept as failed.partial.ipynb.
+    """
+    folder = run.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    partial, error_file = folder / "notebook.partial.ipynb", folder / "error.partial.txt"
+    error_file.unlink(missing_ok=True)
+    try:
+        with one_gpu():
+            execute_notebook(run.notebook, partial, {**run.parameters, "output_dir": str(folder)})
+        if not (folder / "result.json").exists():
+            raise StudyError("the notebook ended without writing result.json")
+    except Exception as error:  # whatever it is, it is the run's and must be named with it
+        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+        write_atomically(error_file, text)
+        if partial.exists():
+            os.replace(partial, folder / "failed.partial.ipynb")
+        raise SystemExit(f"{relative_to_root(folder)} failed:\n{text}") from error
+    os.replace(partial, folder / "notebook.ipynb")
+
+
+def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attempts: int = 3) -> None:
+    """papermill, from the repository's root; kernels that lose a race for a port while starting are started again."""
+    for attempt in range(attempts):
+        try:
+            papermill.execute_notebook(
+                str(repository_root() / "notebooks" / name),
+                str(output),
+                parameters=parameters,
+                cwd=str(repository_root()),
+                progress_bar=False,
+                kernel_name="python3",
+            )
+            return
+        except RuntimeError as error:
+            if "before replying to kernel_info" not in str(error) or attempt == attempts - 1:
+                raise
+
+
+def failures(runs: list[Run]) -> str:
+    """The failed runs of a study by name, each with its notebook's own traceback."""
+    failed = [(run, run.folder / "error.partial.txt") for run in runs]
+    return "\n\n".join(f"FAILED {relative_to_root(r.folder)}\n{f.read_text()}" for r, f in failed if f.exists())
+
+
+def main(arguments: list[str]) -> None:
+    if len(arguments) not in (1, 4):
+        raise SystemExit(__doc__)
+    try:
+        runs = load_study(arguments[0])
+        if len(arguments) == 1:
+            for run in runs:
+                print("done   " if run.is_done() else "to make", relative_to_root(run.folder))
+            return
+        _, task, arm, seed = arguments
+        chosen = [r for r in runs if (r.task, r.arm, str(r.seed)) == (task, arm, seed)]
+        if not chosen:
+            raise StudyError(f"study {arguments[0]!r} has no run of task {task!r}, arm {arm!r}, seed {seed}")
+    except (StudyError, ValueError) as error:
+        raise SystemExit(f"error: {error}") from error
+    execute(chosen[0])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

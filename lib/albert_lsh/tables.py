@@ -1,0 +1,238 @@
+"""Tables of a study: every run, the scores of its arms, what each change costs, and the published counterparts.
+
+    runs = load_runs(study="minilm")     one row a run, from results/runs/<study>/<task>/<model>/<arm>/seed-<n>/
+    score_table(runs)                    one row a task, model and arm
+    changes(runs)                        one row a pair of neighbouring arms and metric
+    beside_published(runs, published)    ours beside studies/published.csv
+    write_tables("minilm")               all of them, as results/tables/minilm-*.csv
+
+Scores are as the run records have them: GLUE from 0 to 1, SQuAD from 0 to 100.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from albert_lsh import attention
+from albert_lsh.runs import read_result, repository_root, write_atomically
+from albert_lsh.tasks import TASKS
+
+# Neighbouring arms: from, to, and what lies between them.
+CHANGES = (
+    ("softmax", "reformer", "all three changes at once"),
+    ("softmax", "shared-qk", "tying queries and keys"),
+    ("shared-qk", "shared-qk-lsh", "hashing on top of tying"),
+    ("shared-qk-lsh", "reformer", "new projections"),
+    ("shared-qk", "reformer", "new projections, and what hashing there is"),
+    ("softmax", "lsh", "hashing alone"),
+    ("lsh", "window", "the nearest keys instead of hashed ones"),
+    ("lsh", "random", "random keys instead of hashed ones"),
+)
+ARM = ["task", "model", "arm"]  # what is averaged over seeds
+COSTS = ["attended_share", "attention_mass", "train_seconds", "examples_per_second", "peak_memory_bytes"]
+SETTINGS = ["max_length", "batch_size", "learning_rate", "epochs", "precision", "attention_settings"]
+PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
+
+
+def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.DataFrame:
+    """Every complete run below `folder` (results/runs of the checkout), one row each, sorted by task, arm and seed.
+
+    Columns: study, arm, folder, the run's parameters, its headline (name) and score, metric.<name>, majority.<name>,
+    chance.<name>, what it attended and cost, version.<package>, and the rest of its environment.
+
+    Raises:
+        ValueError: a result.json that is damaged or incomplete (the message names it), or no run at all.
+    """
+    folder = Path(folder) if folder else repository_root() / "results" / "runs"
+    found = sorted(folder.glob(f"{study or '*'}/*/*/*/seed-*/result.json"))
+    if not found:
+        raise ValueError(f"no result.json below {folder / (study or '')}: no run of this study is complete yet")
+    runs = pd.DataFrame([read_run(path) for path in found])
+    order = {"task": list(TASKS), "attention": attention.names()}
+    ranks = {name: runs[name].map({value: i for i, value in enumerate(known)}) for name, known in order.items()}
+    keys = pd.concat(
+        [runs["study"], ranks["task"], runs["model"], ranks["attention"], runs["arm"], runs["seed"]], axis=1
+    )
+    keys.columns = pd.Index([*"abcdef"])
+    return runs.loc[keys.sort_values([*"abcdef"]).index].reset_index(drop=True)
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """One run's result.json as a flat row; ValueError naming the file and what is wrong with it."""
+    record = read_result(path)
+    hint = "delete it, and the run will be made again"
+    try:
+        row = {
+            "study": path.parents[4].name if len(path.parents) > 4 else "",
+            "arm": path.parents[1].name,
+            "folder": path.parent,
+        }
+        row |= record["parameters"]
+        row |= {"headline": record["headline"]["name"], "score": float(record["headline"]["value"])}
+        for kind, values in (("metric", record["metrics"]), *((k, record[k]) for k in ("majority", "chance"))):
+            row |= {f"{kind}.{name}": float(value) for name, value in values.items()}
+            if {"accuracy", "f1"} <= set(values):  # the original reports MRPC so
+                row[f"{kind}.accuracy_f1_mean"] = (values["accuracy"] + values["f1"]) / 2
+        row |= {name: float(record[name]) for name in COSTS}
+        row |= {f"examples.{split}": n for split, n in record.get("examples", {}).items()}
+        row |= {f"version.{name}": version for name, version in record["environment"]["packages"].items()}
+        row |= {name: record["environment"][name] for name in ("python", "commit", "date")}
+        row["processor"] = record["environment"]["device"]
+        for name in ("task", "model", "attention", "seed", *SETTINGS):
+            _ = row[name]
+    except KeyError as error:
+        raise ValueError(f"{path} is damaged (no {error.args[0]!r}); {hint}") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); {hint}") from error
+    return row
+
+
+def load_history(folder: str | Path) -> pd.DataFrame:
+    """history.csv of a run's folder: step, epoch, train_loss, eval_loss, ... with NaN where a row has none."""
+    path = Path(folder) / "history.csv"
+    try:
+        history = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    missing = {"step", "epoch", "train_loss", "eval_loss"} - set(history)
+    if missing:
+        raise ValueError(f"{path} is damaged: it has no column {', '.join(sorted(missing))}")
+    return history
+
+
+def score_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Per task, model and arm: mean and standard deviation over seeds, baselines, means of all metrics and costs.
+
+    `sd` is the sample standard deviation, NaN with one seed. Settings and commits that differ between the seeds of an
+    arm are listed side by side.
+    """
+    return pd.DataFrame([_score_row(arm) for _, arm in runs.groupby(ARM, sort=False)])
+
+
+def _score_row(arm: pd.DataFrame) -> dict[str, Any]:
+    first = arm.iloc[0]
+    headline = first["headline"]
+    row = {name: first[name] for name in [*ARM, "attention", "headline"]}
+    row |= {"score": arm["score"].mean(), "sd": arm["score"].std(ddof=1), "seeds": len(arm)}
+    row |= {kind: _mean(arm, f"{kind}.{headline}") for kind in ("majority", "chance")}
+    row |= {name: arm[name].mean() for name in COSTS}
+    row |= {name: "; ".join(dict.fromkeys(arm[name].astype(str))) for name in [*SETTINGS, "commit"]}
+    row |= {str(name): value for name, value in first.items() if str(name).startswith("examples.")}
+    row["processor"] = first["processor"]
+    for metric in _metrics(arm):
+        row |= {metric: arm[f"metric.{metric}"].mean(), f"sd.{metric}": arm[f"metric.{metric}"].std(ddof=1)}
+        row |= {f"{kind}.{metric}": _mean(arm, f"{kind}.{metric}") for kind in ("majority", "chance")}
+    return row
+
+
+def _mean(runs: pd.DataFrame, column: str) -> float:
+    """The mean of a column, NaN without it."""
+    return runs[column].mean() if column in runs else float("nan")
+
+
+def _metrics(runs: pd.DataFrame) -> Iterator[str]:
+    """The metrics that these runs have."""
+    for column in runs:
+        if str(column).startswith("metric.") and runs[column].notna().any():
+            yield str(column).removeprefix("metric.")
+
+
+def scale_of(task: str) -> tuple[int, int]:
+    """The best score of a task, and how many decimals of its scores mean something."""
+    return (100, 1) if task in TASKS and TASKS[task].is_squad else (1, 3)
+
+
+def pivot(scores: pd.DataFrame) -> pd.DataFrame:
+    """A score table for reading: arms down, tasks across, "mean ± sd (seeds)", and the two baselines below.
+
+    A study of several models has a row for each arm and model.
+    """
+    table: dict[str, dict[str, str]] = {}
+    several = scores["model"].nunique() > 1
+    for row in scores.to_dict("records"):
+        task, arm = row["task"], row["arm"]
+        digits = scale_of(task)[1]
+        number = {k: f"{row[k]:.{digits}f}" for k in ("score", "sd", "majority", "chance") if pd.notna(row[k])}
+        column = table.setdefault(f"{task} ({row['headline']})", {})
+        sd = f" ± {number['sd']}" if "sd" in number else ""
+        column[f"{arm}, {row['model']}" if several else arm] = f"{number['score']}{sd} ({row['seeds']})"
+        column |= {"majority class": number.get("majority", ""), "chance": number.get("chance", "")}
+    read = pd.DataFrame(table)
+    baselines = ["majority class", "chance"]
+    return read.loc[[*(arm for arm in read.index if arm not in baselines), *baselines]].fillna("")
+
+
+def changes(runs: pd.DataFrame) -> pd.DataFrame:
+    """What lies between neighbouring arms, per task, model and metric, paired by seed.
+
+    Only seeds that both arms have count; `standard_error` is that of the mean difference, NaN with one such seed.
+    The attended shares say whether anything was hashed at all.
+    """
+    rows = []
+    for (task, model), group in runs.groupby(["task", "model"], sort=False):
+        arms = {arm: rows_of.set_index("seed") for arm, rows_of in group.groupby("arm")}
+        for before, after, what in (c for c in CHANGES if c[0] in arms and c[1] in arms):
+            for metric in _metrics(group):
+                a, b = (arms[arm][f"metric.{metric}"] for arm in (before, after))
+                difference = (b - a).dropna()
+                row = {"task": task, "model": model, "change": what, "from": before, "to": after, "metric": metric}
+                row |= {"headline": metric == group["headline"].iloc[0], "difference": difference.mean()}
+                row |= {"standard_error": difference.sem(ddof=1), "seeds": len(difference)}
+                shares = [arms[arm].loc[difference.index, "attended_share"].mean() for arm in (before, after)]
+                rows.append(row | dict(zip(("attended_from", "attended_to"), shares, strict=True)))
+    table = pd.DataFrame(rows)
+    return table[table["seeds"] > 0].reset_index(drop=True) if rows else table
+
+
+def beside_published(runs: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+    """Ours beside the published scores of the same task, arm and metric; empty where there is none.
+
+    The published model may be another one: both are named.
+    """
+    long = [
+        {**dict(zip(ARM, key, strict=True)), "metric": metric, "ours": arm[f"metric.{metric}"].mean()}
+        | {"sd": arm[f"metric.{metric}"].std(ddof=1), "seeds": len(arm)}
+        | {kind: _mean(arm, f"{kind}.{metric}") for kind in ("majority", "chance")}
+        for key, arm in runs.groupby(ARM, sort=False)
+        for metric in _metrics(arm)
+    ]
+    theirs = published.rename(columns={"value": "published", "model": "published_model"})
+    return pd.DataFrame(long).merge(theirs, on=["task", "arm", "metric"], how="inner")
+
+
+def load_published(path: str | Path | None = None) -> pd.DataFrame:
+    """studies/published.csv; ValueError naming it if a column is missing or a value is no number."""
+    path = Path(path) if path else repository_root() / "studies" / "published.csv"
+    table = pd.read_csv(path, keep_default_na=False, dtype={name: str for name in PUBLISHED})
+    if list(table) != PUBLISHED:
+        raise ValueError(f"{path} must have the columns {', '.join(PUBLISHED)}; it has {', '.join(map(str, table))}")
+    try:
+        return table.assign(value=table["value"].astype(float))
+    except ValueError as error:
+        raise ValueError(f"{path}: a value is no number ({error})") from error
+
+
+def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
+    """Write results/tables/<study>-{runs,scores,changes,published}.csv; returns the paths written.
+
+    Tables without a row (no neighbouring arms, nothing published) are not written, and removed if they were.
+    """
+    root = Path(root) if root else repository_root()
+    runs = load_runs(root / "results" / "runs", study)
+    tables = {
+        "runs": runs.drop(columns=["folder", "study"]),
+        "scores": score_table(runs),
+        "changes": changes(runs),
+        "published": beside_published(runs, load_published(root / "studies" / "published.csv")),
+    }
+    written = []
+    for name, table in tables.items():
+        path = root / "results" / "tables" / f"{study}-{name}.csv"
+        if table.empty:
+            path.unlink(missing_ok=True)
+            continue
+        write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
+        written.append(path)
+    return written

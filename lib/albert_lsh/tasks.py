@@ -1,0 +1,137 @@
+"""The tasks: GLUE but for WNLI, SQuAD 1.1 and 2.0, and small embedded ones of the same schemas.
+
+`TASKS` says for each where its data is, which columns are read, and how it is scored.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, DatasetDict, load_dataset
+
+from albert_lsh import mini
+
+
+class TaskError(ValueError):
+    """A task that is not in the table, or whose data cannot be had."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row of the table of tasks."""
+
+    name: str
+    dataset: str  # repository on the Hub, or "mini" for the embedded ones
+    config: str | None
+    columns: tuple[str, ...]  # what the model reads: one or two texts
+    metrics: tuple[str, ...]
+    num_labels: int = 2  # 1: a number is predicted
+    evaluation: tuple[str, ...] = ("validation",)  # splits; those after the first are scored where present
+
+    @property
+    def headline(self) -> str:
+        """The metric that stands for the task in tables."""
+        return "f1" if "f1" in self.metrics else self.metrics[0]
+
+    @property
+    def is_squad(self) -> bool:
+        return "context" in self.columns
+
+
+def _glue(name: str, columns: str, metrics: str = "accuracy", **more: Any) -> Task:
+    return Task(name, "nyu-mll/glue", name, tuple(columns.split()), tuple(metrics.split()), **more)
+
+
+_MNLI: dict[str, Any] = {"num_labels": 3, "evaluation": ("validation_matched", "validation_mismatched")}
+_SQUAD: dict[str, Any] = {"columns": ("question", "context"), "metrics": ("exact", "f1")}
+
+_ALL = [
+    _glue("mrpc", "sentence1 sentence2", "accuracy f1"),
+    _glue("mnli", "premise hypothesis", **_MNLI),
+    _glue("sst2", "sentence"),
+    _glue("qnli", "question sentence"),
+    _glue("qqp", "question1 question2", "accuracy f1"),
+    _glue("rte", "sentence1 sentence2"),
+    _glue("cola", "sentence", "matthews"),
+    _glue("stsb", "sentence1 sentence2", "pearson spearman", num_labels=1),
+    Task("squad", "rajpurkar/squad", None, **_SQUAD),
+    Task("squad-v2", "rajpurkar/squad_v2", None, **_SQUAD),
+    Task("mini-mrpc", "mini", "mini-mrpc", ("sentence1", "sentence2"), ("accuracy", "f1")),
+    Task("mini-sst2", "mini", "mini-sst2", ("sentence",), ("accuracy",)),
+    Task("mini-mnli", "mini", "mini-mnli", ("premise", "hypothesis"), ("accuracy",), **_MNLI),
+    Task("mini-squad", "mini", "mini-squad", **_SQUAD),
+    Task("mini-squad-v2", "mini", "mini-squad-v2", **_SQUAD),
+]
+TASKS = {task.name: task for task in _ALL}
+
+# Subsets are drawn with this seed, whatever the seed of a run, so that all runs see the same examples.
+SUBSET_SEED = 0
+
+
+def find_task(name: str) -> Task:
+    """The task of that name; TaskError names those there are."""
+    if name not in TASKS:
+        raise TaskError(f"task={name!r} is not one of: {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+def load_data(name: str, folder: str | Path | None = None, *, train_examples=None, eval_examples=None) -> DatasetDict:
+    """The data of a task: "train" and its evaluation splits, in the schema of its Hub repository.
+
+    Args:
+        name: of the task.
+        folder: a local folder laid out like the Hub repository, to read instead of the Hub.
+        train_examples, eval_examples: draw a subset of that many, the same for every run; None takes all.
+    Raises:
+        TaskError: unknown task; data that cannot be reached (the Hub, or the folder); a split or column missing.
+    """
+    task = find_task(name)
+    if task.dataset == "mini":
+        found = mini.build(name)
+    else:
+        source = str(folder or task.dataset)
+        if folder and not Path(folder).is_dir():
+            raise TaskError(f"data_dir={source!r} is not a folder (task {name!r})")
+        try:
+            found = load_dataset(source, task.config)
+        except (OSError, ValueError) as error:
+            raise TaskError(
+                f"task={name!r}: the data could not be loaded from {source!r} (no network, or no such "
+                f"repository or folder?): {str(error).splitlines()[0]}"
+            ) from error
+    splits = ["train", *(s for i, s in enumerate(task.evaluation) if i == 0 or s in found)]
+    for split in splits:
+        missing = {*task.columns, "answers" if task.is_squad else "label"} - set(
+            found[split].column_names if split in found else ()
+        )
+        if missing:
+            raise TaskError(f"task={name!r}: split {split!r} has no {', '.join(sorted(missing))}")
+    sizes = {"train": train_examples}
+    return DatasetDict({split: subset(found[split], sizes.get(split, eval_examples)) for split in splits})
+
+
+def subset(data: Dataset, n: int | None) -> Dataset:
+    """`n` examples drawn with a fixed seed, or all of them."""
+    if n is None or n >= len(data):
+        return data
+    return data.shuffle(seed=SUBSET_SEED).select(range(n))
+
+
+def encode(data: DatasetDict, task: Task, tokenizer, max_length: int) -> DatasetDict:
+    """Token ids of a classification or regression task, cut at `max_length`, unpadded, with labels and lengths."""
+
+    # Transformers 5 makes ALBERT's token types only when asked for them; RoBERTa's are all 0 and it has none.
+    cut = {"truncation": True, "max_length": max_length}
+    cut["return_token_type_ids"] = any(tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"])
+
+    def one_batch(rows: dict) -> dict:
+        encoded = dict(tokenizer(*(rows[c] for c in task.columns), **cut))
+        return {**encoded, "labels": rows["label"], "length": [len(ids) for ids in encoded["input_ids"]]}
+
+    # datasets does not notice when this code changes, so nothing is taken from its cache.
+    return DatasetDict(
+        {
+            split: rows.map(one_batch, batched=True, remove_columns=rows.column_names, load_from_cache_file=False)
+            for split, rows in data.items()
+        }
+    )

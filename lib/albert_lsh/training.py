@@ -1,0 +1,257 @@
+"""Training: Hugging Face's Trainer under one recipe, for every task and attention.
+
+AdamW, linear warm-up and decay, dynamic padding with batches of similar length, bf16 autocast where the device is fast
+at it, evaluation after every epoch and every `eval_steps`, a checkpoint at each evaluation, and resume from the
+last complete one. The scores reported are those after the last step; no checkpoint is chosen by its score.
+"""
+
+import json
+import math
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from datasets import Dataset
+from torch.utils.data import SequentialSampler
+from transformers import (
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.integrations import TensorBoardCallback
+from transformers.trainer_callback import ExportableState
+
+from albert_lsh.attention import Coverage
+from albert_lsh.model import load_model, max_positions, record_passes
+from albert_lsh.runs import ParameterError, Parameters, write_atomically
+
+CURVE_POINTS = 20  # points of the training-loss curve of a run
+
+
+class Fit(NamedTuple):
+    """What training leaves: the trainer with the trained model, its history, and what it took."""
+
+    trainer: Trainer
+    history: pd.DataFrame  # one row a logged step: step, epoch, train_loss, eval_loss, learning_rate, metrics
+    cost: dict[str, float]  # train_seconds, examples_per_second, peak_memory_bytes
+
+
+class Clock(TrainerCallback, ExportableState):
+    """Seconds spent in training steps, evaluation left out; saved with every checkpoint and so kept on resume."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def state(self) -> dict[str, dict]:
+        return {"args": {}, "attributes": {"seconds": self.seconds}}
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.began = time.perf_counter()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.seconds += time.perf_counter() - self.began
+
+
+class EvaluateEvery(TrainerCallback):
+    """Evaluate, log and save every `steps` optimiser steps, besides the end of every epoch."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step_end(self, args, state, control, **kwargs):
+        at_end_of_epoch = abs(state.epoch - round(state.epoch)) < 1e-6  # Trainer evaluates there by itself
+        if state.global_step % self.steps == 0 and not at_end_of_epoch:
+            control.should_evaluate = control.should_log = control.should_save = True
+
+
+class StudyTrainer(Trainer):
+    """Trainer whose evaluation goes through the data in order, which length grouping would otherwise shuffle."""
+
+    def _get_eval_sampler(self, eval_dataset):
+        return SequentialSampler(eval_dataset)
+
+
+def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedModel:
+    """The model of a run, with all random numbers seeded; ParameterError if max_length exceeds its positions."""
+    set_seed(parameters.seed)
+    model = load_model(
+        parameters.model,
+        head=head,
+        attention=parameters.attention,
+        settings=parameters.attention_settings,
+        seed=parameters.seed,
+        **config,
+    )
+    limit = max_positions(model.config)
+    if parameters.max_length > limit:
+        raise ParameterError(
+            f"max_length={parameters.max_length} is more than the {limit} positions of model={parameters.model!r}"
+        )
+    return model
+
+
+def training_arguments(parameters: Parameters) -> TrainingArguments:
+    """The recipe, in Trainer's words."""
+    return TrainingArguments(
+        output_dir=str(Path(parameters.output_dir or ".") / "checkpoints"),
+        seed=parameters.seed,
+        data_seed=parameters.seed,
+        num_train_epochs=parameters.epochs,
+        per_device_train_batch_size=parameters.batch_size,
+        per_device_eval_batch_size=parameters.batch_size,
+        gradient_accumulation_steps=parameters.accumulation,
+        learning_rate=parameters.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=parameters.warmup_share,  # below 1: a share of all steps
+        weight_decay=parameters.weight_decay,
+        bf16=parameters.precision == "bf16",
+        fp16=parameters.precision == "fp16",
+        use_cpu=parameters.device == "cpu",
+        train_sampling_strategy="group_by_length",
+        length_column_name="length",
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        save_total_limit=1,
+        restore_callback_states_from_checkpoint=True,
+        report_to="none",
+    )
+
+
+def callbacks(parameters: Parameters) -> list[TrainerCallback]:
+    """What watches over a run; TensorBoard only where asked for."""
+    watching: list[TrainerCallback] = [Clock()]
+    if parameters.eval_steps:
+        watching.append(EvaluateEvery(parameters.eval_steps))
+    if parameters.tensorboard:
+        from torch.utils.tensorboard import SummaryWriter  # not installed everywhere
+
+        watching.append(TensorBoardCallback(SummaryWriter(Path(parameters.output_dir or ".") / "logs")))
+    return watching
+
+
+def train(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    parameters: Parameters,
+    train_data: Dataset,
+    eval_data: Dataset,
+    compute_metrics: Callable[[Any], dict[str, float]],
+) -> Fit:
+    """Fine-tune a model; resume from the last complete checkpoint of the same run if there is one.
+
+    Args:
+        train_data, eval_data: encoded, with input_ids, labels (or start_positions, end_positions), and length.
+        compute_metrics: takes Trainer's EvalPrediction, with predictions in the order of eval_data.
+    Raises:
+        ParameterError: checkpoints of a run with other parameters are in output_dir.
+    """
+    steps = math.ceil(len(train_data) / (parameters.batch_size * parameters.accumulation))
+    arguments = training_arguments(parameters)
+    arguments.logging_steps = max(1, math.ceil(steps * parameters.epochs) // CURVE_POINTS)
+    trainer = StudyTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=train_data,
+        eval_dataset=eval_data,
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        compute_metrics=compute_metrics,
+        callbacks=callbacks(parameters),
+    )
+    if parameters.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    trainer.train(resume_from_checkpoint=last_checkpoint(parameters))
+    clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))
+    examples = len(train_data) * parameters.epochs
+    cost = {
+        "train_seconds": clock.seconds,
+        "examples_per_second": examples / clock.seconds,
+        "peak_memory_bytes": peak_memory(parameters.device),
+    }
+    return Fit(trainer, history_of(trainer), cost)
+
+
+def last_checkpoint(parameters: Parameters) -> str | None:
+    """The newest complete checkpoint in output_dir, None if there is none or `resume` is off.
+
+    Trainer writes trainer_state.json last, so a checkpoint without it was cut short.
+    """
+    folder = Path(parameters.output_dir or ".") / "checkpoints"
+    record = folder / "parameters.json"
+    here = json.loads(json.dumps(parameters.what()))
+    if record.exists() and not parameters.resume:
+        shutil.rmtree(folder)
+    if record.exists():
+        there = json.loads(record.read_text())
+        if there != here:
+            other = ", ".join(k for k, v in here.items() if there.get(k) != v)
+            raise ParameterError(
+                f"{folder} holds checkpoints of a run with another {other}; delete it, choose another output_dir, or "
+                "set resume=False to start anew"
+            )
+    write_atomically(record, json.dumps(here, indent=1))
+    complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    newest = max(complete, key=lambda path: int(path.name.split("-")[1]), default=None)
+    return str(newest) if newest else None
+
+
+def remove_checkpoints(parameters: Parameters) -> None:
+    """Delete the checkpoints of a finished run."""
+    shutil.rmtree(Path(parameters.output_dir or ".") / "checkpoints", ignore_errors=True)
+
+
+def history_of(trainer: Trainer) -> pd.DataFrame:
+    """Trainer's log as a table: one row a step, training loss, evaluation loss and metrics side by side."""
+    renamed = {"loss": "train_loss", "eval_loss": "eval_loss", "learning_rate": "learning_rate"}
+    rows: dict[int, dict[str, float]] = {}
+    for entry in trainer.state.log_history:
+        step = int(entry["step"])
+        row = rows.setdefault(step, {"step": step, "epoch": entry["epoch"]})
+        for name, value in entry.items():
+            if name in renamed:
+                row[renamed[name]] = value
+            elif name.startswith("eval_") and not name.endswith(("_runtime", "_per_second")):
+                row[name.removeprefix("eval_")] = value
+    return pd.DataFrame([rows[step] for step in sorted(rows)])
+
+
+def peak_memory(device: str) -> int:
+    """Bytes: the most device memory allocated (CUDA), or the most memory resident in this process (CPU)."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@torch.no_grad()
+def attended(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Dataset, examples: int = 64) -> Coverage:
+    """The shares of pairs and of softmax's mass that the model attends to, over all its passes and heads.
+
+    Measured in evaluation on `examples` examples spread evenly over `data`, eight at a time.
+    """
+    model.eval()
+    step = max(1, len(data) // examples)
+    chosen = data.select(range(0, len(data), step)).select_columns(["input_ids", "attention_mask"])
+    total, pairs, mass, tokens = 0, 0.0, 0.0, 0
+    for start in range(0, len(chosen), 8):
+        rows = chosen.select(range(start, min(start + 8, len(chosen))))
+        batch = tokenizer.pad(rows.to_dict(), return_tensors="pt").to(model.device)
+        lengths = batch["attention_mask"].sum(-1)
+        with record_passes(model) as passes:
+            model(**batch)
+        for seen in (p.coverage() for p in passes):
+            pairs += seen.pairs * int(lengths.square().sum()) / len(passes)
+            mass += seen.mass * int(lengths.sum()) / len(passes)
+        total += int(lengths.square().sum())
+        tokens += int(lengths.sum())
+    return Coverage(pairs / total, mass / tokens)

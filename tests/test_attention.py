@@ -1,0 +1,260 @@
+"""Every attention against its naive reference, output and gradients; and what all of them promise."""
+
+import pytest
+import torch
+from albert_lsh import attention
+from albert_lsh.attention import naive
+from albert_lsh.attention.shared_qk import draw_rotations
+from reformer_pytorch.reformer_pytorch import LSHAttention
+
+REFERENCES = {
+    "softmax": naive.softmax,
+    "softmax-eager": naive.softmax,
+    "shared-qk": naive.shared_qk,
+    "shared-qk-lsh": naive.shared_qk_lsh,
+    "lsh": naive.lsh,
+    "window": naive.window,
+    "random": naive.random,
+}
+SETTINGS = {
+    "shared-qk-lsh": [{"bucket_size": 5, "n_hashes": 3}, {"bucket_size": 64, "n_hashes": 2}],
+    "lsh": [
+        {"n_hashes": 3, "cluster_size": 7, "duplicates": "once"},
+        {"n_hashes": 3, "cluster_size": 7, "duplicates": "each"},
+        {"n_hashes": 1, "cluster_size": 2, "duplicates": "once"},
+    ],
+    "random": [{"n_hashes": 3, "cluster_size": 7, "duplicates": "once"}],
+    "window": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2}],
+    "reformer": [{"bucket_size": 4, "n_hashes": 2, "full_attn_thres": 8}],
+}
+CASES = [(name, settings) for name in REFERENCES for settings in SETTINGS.get(name, [{}])]
+IDS = ["-".join([name, *map(str, settings.values())]) for name, settings in CASES]
+ALL = [(name, SETTINGS.get(name, [{}])[0]) for name in attention.names()]
+HASHED = ["shared-qk-lsh", "lsh", "random"]
+# (batch, heads, length, head_dim): a lone token, fewer tokens than a cluster, no multiple of anything, a multiple
+SHAPES = [(1, 1, 1, 3), (2, 3, 5, 5), (2, 2, 37, 12), (1, 2, 60, 16)]
+
+
+def tensors(shape, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator).to(dtype) for _ in range(3)]
+
+
+def padding(shape, kind):
+    """None, padding at the end, or padding anywhere; the first sequence is full, every sequence has a token."""
+    batch, _, length, _ = shape
+    if kind == "full":
+        return None
+    mask = torch.arange(length) < torch.linspace(length, 1, batch).long()[:, None]
+    if kind == "scattered":
+        mask = mask | (torch.rand(batch, length, generator=torch.Generator().manual_seed(1)) < 0.3)
+        mask = mask.flip(1)
+    return mask
+
+
+def run(function, inputs, upstream, *args, **kwargs):
+    """Output and the three gradients, as float64."""
+    leaves = [t.clone().requires_grad_() for t in inputs]
+    out = function(*leaves, *args, **kwargs)
+    out.backward(upstream.to(out.dtype))
+    grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in leaves]
+    return [t.detach().double() for t in (out, *grads)]
+
+
+def error(measured, reference):
+    """Frobenius norm of the difference over that of the reference, for output and gradients together."""
+    difference = sum((m - r).square().sum() for m, r in zip(measured, reference, strict=True))
+    return (difference / sum(r.square().sum() for r in reference)).sqrt().item()
+
+
+@pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
+def test_output_and_gradients_are_the_references(name, settings, shape, kind):
+    inputs, mask = tensors(shape), padding(shape, kind)
+    upstream = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    measured = run(lambda *t: attention.attend(name, *t, mask, seed=3, **settings), inputs, upstream)
+    keywords = {"scaling": shape[-1] ** -0.5, "generator": torch.Generator().manual_seed(3), **settings}
+    reference = run(lambda *t: REFERENCES[name](*t, mask, **keywords), inputs, upstream)
+    assert error(measured, reference) < 2e-6  # float32 keeps 6e-8; the largest seen is 4e-7
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["full", "padded"])
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
+def test_half_precision_rounds_no_worse_than_softmax(name, settings, dtype, kind):
+    """The error allowed is three times what torch's own softmax attention makes of the same rounded inputs."""
+    shape = (2, 2, 37, 16)
+    inputs, mask = tensors(shape, dtype), padding(shape, kind)
+    upstream = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    keywords = {"scaling": shape[-1] ** -0.5, "generator": torch.Generator().manual_seed(3)}
+    measured = run(lambda *t: attention.attend(name, *t, mask, seed=3, **settings), inputs, upstream)
+    exact = [t.double() for t in inputs]
+    reference = run(lambda *t: REFERENCES[name](*t, mask, **keywords, **settings), exact, upstream)
+    plain = run(lambda *t: attention.attend("softmax", *t, mask), inputs, upstream)
+    allowed = 3 * error(plain, run(lambda *t: naive.softmax(*t, mask, scaling=0.25), exact, upstream))
+    assert error(measured, reference) < allowed
+
+
+@pytest.mark.parametrize("duplicates", ["once", "each"])
+@pytest.mark.parametrize("kind", ["full", "padded"])
+def test_lsh_with_one_cluster_is_softmax(kind, duplicates):
+    shape = (2, 3, 41, 8)
+    inputs, mask, upstream = tensors(shape), padding(shape, kind), torch.ones(shape)
+    settings = {"n_hashes": 2, "cluster_size": 41, "duplicates": duplicates}
+    ours = run(lambda *t: attention.attend("lsh", *t, mask, **settings), inputs, upstream)
+    softmax = run(lambda *t: attention.attend("softmax", *t, mask), inputs, upstream)
+    assert error(ours, softmax) < 1e-6
+
+
+@pytest.mark.parametrize("n_hashes", [1, 3])
+def test_shared_qk_lsh_is_reformer_pytorchs_with_the_same_rotations(n_hashes, monkeypatch):
+    shape = (1, 2, 48, 8)
+    inputs, upstream = tensors(shape), torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    ours = run(
+        lambda *t: attention.attend("shared-qk-lsh", *t, seed=4, bucket_size=6, n_hashes=n_hashes), inputs, upstream
+    )
+    rotations = draw_rotations(inputs[0], 48 // 6, n_hashes, torch.Generator().manual_seed(4))
+    monkeypatch.setattr(torch, "randn", lambda *_, **__: rotations.permute(0, 2, 1, 3))
+    package = LSHAttention(bucket_size=6, n_hashes=n_hashes, random_rotations_per_head=True)
+
+    def theirs(query, key, value):
+        return package(query.flatten(0, 1), value.flatten(0, 1))[0].view(shape)
+
+    assert error(ours, run(theirs, inputs, upstream)) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
+@pytest.mark.parametrize(("name", "settings"), ALL, ids=lambda x: x if isinstance(x, str) else "")
+def test_pairs_are_those_that_attend_uses(name, settings, kind):
+    """A direct count: which values reach the output of a query, asked one value at a time."""
+    shape = (2, 2, 23, 8)
+    (query, key, _), mask = tensors(shape), padding(shape, kind)
+    counts = attention.pairs(name, query, key, mask, seed=7, **settings)
+    seen = torch.zeros_like(counts, dtype=torch.bool)
+    for j in range(shape[2]):
+        value = torch.zeros(shape)
+        value[:, :, j] = 1.0
+        seen[..., j] = attention.attend(name, query, key, value, mask, seed=7, **settings)[..., 0] > 0
+    assert torch.equal(counts > 0, seen)
+
+
+@pytest.mark.parametrize(("name", "settings"), ALL, ids=lambda x: x if isinstance(x, str) else "")
+def test_coverage_is_the_share_of_pairs_and_of_softmaxs_mass(name, settings):
+    shape = (2, 2, 23, 8)
+    (query, key, _), mask = tensors(shape), padding(shape, "padded")
+    met = attention.pairs(name, query, key, mask, seed=7, **settings) > 0
+    pairs, mass, queries = 0, 0.0, 0
+    for b in range(2):
+        n = int(mask[b].sum())
+        for h in range(2):
+            weights = (query[b, h, :n] @ key[b, h, :n].T * 8**-0.5).softmax(-1)
+            pairs += int(met[b, h].sum())
+            mass += float((weights * met[b, h, :n, :n]).sum())
+            queries += n
+    seen = attention.coverage(name, query, key, mask, seed=7, **settings)
+    assert seen.pairs == pytest.approx(pairs / (2 * (23**2 + 1)))
+    assert seen.mass == pytest.approx(mass / queries)
+
+
+@pytest.mark.parametrize(("name", "settings"), ALL, ids=lambda x: x if isinstance(x, str) else "")
+def test_padding_changes_nothing_and_gets_nothing(name, settings):
+    """What stands in padding does not matter, and its rows are zero."""
+    shape = (2, 2, 23, 8)
+    inputs, mask = tensors(shape), padding(shape, "padded")
+    mask[1] = torch.arange(23) < 11
+    other = [torch.where(mask[:, None, :, None], t, 100 * torch.randn(shape)) for t in inputs]
+    out = attention.attend(name, *inputs, mask, seed=1, **settings)
+    if name != "reformer":  # the package hashes padding like tokens, which moves tokens between chunks
+        torch.testing.assert_close(attention.attend(name, *other, mask, seed=1, **settings), out)
+    assert not out[1, :, 11:].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [c for c in ALL if c[0] != "reformer"], ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_a_sequence_does_not_depend_on_its_batch(name, settings):
+    """The same sequence alone and padded to a longer batch: no padding in its clusters, the same hashes."""
+    inputs = tensors((2, 2, 40, 8))
+    mask = torch.ones(2, 40, dtype=torch.bool)
+    mask[1, 17:] = False
+    together = attention.attend(name, *inputs, mask, seed=1, **settings)[1:, :, :17]
+    alone = attention.attend(name, *(t[1:, :, :17] for t in inputs), seed=1, **settings)
+    torch.testing.assert_close(together, alone)
+
+
+@pytest.mark.parametrize(("name", "settings"), ALL, ids=lambda x: x if isinstance(x, str) else "")
+def test_no_tokens_at_all_give_zeros(name, settings):
+    inputs = tensors((2, 2, 9, 4))
+    mask = torch.tensor([[True] * 9, [False] * 9])
+    leaves = [t.requires_grad_() for t in inputs]
+    out = attention.attend(name, *leaves, mask, **settings)
+    out.sum().backward()
+    assert not out[1].any()
+    assert all(t.grad is None or t.grad.isfinite().all() for t in leaves)
+
+
+@pytest.mark.parametrize("name", [*HASHED, "reformer"])
+def test_seeds_decide_the_hashes(name):
+    inputs, settings = tensors((1, 2, 40, 8)), SETTINGS[name][0]
+    first, again, other = (attention.attend(name, *inputs, seed=s, **settings) for s in (5, 5, 6))
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other)
+
+
+@pytest.mark.parametrize(("name", "settings"), ALL, ids=lambda x: x if isinstance(x, str) else "")
+def test_dropout_drops_weights_and_keeps_the_mean(name, settings):
+    query, key, _ = tensors((1, 1, 24, 8))
+    value = torch.ones(1, 1, 24, 8)
+    torch.manual_seed(0)
+    seeds = range(400) if name == "reformer" else [0] * 400  # the package's dropout follows the seed too
+    outs = torch.stack([attention.attend(name, query, key, value, seed=s, dropout=0.5, **settings) for s in seeds])
+    assert outs.std(0).mean() > 0.05  # without dropout every output is 1
+    assert outs.mean().item() == pytest.approx(1.0, abs=0.03)
+
+
+def test_lsh_finds_similar_keys_where_random_does_not():
+    """Every key has one query that matches it: with clusters of an eighth, hashing finds most of the mass."""
+    generator = torch.Generator().manual_seed(0)
+    key = torch.nn.functional.normalize(torch.randn(1, 4, 128, 16, generator=generator), dim=-1) * 4
+    query = key[:, :, torch.randperm(128, generator=generator)] * 2
+    shares = {n: attention.coverage(n, query, key, n_hashes=2, cluster_size=16) for n in ("lsh", "random")}
+    assert shares["lsh"].mass > 2 * shares["random"].mass
+    assert shares["lsh"].pairs == pytest.approx(shares["random"].pairs, abs=0.03)
+
+
+def test_window_and_random_have_lshs_number_of_keys():
+    query, key, _ = tensors((1, 2, 60, 8))
+    settings = {"n_hashes": 3, "cluster_size": 6}
+    slots = {
+        n: attention.pairs(n, query, key, **settings).sum(-1).unique().tolist() for n in ("lsh", "window", "random")
+    }
+    assert slots == {"lsh": [18], "window": [18], "random": [18]}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("lhs", {}, "attention='lhs' is not one of: softmax, softmax-eager, reformer"),
+        ("lsh", {"n_hash": 2}, "attention 'lsh' has no setting 'n_hash'; it has: n_hashes, cluster_size, duplicates"),
+        ("lsh", {"cluster_size": 1}, "lsh: cluster_size=1 must be a whole number, 2 or more"),
+        ("lsh", {"n_hashes": 0}, "n_hashes=0 must be a whole number, 1 or more"),
+        ("lsh", {"n_hashes": 2.0}, "n_hashes=2.0 must be a whole number"),
+        ("lsh", {"duplicates": "twice"}, "duplicates='twice' is not one of: once, each"),
+        ("reformer", {"bucket_size": None}, "bucket_size=None must be a whole number"),
+        ("softmax", {"n_hashes": 2}, "attention 'softmax' has no setting 'n_hashes'; it has: none"),
+    ],
+)
+def test_bad_names_and_settings_are_named(name, settings, message):
+    with pytest.raises(ValueError, match="^.*" + message.replace("(", r"\(")):
+        attention.attend(name, *tensors((1, 1, 8, 4)), **settings)
+
+
+def test_bad_tensors_are_named():
+    query, key, value = tensors((2, 2, 8, 4))
+    with pytest.raises(ValueError, match=r"key \(2, 2, 7, 4\)"):
+        attention.attend("lsh", query, key[:, :, :7], value)
+    with pytest.raises(ValueError, match=r"padding_mask must be bool of shape \(batch, length\) = \(2, 8\)"):
+        attention.attend("lsh", query, key, value, torch.ones(2, 8))
+    with pytest.raises(ValueError, match=r"got torch.bool of shape \(2, 9\)"):
+        attention.attend("lsh", query, key, value, torch.ones(2, 9, dtype=torch.bool))

@@ -1,0 +1,427 @@
+"""Windows, answers and scores of SQuAD, on hand-made examples and tokenizers trained here; no network."""
+
+import numpy as np
+import pytest
+from albert_lsh.squad import Answer, best_answers, eval_windows, train_windows
+from albert_lsh.squad_scores import majority_score, normalize, score
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+CONTEXT = "The Café de Flore opened in the 1880s, near the  Boulevard Saint-Germain; Simone wrote there in 1943."
+QUESTION = "Who wrote there?"
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+
+
+def example(key="q", context=CONTEXT, question=QUESTION, answers=()):
+    starts = [context.index(text) for text in answers]
+    return {
+        "id": key,
+        "context": context,
+        "question": question,
+        "answers": {"text": [*answers], "answer_start": starts},
+    }
+
+
+def dataset(*rows):
+    return Dataset.from_list(list(rows))
+
+
+def references(**golds):
+    """Examples that only a scorer needs: by id, the reference answers."""
+    rows = [
+        {"id": key, "answers": {"text": list(texts), "answer_start": [0] * len(texts)}} for key, texts in golds.items()
+    ]
+    return Dataset.from_list(rows)
+
+
+def make_tokenizer(kind):
+    """WordPiece with trimmed offsets, or byte-level BPE whose offsets keep the space before a word."""
+    if kind == "wordpiece":
+        raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        raw.normalizer = normalizers.BertNormalizer(lowercase=True)
+        raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(vocab_size=90, special_tokens=SPECIAL, show_progress=False)
+    else:
+        raw = Tokenizer(models.BPE(unk_token="[UNK]"))
+        raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        raw.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=275, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        )
+    raw.train_from_iterator([CONTEXT, QUESTION], trainer)
+    pair = "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1" if kind == "wordpiece" else "[CLS]:0 $A:0 [SEP]:0 $B:0 [SEP]:0"
+    ids = [(name, raw.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    raw.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", pair, special_tokens=ids)
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=raw, **names)
+
+
+@pytest.fixture(scope="module", params=["wordpiece", "byte-level"])
+def tokenizer(request):
+    return make_tokenizer(request.param)
+
+
+def room(tokenizer, context_tokens):
+    """The max_length that leaves so many tokens for the context."""
+    return len(tokenizer(QUESTION)["input_ids"]) + 1 + context_tokens
+
+
+def logits(windows, start, end, padded=None, fill=-100.0):
+    """(n_windows, padded) start and end logits: 0 but for {(window, token): value}, and `fill` as padding."""
+    shape = len(windows), padded or max(windows["length"])
+    arrays = []
+    for values in (start, end):
+        array = np.full(shape, fill, dtype=np.float32)
+        for row, length in enumerate(windows["length"]):
+            array[row, :length] = 0
+        for place, value in values.items():
+            array[place] = value
+        arrays.append(array)
+    return arrays
+
+
+# --- score -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The  Eiffel-Tower, (Paris)!", "eiffeltower paris"),
+        ("an apple a day", "apple day"),
+        ("theatre Ana", "theatre ana"),
+        ("A.", ""),  # punctuation goes first, then the article that is left
+        ("the\u00a0end", "end"),  # a no-break space is white space
+        ("“quoted” – 5", "“quoted” – 5"),  # only ASCII punctuation goes
+        ("a–b", "–b"),  # a dash that stays is a word boundary
+        ("áa", "áa"),  # á is a letter, so there is no boundary before a
+        ("ÉCOLE", "école"),
+    ],
+)
+def test_normalize(text, expected):
+    assert normalize(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("golds", "answer", "exact", "f1"),
+    [
+        (["Saint Bernadette"], "the Saint Bernadette.", 100, 100),
+        (["a b c d"], "b c e", 0, 200 * 2 / 6),  # "a" is an article: b c d against b c e
+        (["new new york"], "new york york", 0, 200 * 2 / 6),  # bags: new and york count once each
+        (["new new york"], "new new", 0, 200 * 2 / 5),  # and new counts twice
+        (["Rome", "in Rome", "Rome in Italy"], "in Rome", 100, 100),
+        (["x y", "x y z w"], "x y z", 0, 100 * 6 / 7),  # 4/5 against the first, 6/7 against the second
+        (["caf\u00e9"], "cafe\u0301", 0, 0),  # composed and decomposed differ in the official scripts
+        (["“Yes”"], "Yes", 0, 0),
+        (["Rome"], "", 0, 0),
+        (["The"], "", 100, 0),  # 1.1 keeps the reference and gives texts without words an F1 of 0
+        (["The"], "an", 100, 0),
+        (["The", "Who"], "the who", 100, 100),
+    ],
+)
+def test_score_of_version_1(golds, answer, exact, f1):
+    result = score(references(q=golds), {"q": answer})
+    assert result == {"exact": exact, "f1": pytest.approx(f1)}
+
+
+@pytest.mark.parametrize(
+    ("golds", "answer", "exact", "f1"),
+    [
+        ([], "", 100, 100),
+        ([], "the", 100, 100),  # normalises to nothing
+        ([], "Rome", 0, 0),
+        (["Rome"], "", 0, 0),
+        (["The"], "", 100, 100),  # no reference is left, so no answer is right
+        (["The", "Rome"], "", 0, 0),  # the first reference is dropped
+        (["The", "Rome"], "a Rome", 100, 100),
+    ],
+)
+def test_score_of_version_2(golds, answer, exact, f1):
+    result = score(references(q=golds, other=[]), {"q": answer, "other": "wrong"})
+    assert (result["exact"], result["f1"]) == (exact / 2, f1 / 2)
+
+
+def test_score_by_kind_of_question_and_best_threshold():
+    examples = references(a=["x"], b=["x y"], c=["x"], d=[], e=[])
+    answers = {"a": "x", "b": "x", "c": "z", "d": "x", "e": "x"}
+    null = {"a": -3.0, "d": -2.0, "b": -1.0, "c": 0.0, "e": 1.0}
+    result = score(examples, answers, null)
+    assert result["exact"] == pytest.approx(20)
+    assert result["f1"] == pytest.approx((100 + 200 / 3) / 5)
+    assert result["has_answer_exact"] == pytest.approx(100 / 3)
+    assert result["has_answer_f1"] == pytest.approx((100 + 200 / 3) / 3)
+    assert result["no_answer_exact"] == result["no_answer_f1"] == 0
+    # From no answer at all, 2 right: a makes 3, d 2, b 2 (F1 2.67), c no change, e 1.
+    assert result["best_exact"] == result["best_f1"] == pytest.approx(60)
+    assert result["best_exact_threshold"] == result["best_f1_threshold"] == -3
+    # With d most certain of no answer, F1 gains from b what exact match does not: 2, 3, 3.67.
+    result = score(examples, answers, null | {"d": 2.0})
+    assert (result["best_exact"], result["best_exact_threshold"]) == (pytest.approx(60), -3)
+    assert (result["best_f1"], result["best_f1_threshold"]) == (pytest.approx(100 * (3 + 2 / 3) / 5), -1)
+
+
+def test_best_threshold_is_zero_when_no_answer_to_anything_is_best():
+    result = score(references(a=["x"], b=[]), {"a": "z", "b": "z"}, {"a": -5.0, "b": 5.0})
+    assert (result["best_exact"], result["best_exact_threshold"]) == (50, 0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "null", "message"),
+    [
+        ({"a": "x"}, None, r"1 of 2 .* missing from the answers.*'b'"),
+        ({"a": "x", "b": "", "zz": ""}, None, r"1 of 2 .* in the answers but not in the examples.*'zz'"),
+        ({"a": "x", "b": ""}, {"b": 0.0}, r"1 of 2 .* missing from the no_answer_scores.*'a'"),
+    ],
+)
+def test_score_demands_full_coverage(answers, null, message):
+    with pytest.raises(ValueError, match=message):
+        score(references(a=["x"], b=[]), answers, null)
+
+
+def test_score_refuses_no_examples_and_repeated_ids():
+    with pytest.raises(ValueError, match="no examples"):
+        score(references(a=["x"]).select([]), {})
+    row = {"id": "a", "answers": {"text": ["x"], "answer_start": [0]}}
+    with pytest.raises(ValueError, match=r"1 of 1 .* twice.*'a'"):
+        score(Dataset.from_list([row, row]), {"a": "x"})
+
+
+def test_majority_score():
+    assert majority_score(references(a=["x"], b=["y"])) == {"exact": 0, "f1": 0}
+    result = majority_score(references(a=["x"], b=[], c=[], d=[]))
+    assert (result["exact"], result["has_answer_f1"], result["no_answer_f1"]) == (75, 0, 100)
+
+
+# --- windows -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "stride"), [(8, 0), (8, 3), (9, 8), (500, 5)])
+def test_windows_cover_the_context_and_overlap_by_stride(tokenizer, size, stride):
+    whole = tokenizer(QUESTION, CONTEXT)["input_ids"]
+    question = tokenizer(QUESTION)["input_ids"]
+    windows = eval_windows(dataset(example()), tokenizer, max_length=room(tokenizer, size), stride=stride)
+    rebuilt = []
+    for ids, length in zip(windows["input_ids"], windows["length"], strict=True):
+        assert len(ids) == length <= room(tokenizer, size)
+        assert ids[: len(question)] == question
+        context = ids[len(question) : -1]
+        assert not rebuilt or rebuilt[-stride or len(rebuilt) :] == context[:stride]
+        rebuilt += context[stride:] if rebuilt else context
+    assert rebuilt == whole[len(question) : -1]
+
+
+def test_columns(tokenizer):
+    trained = train_windows(dataset(example()), tokenizer, max_length=60, stride=8)
+    evaluated = eval_windows(dataset(example()), tokenizer, max_length=60, stride=8)
+    names = {"input_ids", "attention_mask", "start_positions", "end_positions", "length"}
+    segments = {"token_type_ids"} if tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"][-1] else set()
+    assert set(trained.column_names) == names | segments
+    assert set(evaluated.column_names) == names | segments | {"example_id", "offset_mapping"}
+    assert trained.to_dict() == evaluated.select_columns(trained.column_names).to_dict()
+
+
+@pytest.mark.parametrize("answer", ["The Café de Flore", "Café", "1880s", "Boulevard Saint-Germain", "1943."])
+def test_answer_comes_back_from_its_tokens(tokenizer, answer):
+    windows = eval_windows(dataset(example(answers=[answer])), tokenizer, max_length=room(tokenizer, 25), stride=20)
+    found = 0
+    for row in windows:
+        first, last = row["start_positions"], row["end_positions"]
+        left = min(start for start, _ in row["offset_mapping"] if start >= 0)
+        right = max(end for _, end in row["offset_mapping"])
+        start = CONTEXT.index(answer)
+        if left <= start and start + len(answer) <= right:
+            found += 1
+            text = CONTEXT[row["offset_mapping"][first][0] : row["offset_mapping"][last][1]]
+            assert text.strip() == answer
+        else:
+            assert (first, last) == (0, 0)
+    assert found >= (2 if answer == "Boulevard Saint-Germain" else 1)  # the overlap shows it to more than one window
+
+
+def test_without_answer_every_window_points_at_cls(tokenizer):
+    windows = train_windows(dataset(example()), tokenizer, max_length=room(tokenizer, 10), stride=2)
+    assert len(windows) > 2
+    assert set(windows["start_positions"]) == set(windows["end_positions"]) == {0}
+
+
+def test_white_space_around_a_reference_takes_no_neighbour_in(tokenizer):
+    answers = {"text": [" 1880s, "], "answer_start": [CONTEXT.index(" 1880s")]}
+    (row,) = train_windows(dataset(example() | {"answers": answers}), tokenizer, max_length=200, stride=5)
+    (plain,) = train_windows(dataset(example(answers=["1880s,"])), tokenizer, max_length=200, stride=5)
+    assert row == plain
+    assert plain["start_positions"] > 0
+
+
+def test_offsets_are_outside_for_all_but_context(tokenizer):
+    (row,) = eval_windows(dataset(example()), tokenizer, max_length=200, stride=5)
+    n_question = len(tokenizer(QUESTION)["input_ids"])
+    assert row["offset_mapping"][:n_question] == [[-1, -1]] * n_question
+    assert row["offset_mapping"][-1] == [-1, -1]
+    # The second of two spaces is a token of its own in byte-level BPE, and no place for an answer.
+    assert all(CONTEXT[start:end].strip() for start, end in row["offset_mapping"] if start >= 0)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(-3, 0), (0, 0), (4, 4), (4, 9), (4, -1)])
+def test_no_room_for_context_names_the_question(tokenizer, size, stride):
+    examples = dataset(example("short", question="W"), example("long"))
+    limit = room(tokenizer, size)
+    message = rf"example long: .* room for {max(size, 0)} tokens of context in max_length={limit};.*stride={stride}"
+    with pytest.raises(ValueError, match=message):
+        eval_windows(examples.select([1]), tokenizer, max_length=limit, stride=stride)
+    if (size, stride) == (4, 4):  # the shorter question of the two is not to blame
+        with pytest.raises(ValueError, match=message):
+            eval_windows(examples, tokenizer, max_length=limit, stride=stride)
+
+
+def test_misplaced_answer_and_wrong_tokenizers(tokenizer):
+    wrong = example("bad") | {"answers": {"text": ["Simone"], "answer_start": [3]}}
+    with pytest.raises(ValueError, match="example bad: its answer 'Simone' is not at character 3"):
+        train_windows(dataset(wrong), tokenizer, max_length=60, stride=8)
+    left = make_tokenizer("wordpiece")
+    left.padding_side = "left"
+    with pytest.raises(ValueError, match="padding_side"):
+        train_windows(dataset(example()), left, max_length=60, stride=8)
+    last = make_tokenizer("wordpiece")
+    last.cls_token = "[SEP]"
+    with pytest.raises(ValueError, match="CLS token first"):
+        train_windows(dataset(example()), last, max_length=60, stride=8)
+
+
+# --- best_answers ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def words():
+    """A context of ten words, one token each, in windows of six that share two: w0-w5 and w4-w9 at tokens 3 to 8."""
+    vocabulary = {name: i for i, name in enumerate([*SPECIAL, "q", *(f"w{i}" for i in range(10))])}
+    raw = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    ids = [(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
+    raw.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ids)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, cls_token="[CLS]", pad_token="[PAD]", unk_token="[UNK]")
+    examples = dataset(example("q", " ".join(f"w{i}" for i in range(10)), "q"), example("r", "w7 w8", "q"))
+    return examples, eval_windows(examples, tokenizer, max_length=10, stride=2)
+
+
+def answer_of(words, start, end, key="q", no_answer=False, **settings):
+    return best_answers(*words, *logits(words[1], start, end), no_answer=no_answer, **settings)[key]
+
+
+def test_words_are_cut_as_described(words):
+    assert words[1]["example_id"] == ["q", "q", "r"]
+    assert words[1]["length"] == [10, 10, 6]
+
+
+def test_the_best_span_wins_over_windows(words):
+    assert answer_of(words, {(0, 3): 4}, {(0, 4): 4, (1, 8): 1}).text == "w0 w1"
+    assert answer_of(words, {(0, 3): 4, (1, 7): 5}, {(0, 4): 4, (1, 8): 5}).text == "w8 w9"
+    # A start in one window and an end in the other make no span, though both would be the best.
+    assert answer_of(words, {(0, 3): 9}, {(1, 8): 9, (0, 5): 1}).text == "w0 w1 w2"
+
+
+def test_question_special_tokens_and_padding_are_no_answer(words):
+    start = {(0, 1): 50, (0, 2): 50, (0, 9): 50, (0, 5): 1}
+    assert answer_of(words, start, start).text == "w2"
+    for fill in (-100.0, 1000.0):
+        start, end = logits(words[1], {(2, 4): 1}, {(2, 4): 1}, padded=16, fill=fill)
+        assert best_answers(*words, start, end, no_answer=True)["r"].text == "w8"
+
+
+def test_low_logits_beat_padding(words):
+    low = np.full((3, 12), -100.0, dtype=np.float32)
+    for row, length in enumerate(words[1]["length"]):
+        low[row, :length] = -1000
+    low[2, 3] = low[2, 4] = -900
+    assert best_answers(*words, low, low, no_answer=False)["r"].text == "w7"
+
+
+def test_end_before_start_and_long_spans_are_no_answer(words):
+    assert answer_of(words, {(0, 6): 5}, {(0, 4): 5, (0, 7): 1}).text == "w3 w4"
+    start, end = {(0, 3): 5}, {(0, 8): 5, (0, 5): 1}
+    assert answer_of(words, start, end, max_answer_tokens=6).text == "w0 w1 w2 w3 w4 w5"
+    assert answer_of(words, start, end, max_answer_tokens=5).text == "w0 w1 w2"
+    assert answer_of(words, start, end, max_answer_tokens=1).text == "w0"
+    assert answer_of(words, start, end, max_answer_tokens=99).text == "w0 w1 w2 w3 w4 w5"
+
+
+def test_a_span_is_found_below_the_best_starts_and_ends(words):
+    # Every pair of the best start and the best end runs backwards; the recipe with n_best=1 would find nothing.
+    assert answer_of(words, {(0, 8): 5, (1, 8): 5}, {(0, 3): 5, (1, 3): 5}, n_best=1).text != ""
+
+
+def test_n_best_is_sorted_without_repeats(words):
+    # w4 w5 stands in both windows; the better of its scores counts.
+    result = answer_of(words, {(0, 7): 3, (1, 3): 2}, {(0, 8): 3, (1, 4): 2}, n_best=4)
+    assert result.n_best[0] == ("w4 w5", 6.0)
+    assert len({text for text, _ in result.n_best}) == len(result.n_best) <= 4
+    assert [value for _, value in result.n_best] == sorted((value for _, value in result.n_best), reverse=True)
+
+
+def test_no_answer_score_and_threshold(words):
+    # CLS scores 6 in one window and 2 in the other: the smaller counts, against a span of 3.
+    start = {(0, 0): 4, (1, 0): 1, (0, 3): 2}
+    end = {(0, 0): 2, (1, 0): 1, (0, 4): 1}
+    result = answer_of(words, start, end, no_answer=True)
+    assert (result.text, result.no_answer_score) == ("w0 w1", -1)
+    assert ("", 2.0) in result.n_best
+    assert answer_of(words, start, end, no_answer=True, threshold=-1.0).text == "w0 w1"  # not above the threshold
+    assert answer_of(words, start, end, no_answer=True, threshold=-1.5).text == ""
+    start[1, 0] = 9
+    assert answer_of(words, start, end, no_answer=True) == Answer(
+        "", 3, answer_of(words, start, end, no_answer=True).n_best
+    )
+    assert answer_of(words, start, end, no_answer=True).n_best[0] == ("", 6.0)
+    forced = answer_of(words, start, end, no_answer=False)
+    assert (forced.text, forced.no_answer_score) == ("w0 w1", 3)
+    assert all(text for text, _ in forced.n_best)
+
+
+def test_a_context_without_tokens_has_no_answer(tokenizer):
+    examples = dataset(example("empty", context=" "))
+    windows = eval_windows(examples, tokenizer, max_length=40, stride=4)
+    result = best_answers(examples, windows, *logits(windows, {}, {}), no_answer=False)
+    assert result == {"empty": Answer("", np.inf, [])}
+
+
+def test_wrong_logits_and_examples(words):
+    examples, windows = words
+    start, end = logits(windows, {}, {})
+    for bad in (start[:2], start[:, :9], start[0]):
+        with pytest.raises(ValueError, match=r"not both \(3, 10 or more\)"):
+            best_answers(examples, windows, bad, bad, no_answer=False)
+    with pytest.raises(ValueError, match="NaN"):
+        best_answers(examples, windows, start, end * np.nan, no_answer=False)
+    with pytest.raises(ValueError, match=r"in the windows but not in the examples.*'r'"):
+        best_answers(examples.select([0]), windows, start, end, no_answer=False)
+    with pytest.raises(ValueError, match=r"missing from the windows.*'r'"):
+        best_answers(examples, windows.select([0, 1]), start[:2], end[:2], no_answer=False)
+    with pytest.raises(ValueError, match="at least 1"):
+        best_answers(examples, windows, start, end, n_best=0, no_answer=False)
+
+
+# --- all of it ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unanswerable", [False, True])
+def test_oracle_logits_score_full_marks(tokenizer, unanswerable):
+    golds = ["The Café de Flore", "Boulevard Saint-Germain", "Simone", "1943", "1880s"]
+    rows = [example(f"q{i}", answers=[gold, "1943."]) for i, gold in enumerate(golds)]
+    rows += [example("none")] if unanswerable else []
+    examples = dataset(*rows)
+    windows = eval_windows(examples, tokenizer, max_length=room(tokenizer, 28), stride=22)
+    assert len(windows) > 2 * len(examples)
+    # A window with the answer is sure of it; one without prefers CLS, less surely.
+    places = {"start": {}, "end": {}}
+    for row, window in enumerate(windows):
+        for side, place in places.items():
+            token = window[f"{side}_positions"]
+            place[row, token] = 9.0 if token else 4.0
+    answers = best_answers(examples, windows, *logits(windows, *places.values(), padded=99), no_answer=unanswerable)
+    result = score(
+        examples, {k: a.text for k, a in answers.items()}, {k: a.no_answer_score for k, a in answers.items()}
+    )
+    assert (result["exact"], result["f1"]) == (100, 100)
+    assert [answers[f"q{i}"].text for i in range(len(golds))] == golds
+    if unanswerable:
+        assert (result["best_exact"], result["no_answer_exact"], answers["none"].text) == (100, 100, "")

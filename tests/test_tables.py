@@ -1,0 +1,224 @@
+"""Tables, figures and report, from made-up run records."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from albert_lsh.figures import write_figures
+from albert_lsh.report import build_report
+from albert_lsh.runs import repository_root
+from albert_lsh.tables import beside_published, changes, load_published, load_runs, pivot, score_table, write_tables
+
+# F1 by arm and seed; accuracy is 0.1 less everywhere.
+F1 = {"softmax": {0: 0.90, 1: 0.88, 2: 0.86}, "reformer": {0: 0.80, 1: 0.82}, "lsh": {0: 0.87}}
+
+
+def write_run(root: Path, arm: str, seed: int, metrics: dict, *, task="mrpc", study="mini", headline="f1") -> Path:
+    """A run as the notebooks leave it."""
+    folder = root / "results" / "runs" / study / task / "model" / arm / f"seed-{seed}"
+    folder.mkdir(parents=True)
+    attention = arm.removesuffix("-10-epochs")
+    parameters = {"task": task, "model": "some/model", "attention": attention, "attention_settings": {}, "seed": seed}
+    parameters |= {"max_length": 64, "batch_size": 32, "learning_rate": 1e-5, "epochs": 3, "precision": "fp32"}
+    record = {
+        "status": "complete",
+        "parameters": parameters,
+        "metrics": metrics,
+        "headline": {"name": headline, "value": metrics[headline]},
+        "majority": dict.fromkeys(metrics, 0.7),
+        "chance": dict.fromkeys(metrics, 0.5),
+        "attended_share": 1.0 if arm == "softmax" else 0.4,
+        "attention_mass": 0.6,
+        "train_seconds": 10.0 + seed,
+        "examples_per_second": 40.0,
+        "peak_memory_bytes": 1_000_000_000,
+        "examples": {"train": 100, "validation": 20},
+        "environment": {
+            "python": "3.11",
+            "packages": {"torch": "2.13.0"},
+            "device": "cpu, some processor",
+            "commit": "0123456789abcdef",
+            "date": "2026-01-01T00:00:00+00:00",
+        },
+    }
+    (folder / "result.json").write_text(json.dumps(record))
+    names = list(metrics)
+    rows = [f"{step},{step / 10},{1 / step},,1e-5" + "," * len(names) for step in (5, 10, 20)]
+    rows.append("30,3.0,,0.5,1e-5," + ",".join(str(metrics[name]) for name in names))
+    header = ",".join(["step", "epoch", "train_loss", "eval_loss", "learning_rate", *names])
+    (folder / "history.csv").write_text("\n".join([header, *rows]) + "\n")
+    return folder
+
+
+@pytest.fixture()
+def tree(tmp_path: Path) -> Path:
+    """A checkout with a study of one task, three arms and unequal numbers of seeds."""
+    for arm, seeds in F1.items():
+        for seed, f1 in seeds.items():
+            write_run(tmp_path, arm, seed, {"accuracy": f1 - 0.1, "f1": f1})
+    (tmp_path / "studies").mkdir()
+    shutil.copy(repository_root() / "studies" / "published.csv", tmp_path / "studies")
+    shutil.copytree(repository_root() / "report", tmp_path / "report", ignore=shutil.ignore_patterns("*.pdf"))
+    return tmp_path
+
+
+def runs_of(tree: Path, study: str | None = "mini") -> pd.DataFrame:
+    return load_runs(tree / "results" / "runs", study)
+
+
+def test_runs_come_in_order_and_one_row_each(tree):
+    write_run(tree, "softmax", 0, {"accuracy": 0.9}, task="sst2", study="other", headline="accuracy")
+    runs = runs_of(tree)
+    assert list(zip(runs["arm"], runs["seed"], strict=True)) == [(a, s) for a in F1 for s in F1[a]]
+    assert set(runs["version.torch"]) == {"2.13.0"}
+    assert len(runs_of(tree, study=None)) == len(runs) + 1
+
+
+def test_scores_are_means_and_sample_deviations_over_the_seeds_there_are(tree):
+    scores = score_table(runs_of(tree)).set_index("arm")
+    assert list(scores["seeds"]) == [3, 2, 1]
+    assert scores["score"].to_dict() == pytest.approx({"softmax": 0.88, "reformer": 0.81, "lsh": 0.87})
+    assert scores.loc["softmax", "sd"] == pytest.approx(0.02)
+    assert scores.loc["reformer", "sd"] == pytest.approx(0.02 / 2**0.5)
+    assert pd.isna(scores.loc["lsh", "sd"])
+    assert scores.loc["softmax", "accuracy"] == pytest.approx(0.78)
+    assert (scores.loc["softmax", "majority"], scores.loc["softmax", "chance"]) == (0.7, 0.5)
+    assert scores.loc["softmax", "train_seconds"] == 11
+
+
+def test_the_table_for_reading(tree):
+    write_run(tree, "softmax", 0, {"exact": 70.0, "f1": 80.04}, task="squad")
+    read = pivot(score_table(runs_of(tree)))
+    assert list(read.index) == [*F1, "majority class", "chance"]
+    assert read["mrpc (f1)"].to_dict() == {
+        "softmax": "0.880 ± 0.020 (3)",
+        "reformer": "0.810 ± 0.014 (2)",
+        "lsh": "0.870 (1)",
+        "majority class": "0.700",
+        "chance": "0.500",
+    }
+    assert read.loc["softmax", "squad (f1)"] == "80.0 (1)"
+    assert read.loc["lsh", "squad (f1)"] == ""
+
+
+def test_changes_are_paired_by_seed(tree):
+    table = changes(runs_of(tree))
+    rows = table[table["headline"]].set_index(["from", "to"])
+    original = rows.loc[("softmax", "reformer")]
+    # Seeds 0 and 1 have both: differences -0.10 and -0.06. Unpaired it would be -0.07.
+    assert original["difference"] == pytest.approx(-0.08)
+    assert original["standard_error"] == pytest.approx(0.02)
+    assert original["seeds"] == 2
+    alone = rows.loc[("softmax", "lsh")]
+    assert alone["difference"] == pytest.approx(-0.03)
+    assert pd.isna(alone["standard_error"])
+    assert (alone["attended_from"], alone["attended_to"]) == (1.0, 0.4)
+    assert ("lsh", "window") not in rows.index
+
+
+def test_arms_without_a_seed_in_common_are_not_compared(tmp_path):
+    write_run(tmp_path, "softmax", 0, {"f1": 0.9})
+    write_run(tmp_path, "lsh", 1, {"f1": 0.8})
+    assert changes(runs_of(tmp_path)).empty
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda record: None, "damaged"),
+        (lambda record: {**record, "status": "running"}, "no complete run"),
+        (lambda record: {k: v for k, v in record.items() if k != "majority"}, "'majority'"),
+        (lambda record: {**record, "metrics": {"f1": "high"}}, "high"),
+        (lambda record: {**record, "metrics": 3}, "damaged"),
+        (lambda record: {**record, "environment": {}}, "'packages'"),
+        (lambda record: {**record, "parameters": {"task": "mrpc"}}, "'attention'|'model'"),
+    ],
+    ids=["cut", "unfinished", "no-majority", "text-score", "number-for-metrics", "no-packages", "no-parameters"],
+)
+def test_a_damaged_record_is_named(tree, damage, said):
+    path = tree / "results/runs/mini/mrpc/model/reformer/seed-1/result.json"
+    record = damage(json.loads(path.read_text()))
+    path.write_text(json.dumps(record) if record else path.read_text()[:100])
+    with pytest.raises(ValueError, match=said) as caught:
+        runs_of(tree)
+    assert str(path) in str(caught.value)
+
+
+def test_a_study_without_runs_is_an_error(tree):
+    with pytest.raises(ValueError, match="nothing-here"):
+        runs_of(tree, "nothing-here")
+
+
+def test_a_history_without_losses_is_named(tree):
+    path = tree / "results/runs/mini/mrpc/model/lsh/seed-0/history.csv"
+    path.write_text("step,epoch\n1,1\n")
+    with pytest.raises(ValueError, match="eval_loss") as caught:
+        write_figures("mini", tree)
+    assert str(path) in str(caught.value)
+
+
+def test_published_scores_stand_beside_ours(tree):
+    table = beside_published(runs_of(tree), load_published())
+    original = table[table["source"].str.contains("original")].set_index(["arm", "metric"])
+    assert original.loc[("reformer", "f1"), "published"] == 0.823
+    assert original.loc[("reformer", "f1"), "ours"] == pytest.approx(0.81)
+    assert original.loc[("softmax", "accuracy_f1_mean"), "ours"] == pytest.approx(0.83)
+    assert original.loc[("softmax", "f1"), ["majority", "chance", "seeds"]].tolist() == [0.7, 0.5, 3]
+    assert set(table["arm"]) == {"softmax", "reformer"}
+
+
+def test_a_published_value_that_is_no_number_is_an_error(tmp_path):
+    path = tmp_path / "published.csv"
+    path.write_text("source,model,task,arm,metric,value,note\nx,y,mrpc,softmax,f1,ninety,\n")
+    with pytest.raises(ValueError, match="ninety"):
+        load_published(path)
+    path.write_text("source,value\nx,1\n")
+    with pytest.raises(ValueError, match="must have the columns"):
+        load_published(path)
+
+
+def test_tables_are_written_and_empty_ones_removed(tree):
+    stale = tree / "results" / "tables" / "other-changes.csv"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("old\n")
+    write_run(tree, "softmax", 0, {"accuracy": 0.9}, task="mini-sst2", study="other", headline="accuracy")
+    assert [path.name for path in write_tables("other", tree)] == ["other-runs.csv", "other-scores.csv"]
+    assert not stale.exists()
+    names = {path.name for path in write_tables("mini", tree)}
+    assert names == {f"mini-{name}.csv" for name in ("runs", "scores", "changes", "published")}
+    runs = pd.read_csv(tree / "results" / "tables" / "mini-runs.csv")
+    assert {"seed", "learning_rate", "version.torch", "commit", "date", "metric.f1"} <= set(runs)
+    assert len(runs) == 6
+    assert not list(tree.rglob("*.partial*"))
+
+
+def test_figures_are_the_same_whenever_the_data_are(tree):
+    write_run(tree, "reformer-10-epochs", 0, {"accuracy": 0.7, "f1": 0.8})
+    first = {path: path.read_bytes() for path in write_figures("mini", tree)}
+    stems = ("structure", "mini-scores", "mini-loss-mrpc", "mini-convergence-mrpc")
+    assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "pdf")}
+    assert {path: path.read_bytes() for path in write_figures("mini", tree)} == first
+    history = tree / "results/runs/mini/mrpc/model/lsh/seed-0/history.csv"
+    history.write_text(history.read_text().replace("30,3.0,,0.5", "30,3.0,,0.9"))
+    changed = {path.name for path in write_figures("mini", tree) if path.read_bytes() != first[path]}
+    assert changed == {"mini-loss-mrpc.svg", "mini-loss-mrpc.pdf"}
+
+
+def test_the_report_compiles_with_one_study_and_with_two(tree):
+    pytest.importorskip("typst")
+    write_tables("mini", tree)
+    write_figures("mini", tree)
+    first = build_report(tree).read_bytes()
+    assert first.startswith(b"%PDF")
+    assert build_report(tree).read_bytes() == first
+    for seed in (0, 1):
+        write_run(tree, "lsh", seed, {"exact": 60.0, "f1": 70.0 + seed}, task="squad", study="minilm")
+        write_run(tree, "random", seed, {"exact": 50.0, "f1": 60.0}, task="squad", study="minilm")
+    write_tables("minilm", tree)
+    assert build_report(tree).read_bytes() != first
+    index = (tree / "results" / "tables" / "index.csv").read_text().split()
+    assert "results/tables/minilm-scores.csv" in index
+    assert "figures/mini-loss-mrpc.svg" in index
