@@ -5,7 +5,8 @@ PYTHON ?= python3
 STUDY ?= mini
 BIN := .venv/bin
 
-.PHONY: study test install format lock
+# make format               rewrite style; make lock: versions; make refresh: the repository's, where it is needed
+.PHONY: study test install format lock refresh
 
 study: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --cores all --config study=$(STUDY)
@@ -30,3 +31,6 @@ format:
 # The exact versions of what is installed now. Plain versions, without a local part such as +cpu.
 lock:
 	$(BIN)/pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' > requirements.lock
+
+refresh:
+	$(BIN)/python tools/refresh.py

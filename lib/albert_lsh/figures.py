@@ -79,7 +79,7 @@ def seeds_of(runs: pd.DataFrame) -> str:
 
 
 def loss_name(task: str) -> str:
-    return "squared error" if task in TASKS and TASKS[task].num_labels == 1 else "nats per answer"
+    return "squared error" if task in TASKS and TASKS[task].num_labels == 1 else "nats"
 
 
 def new_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
@@ -134,6 +134,7 @@ def plot_convergence(runs: pd.DataFrame) -> Figure:
     """The arms trained for more epochs: losses and score of one task against the epoch."""
     task, headline = runs["task"].iloc[0], runs["headline"].iloc[0]
     figure, axes = new_figure(6.8, 2.1, ncols=3)
+    draw_baselines(axes[0, 2], score_table(runs).iloc[0], horizontal=True)
     titles = (f"{task}, training loss", "evaluation loss", f"score ({seeds_of(runs)})")
     for axis, column, title in zip(axes[0], ("train_loss", "eval_loss", headline), titles, strict=True):
         draw_curves(axis, runs, column, "epoch", markers=column != "train_loss")
@@ -141,7 +142,6 @@ def plot_convergence(runs: pd.DataFrame) -> Figure:
         axis.set(title=title, xlabel="epoch", ylabel=f"loss{unit}" if unit else headline, xlim=(0, None))
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set_ylim(0 if unit else None, None)
-    draw_baselines(axes[0, 2], score_table(runs).iloc[0], horizontal=True)
     add_legend(figure, axes[0, 2], columns=4)
     return figure
 

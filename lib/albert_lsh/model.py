@@ -43,13 +43,14 @@ class ModelError(ValueError):
 
 
 class Pass(NamedTuple):
-    """What one pass through an attention in evaluation mode was given: enough to ask whom it let meet."""
+    """What one pass through an attention was given: enough to ask whom it let meet, or to do it again."""
 
     attention: str
     settings: dict[str, Any]
     seed: int
     query: Tensor  # (batch, heads, length, head_dim)
     key: Tensor
+    value: Tensor
     padding_mask: Tensor | None  # (batch, length) bool
 
     def coverage(self) -> attentions.Coverage:
@@ -91,10 +92,10 @@ class Passes:
     def next_seed(self) -> int:
         return self.seed + 1_000_003 * self.number
 
-    def record(self, query: Tensor, key: Tensor, padding_mask: Tensor | None) -> None:
+    def record(self, query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
         """Keep what the next pass is given, if somebody asked for it (`record_passes`)."""
         if self.recorded is not None:
-            tensors = (query.detach(), key.detach(), padding_mask)
+            tensors = (query.detach(), key.detach(), value.detach(), padding_mask)
             self.recorded.append(Pass(self.name, self.settings, self.next_seed, *tensors))
 
     def next(self, training: bool) -> torch.Generator | None:
@@ -115,7 +116,7 @@ def attend_in_model(
     passes = module.passes
     mask = None if attention_mask is None else attention_mask.bool()
     attentions.check_tensors(query, key, value, mask)
-    passes.record(query, key, mask)
+    passes.record(query, key, value, mask)
     generator = passes.next(module.training)
     out = attentions.ATTENTIONS[passes.name].attend(
         query, key, value, mask, scaling=scaling, dropout=dropout, generator=generator, **passes.settings
@@ -179,7 +180,8 @@ def transplanted(model_class: type[PreTrainedModel], settings: dict[str, Any]) -
 def load_config(name_or_path: str, **overrides):
     """The model's config; ModelError if there is no such model, it cannot be reached, or it has no such option."""
     if name_or_path == "mini":
-        base = AlbertConfig(**mini.CONFIG, vocab_size=len(mini.tokenizer()))
+        small: dict[str, Any] = {**mini.CONFIG, "vocab_size": len(mini.tokenizer())}
+        base = AlbertConfig(**small)
         unknown = {k: v for k, v in overrides.items() if not hasattr(base, k)}
         config = AlbertConfig(**{**base.to_dict(), **overrides})
     else:

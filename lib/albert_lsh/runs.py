@@ -7,6 +7,7 @@
 import dataclasses
 import difflib
 import json
+import math
 import os
 import platform
 import subprocess
@@ -98,8 +99,8 @@ class Parameters:
             if value is not None and value < low:
                 raise ValueError(f"{name}={value!r} must be {low} or more")
         for name in ("learning_rate", "epochs"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be greater than 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be greater than 0 and finite")
         for name in ("warmup_share", "weight_decay"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")

@@ -253,7 +253,7 @@ def for_trainer(examples: Dataset, cut: Dataset) -> Callable[[EvalPrediction], d
     """Official exact match and F1, in percent, as Trainer wants them; `cut` is what `windows` made of examples."""
 
     def compute(seen: EvalPrediction) -> dict[str, float]:
-        start, end = seen.predictions[:2]
+        start, end = (np.asarray(logits) for logits in seen.predictions[:2])
         answers = best_answers(examples, cut, start, end, no_answer=has_unanswerable(examples))
         return score(examples, {key: answer.text for key, answer in answers.items()})
 
@@ -266,7 +266,7 @@ def score_answers(trainer: Trainer, examples: Dataset, cut: Dataset) -> tuple[di
     Returns:
         {"score": {metric: percent}, "majority": ..., "chance": ...}, and the answers by id.
     """
-    start, end = trainer.predict(cut).predictions[:2]
+    start, end = (np.asarray(logits) for logits in trainer.predict(cut).predictions[:2])
     answers = best_answers(examples, cut, start, end, no_answer=has_unanswerable(examples))
     found = score(examples, {key: answer.text for key, answer in answers.items()})
     if has_unanswerable(examples):  # what the best threshold would reach needs an answer to every question

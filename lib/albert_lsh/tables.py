@@ -50,13 +50,10 @@ def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.
     if not found:
         raise ValueError(f"no result.json below {folder / (study or '')}: no run of this study is complete yet")
     runs = pd.DataFrame([read_run(path) for path in found])
-    order = {"task": list(TASKS), "attention": attention.names()}
-    ranks = {name: runs[name].map({value: i for i, value in enumerate(known)}) for name, known in order.items()}
-    keys = pd.concat(
-        [runs["study"], ranks["task"], runs["model"], ranks["attention"], runs["arm"], runs["seed"]], axis=1
-    )
-    keys.columns = pd.Index([*"abcdef"])
-    return runs.loc[keys.sort_values([*"abcdef"]).index].reset_index(drop=True)
+    keys = runs[["study", "task", "model", "attention", "arm", "seed"]].copy()
+    for name, known in (("task", list(TASKS)), ("attention", attention.names())):
+        keys[name] = keys[name].map({value: rank for rank, value in enumerate(known)})
+    return runs.loc[keys.sort_values(list(keys.columns)).index].reset_index(drop=True)
 
 
 def read_run(path: Path) -> dict[str, Any]:

@@ -112,8 +112,11 @@ class ReformerSelfAttention(nn.Module):
         if length > self.lsh.full_attn_thres:
             rows, mask = pad_to_multiple(hidden_states, mask, 2 * self.lsh.bucket_size)
         if self.passes.recorded is not None:
-            qk = self.lsh.toqk(hidden_states).unflatten(-1, (self.lsh.heads, -1)).transpose(1, 2)
-            self.passes.record(qk, qk, None if attention_mask is None else attention_mask.bool())
+            qk, value = (
+                project(hidden_states).unflatten(-1, (self.lsh.heads, -1)).transpose(1, 2)
+                for project in (self.lsh.toqk, self.lsh.tov)
+            )
+            self.passes.record(qk, qk, value, None if attention_mask is None else attention_mask.bool())
         generator = self.passes.next(self.training)
         with torch_seed_from(generator):
             return self.lsh(rows, input_mask=mask)[:, :length], None

@@ -1,0 +1,189 @@
+"""Models: pretrained weights kept, attention saved and restored, hashes of the passes, errors."""
+
+import copy
+
+import pytest
+import torch
+from albert_lsh import attention, load_model, record_passes
+from albert_lsh.model import ModelError, attention_modules
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    AutoModel,
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    RobertaConfig,
+    RobertaModel,
+)
+
+SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "num_hidden_layers": 3, "vocab_size": 99}
+SETTINGS = {
+    "reformer": {"bucket_size": 4, "n_hashes": 2},
+    "shared-qk-lsh": {"bucket_size": 4, "n_hashes": 2},
+    **{name: {"n_hashes": 2, "cluster_size": 4} for name in ("lsh", "window", "random")},
+}
+
+
+def batch(vocab=99, length=21):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, vocab, (3, length), generator=generator)
+    mask = torch.arange(length) < torch.tensor([[length], [length - 8], [5]])
+    return {"input_ids": ids, "attention_mask": mask.long()}
+
+
+@pytest.fixture(scope="module", params=["albert", "bert", "roberta"])
+def folder(request, tmp_path_factory):
+    """A small encoder of each type, saved as Transformers saves it."""
+    torch.manual_seed(0)
+    make = {
+        "albert": lambda: AlbertModel(AlbertConfig(**SMALL, embedding_size=16, max_position_embeddings=40)),
+        "bert": lambda: BertModel(BertConfig(**SMALL, max_position_embeddings=40)),
+        "roberta": lambda: RobertaModel(RobertaConfig(**SMALL, max_position_embeddings=42, pad_token_id=1)),
+    }
+    path = tmp_path_factory.mktemp(request.param)
+    make[request.param]().save_pretrained(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["softmax", "softmax-eager"])
+def test_softmax_is_the_model_as_transformers_loads_it(folder, name):
+    plain, ours = AutoModel.from_pretrained(folder).eval(), load_model(folder, head="base", attention=name)
+    assert type(ours) is type(plain)
+    inputs = batch()
+    keep = inputs["attention_mask"].bool()
+    with torch.no_grad():
+        out, expected = (m(**inputs).last_hidden_state[keep] for m in (ours, plain))
+    torch.testing.assert_close(out, expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", attention.names())
+def test_every_pretrained_weight_that_the_attention_can_use_is_used(folder, name):
+    pretrained = AutoModel.from_pretrained(folder).state_dict()
+    model = load_model(folder, head="base", attention=name, settings=SETTINGS.get(name))
+    weights = model.state_dict()
+    lost = {key for key in pretrained if key not in weights or not torch.equal(pretrained[key], weights[key])}
+    projections = {k for k in pretrained if ".attention" in k and "LayerNorm" not in k}
+    assert lost == (projections if name == "reformer" else set())
+    assert projections
+
+
+@pytest.mark.parametrize("name", attention.names())
+def test_saving_and_loading_restores_attention_settings_and_outputs(folder, name, tmp_path):
+    model = load_model(folder, attention=name, settings=SETTINGS.get(name), seed=3, num_labels=3)
+    model.save_pretrained(tmp_path / "saved")
+    again = load_model(str(tmp_path / "saved"))
+    assert again.config.albert_lsh == model.config.albert_lsh
+    assert again.config.albert_lsh["attention"] == name
+    with torch.no_grad():
+        assert torch.equal(again(**batch()).logits, model(**batch()).logits)
+    another = "random" if name == "window" else "window"
+    other = load_model(str(tmp_path / "saved"), attention=another)
+    assert other.config.albert_lsh["settings"] == attention.check(another)
+
+
+@pytest.mark.parametrize("name", attention.names())
+def test_all_passes_train_and_differ_and_evaluation_repeats(folder, name):
+    model = load_model(folder, head="question-answering", attention=name, settings=SETTINGS.get(name))
+    inputs = batch()
+    with record_passes(model) as passes, torch.no_grad():
+        first = model(**inputs).start_logits
+        model(**inputs)
+    assert len(passes) == 6  # three layers, twice
+    assert [p.seed for p in passes[:3]] == [p.seed for p in passes[3:]]
+    assert len({p.seed for p in passes[:3]}) == 3
+    if name in ("lsh", "random", "shared-qk-lsh", "reformer"):
+        one = passes[0]
+        redrawn = attention.pairs(name, one.query, one.key, one.padding_mask, seed=passes[1].seed, **one.settings)
+        assert not torch.equal(one.pairs(), redrawn)
+    assert torch.equal(first, model(**inputs).start_logits)
+
+    positions = torch.tensor([1, 2, 3])
+    losses = []
+    for _ in range(2):
+        torch.manual_seed(11)
+        model.zero_grad()
+        loss = model.train()(**inputs, start_positions=positions, end_positions=positions).loss
+        loss.backward()
+        losses.append(loss.item())
+    assert losses[0] == losses[1]  # reproducible for a seed
+    unused = {k for k, p in model.named_parameters() if p.grad is None or not p.grad.any()}
+    tied = ".key." if name.startswith("shared-qk") else "key.bias"  # softmax is blind to a constant in all keys
+    assert all(tied in k or "pooler" in k or "token_type" in k for k in unused), unused
+
+
+def test_training_draws_new_hashes_and_dropout_is_used(folder):
+    model = load_model(folder, head="base", attention="lsh", settings=SETTINGS["lsh"]).train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    torch.manual_seed(0)
+    outs = [model(**batch()).last_hidden_state for _ in range(2)]
+    assert not torch.allclose(*outs)
+    softmax = load_model(folder, head="base", attention="softmax", attention_probs_dropout_prob=0.5).train()
+    modules = attention_modules(softmax)
+    for module in softmax.modules():
+        if isinstance(module, torch.nn.Dropout) and not any(module in m.modules() for m in modules):
+            module.p = 0.0
+    if softmax.config.model_type != "albert":  # whose attention module also holds the dropout behind it
+        outs = [softmax(**batch()).last_hidden_state for _ in range(2)]
+        assert not torch.allclose(*outs)
+
+
+def test_a_copied_model_counts_its_own_passes(folder):
+    model = load_model(folder, head="base", attention="lsh", settings=SETTINGS["lsh"])
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        first, second = model(**batch()).last_hidden_state, twin(**batch()).last_hidden_state
+        assert torch.equal(first, second)
+        assert torch.equal(second, twin(**batch()).last_hidden_state)
+
+
+def test_lsh_with_one_cluster_is_softmax_on_the_real_minilm(minilm):
+    """Output and gradients of a real pretrained encoder, in float32."""
+    inputs = batch(vocab=30000, length=32)
+    found = {}
+    for name, settings in (("softmax", {}), ("lsh", {"n_hashes": 2, "cluster_size": 32})):
+        model = load_model(minilm, head="base", attention=name, settings=settings)
+        out = model(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
+        out.square().mean().backward()
+        grads = torch.cat([p.grad.flatten() for k, p in model.named_parameters() if "pooler" not in k])
+        found[name] = out.detach(), grads
+    for ours, softmax in zip(found["lsh"], found["softmax"], strict=True):
+        assert (ours - softmax).norm() < 1e-5 * softmax.norm()
+
+
+def test_a_sequence_longer_than_the_positions_is_refused(folder):
+    model = load_model(folder, head="base")
+    with pytest.raises(ValueError, match="a sequence of 41 tokens is longer than the 40 positions"):
+        model(**batch(length=41))
+    model(**batch(length=40))
+
+
+@pytest.mark.parametrize("head", ["masked-lm", "pretraining"])
+def test_other_heads_load(folder, head):
+    if head == "pretraining" and "roberta" in folder:
+        head = "masked-lm"  # RoBERTa was pretrained on masked tokens alone
+    model = load_model(folder, head=head, attention="lsh")
+    assert model(**batch())[0].shape == (3, 21, 99)
+
+
+def test_unknown_names_are_errors(folder, tmp_path):
+    with pytest.raises(ValueError, match="attention='lhs' is not one of: softmax"):
+        load_model(folder, attention="lhs")
+    with pytest.raises(ValueError, match="head='classify' is not one of: base, classification"):
+        load_model(folder, head="classify")
+    with pytest.raises(ModelError, match="has no option 'num_lables'"):
+        load_model(folder, num_lables=3)
+    with pytest.raises(ModelError, match="has no option 'num_lables'"):
+        load_model("mini", num_lables=3)
+    GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9, n_positions=8)).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"\(gpt2\) (is not an ALBERT, BERT or RoBERTa encoder|has no)"):
+        load_model(str(tmp_path), head="base")
+
+
+def test_a_model_that_cannot_be_reached_is_one_clear_error(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match="model='no/such-model': no such folder, and the Hub gave no model"):
+        load_model("no/such-model")

@@ -1,0 +1,74 @@
+"""What the repository promises about itself: one address, two descriptions of its packages, clean notebooks."""
+
+import ast
+import json
+import subprocess
+import sys
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def test_environment_yml_says_what_pyproject_says():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    pip = next(entry["pip"] for entry in conda if isinstance(entry, dict))
+    assert sorted(pip) == sorted(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["study"])
+    assert f"python {PROJECT['requires-python']}" in conda
+
+
+def test_lock_file_has_every_package_in_its_range():
+    from packaging.requirements import Requirement
+
+    lines = (ROOT / "requirements.lock").read_text().split()
+    locked = {name.lower().replace("_", "-"): v for name, v in (line.split("==") for line in lines)}
+    for line in [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]:
+        requirement = Requirement(line)
+        assert requirement.specifier.contains(locked[requirement.name.lower()]), line
+
+
+def test_ranges_admit_what_colab_preinstalls():
+    """Colab of August 2026 (googlecolab/backend-info); a range that excludes these would replace them there."""
+    from packaging.requirements import Requirement
+
+    colab = {
+        "torch": "2.11.0",
+        "transformers": "5.15.0",
+        "datasets": "4.0.0",
+        "pandas": "2.2.3",
+        "scikit-learn": "1.6.1",
+    }
+    ranges = {r.name: r.specifier for r in map(Requirement, PROJECT["dependencies"])}
+    assert all(ranges[name].contains(version) for name, version in colab.items())
+    assert PROJECT["requires-python"] == ">=3.11,<3.14"
+
+
+def test_address_and_tables_are_carried_to_where_they_are_shown():
+    sys.path.insert(0, str(ROOT / "tools"))
+    import refresh
+
+    stale = [path.name for path in refresh.targets() if refresh.refreshed(path) != path.read_text()]
+    assert not stale, "run `make refresh`"
+    command = ["git", "-C", str(ROOT), "grep", "-l", refresh.address().split("//")[1], "--", ":!results"]
+    holding = set(subprocess.run(command, capture_output=True, text=True).stdout.split())
+    assert holding <= {"pyproject.toml", *(str(path.relative_to(ROOT)) for path in refresh.targets())}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_notebook_sources_are_clean_and_short(path):
+    notebook = json.loads(path.read_text())
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+    assert len(notebook["cells"]) <= 25
+    assert "Open in Colab" in "".join(notebook["cells"][0]["source"])
+    tagged = [cell for cell in code if "parameters" in cell["metadata"].get("tags", [])]
+    assert len(tagged) == 1
+    for statement in ast.parse("".join(tagged[0]["source"])).body:
+        assert isinstance(statement, ast.Assign)
+        ast.literal_eval(statement.value)

@@ -1,0 +1,103 @@
+"""Parameters: checked, converted, refused with a message that helps. Records: complete or not there."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from albert_lsh.runs import ParameterError, Parameters, check_free, read_result, run_folder, write_atomically
+
+GOOD = {"task": "mini-mrpc", "attention": "lsh", "output_dir": "out"}
+
+
+def test_text_becomes_numbers_and_defaults_are_filled_in():
+    given = {
+        **GOOD,
+        "learning_rate": "1e-5",
+        "epochs": "2",
+        "max_length": "64",
+        "seed": 3.0,
+        "attention_settings": '{"n_hashes": 2}',
+        "train_examples": "None",
+        "resume": "False",
+    }
+    run = Parameters.check(given)
+    assert (run.learning_rate, run.epochs, run.max_length, run.seed) == (1e-5, 2.0, 64, 3)
+    assert run.attention_settings == {"n_hashes": 2, "cluster_size": 32, "duplicates": "once"}
+    assert run.train_examples is None
+    assert run.resume is False
+    assert run.device in ("cpu", "cuda")
+    assert run.precision in ("bf16", "fp32")
+
+
+def test_a_notebooks_other_names_are_no_parameters():
+    around = {"json": json, "_oh": {}, "In": [""], "Out": {1: 2}, "check_free": check_free, "__name__": "__main__"}
+    assert Parameters.check({**around, **GOOD}).task == "mini-mrpc"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"learning_rte": 1e-5}, "'learning_rte' is not a parameter of glue.ipynb; did you mean 'learning_rate'"),
+        ({"zzz": 1}, "'zzz' is not a parameter of glue.ipynb; there are: task, model"),
+        ({"task": "mprc"}, "task='mprc' is not one of: mrpc, mnli"),
+        ({"task": "squad"}, "task='squad' belongs to squad.ipynb"),
+        ({"attention": "lhs"}, "attention='lhs' is not one of"),
+        ({"attention_settings": {"buckets": 2}}, "attention 'lsh' has no setting 'buckets'"),
+        ({"attention_settings": "n_hashes=2"}, "attention_settings='n_hashes=2' must be a dictionary"),
+        ({"learning_rate": "fast"}, "learning_rate='fast' must be a number"),
+        ({"learning_rate": 0}, "learning_rate=0.0 must be greater than 0 and finite"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan must be"),
+        ({"epochs": float("inf")}, "epochs=inf must be"),
+        ({"batch_size": 2.5}, "batch_size=2.5 must be a whole number"),
+        ({"batch_size": True}, "batch_size=True must be a whole number"),
+        ({"seed": None}, "seed=None must be given"),
+        ({"warmup_share": 1}, "warmup_share=1.0 must be at least 0 and below 1"),
+        ({"resume": "maybe"}, "resume='maybe' must be true or false"),
+        ({"precision": "int8"}, "precision='int8' is not one of: auto, fp32, bf16, fp16"),
+        ({"model": 7}, "model=7 must be text"),
+    ],
+)
+def test_bad_parameters_are_named(change, message):
+    with pytest.raises(ParameterError) as caught:
+        Parameters.check({**GOOD, **change})
+    assert message in str(caught.value)
+    assert "glue.ipynb" in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for CUDA where there is none")
+@pytest.mark.parametrize("change", [{"device": "cuda"}, {"precision": "fp16"}], ids=str)
+def test_cuda_where_there_is_none_is_an_error(change):
+    with pytest.raises(ParameterError, match="CUDA"):
+        Parameters.check({**GOOD, **change})
+
+
+def test_a_run_has_its_folder():
+    folder = run_folder("mini", "mrpc", "albert/albert-base-v2", "lsh", 2)
+    assert folder.parts[-6:] == ("runs", "mini", "mrpc", "albert-base-v2", "lsh", "seed-2")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"status": "running"}', '{"status": "complete"}'])
+def test_a_damaged_result_is_named(tmp_path, text):
+    path = tmp_path / "result.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="result.json is (damaged|no complete run's).*delete it"):
+        read_result(path)
+
+
+def test_a_finished_result_is_not_overwritten_by_another_run(tmp_path):
+    run = Parameters.check({**GOOD, "output_dir": str(tmp_path)})
+    check_free(run)
+    record = {"status": "complete", "parameters": dataclasses.asdict(run), "metrics": {}, "headline": {}}
+    write_atomically(tmp_path / "result.json", json.dumps(record))
+    check_free(dataclasses.replace(run, resume=False))  # the same run may be made again
+    with pytest.raises(ParameterError, match=r"holds the result of another run \(seed is 0 there, 1 here\)"):
+        check_free(dataclasses.replace(run, seed=1))
+
+
+def test_writing_leaves_the_old_file_when_it_fails(tmp_path):
+    path = tmp_path / "result.json"
+    write_atomically(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "\ud800")
+    assert path.read_text() == "old"

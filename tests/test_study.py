@@ -1,0 +1,161 @@
+"""A study end to end on the embedded tasks: notebooks executed, runs killed and taken up again, failures named."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import papermill
+import pytest
+import yaml
+from albert_lsh import study
+
+ROOT = Path(__file__).resolve().parents[1]
+QUICK = {"model": "mini", "batch_size": 16, "max_length": 64, "learning_rate": "1e-3", "epochs": 1}
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of the repository's code, so that results go elsewhere; `environment` makes Python use it."""
+    for name in ("lib", "notebooks", "profiles", "report"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.pdf"))
+    for name in ("pyproject.toml", "Snakefile"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "studies").mkdir()
+    shutil.copy(ROOT / "studies" / "published.csv", tmp_path / "studies")
+    return tmp_path
+
+
+def environment(checkout):
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, "PYTHONPATH": str(checkout / "lib"), "PATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def write_study(checkout, name, tasks, **parameters):
+    content = {"parameters": {**QUICK, **parameters}, "tasks": tasks}
+    (checkout / "studies" / f"{name}.yaml").write_text(yaml.safe_dump(content))
+
+
+def snakemake(checkout, name, *more):
+    command = ["snakemake", "--cores", "2", "--config", f"study={name}", *more]
+    return subprocess.run(command, cwd=checkout, env=environment(checkout), capture_output=True, text=True)
+
+
+def result(checkout, name, task, arm, seed=0):
+    folder = checkout / "results" / "runs" / name / task / "mini" / arm / f"seed-{seed}"
+    return json.loads((folder / "result.json").read_text()), folder
+
+
+@pytest.mark.parametrize("attention", ["softmax-eager", "shared-qk", "shared-qk-lsh", "window", "random"])
+def test_a_notebook_runs_with_the_attentions_that_no_mini_study_has(attention, tmp_path):
+    parameters = {**QUICK, "task": "mini-mnli", "attention": attention, "train_examples": 64, "eval_examples": 32}
+    output = tmp_path / "out.ipynb"
+    notebook = ROOT / "notebooks" / "glue.ipynb"
+    parameters |= {"output_dir": str(tmp_path / "run")}
+    papermill.execute_notebook(notebook, output, parameters=parameters, kernel_name="python3", progress_bar=False)
+    record = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert set(record["metrics"]) == {"accuracy", "accuracy_mismatched"} == set(record["majority"])
+    assert 0 < record["attended_share"] <= 1
+
+
+def test_a_misspelled_parameter_stops_the_notebook_before_it_works(tmp_path):
+    with pytest.raises(papermill.PapermillExecutionError, match="'learning_rte' is not a parameter of squad.ipynb"):
+        papermill.execute_notebook(
+            ROOT / "notebooks" / "squad.ipynb",
+            tmp_path / "out.ipynb",
+            parameters={"learning_rte": 1e-3, "output_dir": str(tmp_path / "run")},
+            kernel_name="python3",
+            progress_bar=False,
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
+    """Two good runs and one that fails; then the failing one is taken out, and only what is missing is made."""
+    small = {"train_examples": 48, "eval_examples": 16}
+    arms = {"softmax": None, "lsh": {"attention_settings": {"n_hashes": 2, "cluster_size": 8}}}
+    tasks = {"mini-mrpc": {**small, "arms": arms}, "mini-squad": {**small, "arms": {"lsh": arms["lsh"]}}}
+    broken = {**tasks, "mini-sst2": {**small, "model": "no/such-model", "arms": {"softmax": None}}}
+    write_study(checkout, "small", broken)
+    failed = snakemake(checkout, "small")
+    assert failed.returncode != 0
+    assert "FAILED results/runs/small/mini-sst2/such-model/softmax/seed-0" in failed.stderr
+    assert "ModelError: model='no/such-model': no such folder" in failed.stderr
+    record, folder = result(checkout, "small", "mini-squad", "lsh")
+    assert (folder / "notebook.ipynb").exists()
+    written = (folder / "result.json").stat().st_mtime
+
+    write_study(checkout, "small", tasks)
+    done = snakemake(checkout, "small")
+    assert done.returncode == 0, done.stderr
+    assert (checkout / "report" / "report.pdf").read_bytes().startswith(b"%PDF")
+    scores = pd.read_csv(checkout / "results" / "tables" / "small-scores.csv")
+    assert sorted(zip(scores["task"], scores["arm"], strict=True)) == [
+        ("mini-mrpc", "lsh"),
+        ("mini-mrpc", "softmax"),
+        ("mini-squad", "lsh"),
+    ]
+    assert (folder / "result.json").stat().st_mtime == written
+    assert not list(folder.glob("checkpoints"))
+    assert record["parameters"]["output_dir"] == "results/runs/small/mini-squad/mini/lsh/seed-0"
+
+    (folder / "result.json").write_text("{")
+    damaged = snakemake(checkout, "small")
+    assert damaged.returncode != 0
+    assert "result.json is damaged" in damaged.stdout + damaged.stderr
+
+
+def test_a_killed_run_is_taken_up_again_and_ends_the_same(checkout):
+    """SIGKILL to everything half-way through; the study started again gives the undisturbed run's scores."""
+    arms = {"lsh": {"attention_settings": {"n_hashes": 2, "cluster_size": 8}}}
+    tasks = {"mini-mrpc": {"train_examples": 1600, "eval_examples": 64, "eval_steps": 20, "epochs": 2, "arms": arms}}
+    for name in ("killed", "undisturbed"):
+        write_study(checkout, name, tasks)
+    command = ["snakemake", "--cores", "1", "--config", "study=killed", "--", "runs"]
+    process = subprocess.Popen(
+        command, cwd=checkout, env=environment(checkout), start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    folder = checkout / "results" / "runs" / "killed" / "mini-mrpc" / "mini" / "lsh" / "seed-0"
+    deadline = time.monotonic() + 120
+    while not list(folder.glob("checkpoints/checkpoint-*/trainer_state.json")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (folder / "result.json").exists()
+
+    assert snakemake(checkout, "killed", "--", "runs").returncode == 0
+    assert snakemake(checkout, "undisturbed", "--", "runs").returncode == 0
+    (killed, there), (whole, here) = (result(checkout, name, "mini-mrpc", "lsh") for name in ("killed", "undisturbed"))
+    assert killed["metrics"] == whole["metrics"]
+    assert killed["train_seconds"] > 0.3 * whole["train_seconds"]  # the clock went on where it was
+    pd.testing.assert_frame_equal(pd.read_csv(there / "history.csv"), pd.read_csv(here / "history.csv"))
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "studies").glob("*.yaml"))])
+def test_every_study_of_the_repository_is_sound(name):
+    runs = study.load_study(name)
+    assert len({run.folder for run in runs}) == len(runs)
+
+
+def test_bad_studies_are_named(checkout, monkeypatch):
+    monkeypatch.setattr(study, "repository_root", lambda: checkout)
+    with pytest.raises(study.StudyError, match="study='none' is not one of"):
+        study.load_study("none")
+    (checkout / "studies" / "empty.yaml").write_text("parameters: {}")
+    with pytest.raises(study.StudyError, match="empty.yaml is no study"):
+        study.load_study("empty")
+    write_study(checkout, "typo", {"mini-mrpc": {"epoch": 3, "arms": {"softmax": None}}})
+    with pytest.raises(
+        study.StudyError, match=r"typo.yaml, tasks: mini-mrpc: arms: softmax: 'epoch' is not a parameter"
+    ):
+        study.load_study("typo")
+    write_study(checkout, "arm", {"mini-mrpc": {"arms": {"lhs": None}}})
+    with pytest.raises(study.StudyError, match="attention='lhs' is not one of"):
+        study.load_study("arm")

@@ -1,0 +1,74 @@
+"""Tasks: data from the Hub's schemas, encoded; their scores beside what needs no reading."""
+
+import numpy as np
+import pytest
+from albert_lsh import metrics, mini, tasks
+from datasets import Dataset
+
+
+def test_the_table_has_glue_without_wnli_squad_and_the_embedded_ones():
+    glue = ["mrpc", "mnli", "sst2", "qnli", "qqp", "rte", "cola", "stsb"]
+    assert list(tasks.TASKS) == [*glue, "squad", "squad-v2", *mini.NAMES]
+    with pytest.raises(tasks.TaskError, match="task='wnli' is not one of: mrpc"):
+        tasks.load_data("wnli")
+
+
+def test_a_local_folder_is_read_like_the_hub(tmp_path):
+    rows = Dataset.from_dict({"sentence": ["good", "bad", "fine"], "label": [1, 0, 1], "idx": [0, 1, 2]})
+    for split in ("train", "validation"):
+        (tmp_path / "sst2").mkdir(exist_ok=True)
+        rows.to_parquet(tmp_path / "sst2" / f"{split}-00000-of-00001.parquet")
+    readme = "---\nconfigs:\n- config_name: sst2\n  data_files:\n  - split: train\n    path: sst2/train-*\n"
+    (tmp_path / "README.md").write_text(readme + "  - split: validation\n    path: sst2/validation-*\n---\n")
+    data = tasks.load_data("sst2", tmp_path, train_examples=2)
+    assert {split: len(part) for split, part in data.items()} == {"train": 2, "validation": 3}
+    (tmp_path / "README.md").write_text(readme.replace("name: sst2", "name: mrpc") + "---\n")
+    with pytest.raises(tasks.TaskError, match="split 'train' has no sentence1, sentence2"):
+        tasks.load_data("mrpc", tmp_path)
+
+
+def test_data_that_cannot_be_had_is_one_clear_error(tmp_path, monkeypatch):
+    with pytest.raises(tasks.TaskError, match=r"data_dir='.*nowhere' is not a folder \(task 'sst2'\)"):
+        tasks.load_data("sst2", tmp_path / "nowhere")
+    with pytest.raises(tasks.TaskError, match="task='sst2': the data could not be loaded from"):
+        tasks.load_data("sst2", tmp_path)
+
+
+def test_subsets_are_the_same_for_every_run():
+    first, again = (tasks.load_data("mini-sst2", train_examples=50, eval_examples=20) for _ in range(2))
+    assert first["train"]["sentence"] == again["train"]["sentence"]
+    assert {split: len(rows) for split, rows in first.items()} == {"train": 50, "validation": 20}
+
+
+def test_encoding_cuts_and_keeps_labels_and_segments():
+    data = tasks.load_data("mini-mnli", train_examples=30, eval_examples=10)
+    encoded = tasks.encode(data, tasks.find_task("mini-mnli"), mini.tokenizer(), max_length=16)
+    assert set(encoded) == {"train", "validation_matched", "validation_mismatched"}
+    row = encoded["train"][0]
+    assert row["labels"] == data["train"][0]["label"]
+    assert len(row["input_ids"]) == row["length"] == 16
+    assert set(row["token_type_ids"]) == {0, 1}
+
+
+def test_scores_by_hand():
+    labels, answers = np.array([1, 1, 1, 0, 0]), np.array([1, 1, 0, 0, 1])
+    found = metrics.scores(("accuracy", "f1", "matthews"), labels, answers)
+    assert found["accuracy"] == pytest.approx(3 / 5)
+    assert found["f1"] == pytest.approx(2 / 3)
+    assert found["matthews"] == pytest.approx((2 * 1 - 1 * 1) / (3 * 2 * 3 * 2) ** 0.5)
+    correlated = metrics.scores(("pearson", "spearman"), np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))
+    assert correlated == {"pearson": pytest.approx(1), "spearman": pytest.approx(1)}
+
+
+def test_majority_and_chance_by_hand():
+    labels = np.array([1, 1, 1, 0])
+    assert metrics.majority(("accuracy", "f1"), np.array([1, 1, 0]), labels) == {"accuracy": 0.75, "f1": 6 / 7}
+    assert metrics.majority(("accuracy", "f1"), np.array([1, 0, 0]), labels) == {"accuracy": 0.25, "f1": 0.0}
+    assert metrics.chance(("accuracy", "f1"), labels, 2) == {"accuracy": 0.5, "f1": 0.6}
+    assert metrics.chance(("accuracy",), labels, 3) == {"accuracy": pytest.approx(1 / 3)}
+
+
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+def test_a_constant_prediction_has_no_correlation():
+    assert metrics.scores(("pearson", "spearman"), np.array([1.0, 2, 3]), np.ones(3)) == {"pearson": 0, "spearman": 0}
+    assert metrics.scores(("matthews",), np.array([0, 1, 1]), np.ones(3)) == {"matthews": 0}

@@ -1,0 +1,102 @@
+"""Carry what stands in one place to where it is shown: the repository's address, and tables of results.
+
+    python tools/refresh.py            rewrite notebooks and README (make refresh)
+
+The address is in pyproject.toml alone. Colab opens a notebook without the repository around it, so the notebooks' first
+two cells have to say where the library is. The README shows tables of results/tables; nobody types a number into it.
+"""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pandas as pd
+from albert_lsh.tables import pivot
+
+ROOT = Path(__file__).resolve().parents[1]
+SETUP = '''# Set-up: does nothing where the library is installed; in Colab it adds what is missing, torch untouched.
+import importlib.util
+
+if importlib.util.find_spec("albert_lsh") is None:
+    %pip install --quiet "albert-lsh @ git+{address}"'''
+
+
+def address() -> str:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+
+
+def badge(notebook: str) -> str:
+    """Markdown of the picture that opens a notebook in Colab."""
+    picture = "https://colab.research.google.com/assets/colab-badge.svg"
+    path = address().removeprefix("https://github.com/")
+    link = f"https://colab.research.google.com/github/{path}/blob/main/notebooks/{notebook}"
+    return f"[![Open in Colab]({picture})]({link})"
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A table in Markdown, its index as first column."""
+    rows = [["", *table.columns], ["---"] * (len(table.columns) + 1), *([i, *row] for i, row in table.iterrows())]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+
+
+def findings(study: str) -> str:
+    """The scores of a study, with what was attended, and its figure."""
+    tables = ROOT / "results" / "tables"
+    if not (tables / f"{study}-scores.csv").exists():
+        return "*Not measured yet.*"
+    scores = pd.read_csv(tables / f"{study}-scores.csv")
+    shares = scores.pivot(index="arm", columns="task", values="attended_share").map(
+        lambda share: "" if pd.isna(share) else f"{share:.0%}"
+    )
+    read = pivot(scores)
+    for task in scores["task"].unique():
+        column = next(name for name in read if name.startswith(f"{task} ("))
+        read.insert(
+            read.columns.get_loc(column) + 1, f"{task}: pairs seen", shares[task].reindex(read.index).fillna("")
+        )
+    models = ", ".join(scores["model"].unique())
+    text = f"Study `{study}`, {models}; mean ± standard deviation (number of seeds); development sets:\n\n"
+    return text + markdown(read) + f"\n\n![Scores by attention](figures/{study}-scores.svg)"
+
+
+def duplicates() -> str:
+    """What counting a key once or each time does to the output."""
+    path = ROOT / "results" / "tables" / "duplicates.csv"
+    table = pd.read_csv(path)[["n_hashes", "cluster_size", "pairs", "error_once", "error_each"]]
+    named = {"pairs": "pairs seen", "error_once": "error, once", "error_each": "error, each time"}
+    table = table.rename(columns=named).set_index("n_hashes").rename_axis("rounds")
+    return markdown(table.map(lambda x: f"{x:.2f}" if isinstance(x, float) else x)).replace("|  |", "| rounds |", 1)
+
+
+def readme(text: str) -> str:
+    """The README as it should be: each marked place filled."""
+    text = re.sub(r"(\| \[(\w+\.ipynb)\].*?\| )\[!\[Open.*?\)\]\(.*?\)", lambda m: m[1] + badge(m[2]), text)
+    for mark, content in (("findings: minilm", findings("minilm")), ("duplicates", duplicates())):
+        filled = f"<!-- {mark} -->\n{content}\n<!-- end of {mark} -->"
+        old = rf"<!-- {mark} -->(?:.*?<!-- end of {mark} -->)?"
+        text = re.sub(old, lambda _, filled=filled: filled, text, flags=re.DOTALL)
+    return text
+
+
+def refreshed(path: Path) -> str:
+    """The text of a notebook, or of the README, as it should be."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        return readme(text)
+    notebook = json.loads(text)
+    title, setup = notebook["cells"][:2]
+    lines = [line for line in "".join(title["source"]).split("\n") if not line.startswith("[![Open in Colab]")]
+    story = "\n".join(lines[1:]).strip()
+    title["source"] = f"{lines[0]}\n\n{badge(path.name)}\n\n{story}".splitlines(keepends=True)
+    setup["source"] = SETUP.format(address=address()).splitlines(keepends=True)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def targets() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "notebooks").glob("*.ipynb"))]
+
+
+if __name__ == "__main__":
+    for target in targets():
+        target.write_text(refreshed(target), encoding="utf-8")
