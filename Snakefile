@@ -43,11 +43,11 @@ rule run:
         gpu=1 if GPUS else 0,
     log:
         f"logs/{NAME}/{{task}}-{{model}}-{{arm}}-{{seed}}.log",
-    # glibc hands large tensors back to the system after every step and fetches them again, which on a CPU costs up to
-    # half of the time of an attention with large intermediates; the two thresholds make it keep them.
+    # glibc hands tensors back to the system after every step and fetches them again, which on a CPU costs up to a
+    # quarter of the time; it is told to keep those below 64 MB. (Larger ones too would fill the memory with holes.)
     shell:
         "OMP_NUM_THREADS={threads} TOKENIZERS_PARALLELISM=false"
-        " MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184"
+        " MALLOC_MMAP_THRESHOLD_=67108864 MALLOC_TRIM_THRESHOLD_=536870912"
         " {sys.executable} -m albert_lsh.study"
         f" {NAME} {{wildcards.task}} {{wildcards.arm}} {{wildcards.seed}} > {{log}} 2>&1"
 

@@ -1,17 +1,16 @@
 """Five small tasks with the schemas of their Hub namesakes, made by a seeded grammar: no download, no cache.
 
 Every task is about *binding*: which word "not" negates, who did which thing. The classes of a task share the same
-words, so a model that only counts words stays at chance, while a small ALBERT that relates tokens learns each task
-from scratch in half a minute of one CPU thread (`CONFIG`, `RECIPE`).
+words, so a linear model of word counts stays at chance, while a small ALBERT that relates tokens learns each task
+from scratch in half a minute of one CPU thread (`CONFIG`; studies/mini.yaml has the recipe).
 
 A from-scratch transformer sits long on a plateau where the label is an exclusive-or of two facts. The grammar helps
 without giving anything to a counter of words: one value of the second fact is more frequent than the other
-(`PRAISE`, the weights in `EVENTS`), and mini-mrpc and mini-mnli have
-some easy examples (nothing negated, nothing around it) in their train splits.
+(`PRAISE`, the weights in `EVENTS`), and the train splits of mini-mrpc and mini-mnli have easy examples.
 
-Positions tell something too: where sentences start alike, a model that sees each token alone with its position can
-guess which clause "not" is in. Phrases of place and time around the text (`wander`) take that away from mini-sst2;
-in mini-mnli they leave such a model the neutral class, and little more.
+Positions tell something too: a model that sees each token alone, with its position, can guess which clause "not" is
+in. Phrases of place and time around the text (`wander`) take that away from mini-sst2, but not all of it from
+mini-mnli, where such a model still reaches an accuracy of about two thirds.
 """
 
 import random
@@ -267,13 +266,4 @@ CONFIG = {
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
     "classifier_dropout_prob": 0.0,
-}
-# Per task, what that model needs to learn it from scratch.
-_COMMON = {"batch_size": 32, "learning_rate": 2e-3, "warmup_share": 0.1, "weight_decay": 0.01}
-RECIPE = {
-    "mini-mrpc": {"max_length": 48, "epochs": 3, **_COMMON},
-    "mini-sst2": {"max_length": 32, "epochs": 3, **_COMMON},
-    "mini-mnli": {"max_length": 48, "epochs": 3, **_COMMON},
-    "mini-squad": {"max_length": 64, "epochs": 2, **_COMMON},
-    "mini-squad-v2": {"max_length": 64, "epochs": 2, **_COMMON},
 }
