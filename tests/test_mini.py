@@ -2,9 +2,11 @@
 
 import re
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from albert_lsh import mini
 from datasets import ClassLabel, List, Value
 from scipy.sparse import hstack
@@ -105,6 +107,10 @@ def test_ids_and_share_of_unanswerable_questions(name):
         assert unanswerable == pytest.approx(0.4 if name == "mini-squad-v2" else 0, abs=0.01)
 
 
+STUDY = yaml.safe_load((Path(__file__).resolve().parents[1] / "studies" / "mini.yaml").read_text())
+MAX_LENGTH = {name: task["max_length"] for name, task in STUDY["tasks"].items()}
+
+
 @pytest.mark.parametrize("name", mini.NAMES)
 def test_tokenizer_knows_every_word_and_cuts_nothing(name):
     tokenizer = mini.tokenizer()
@@ -112,7 +118,7 @@ def test_tokenizer_knows_every_word_and_cuts_nothing(name):
         pairs = [example if len(example) == 2 else example[0] for example in texts(name, split)]
         encoded = [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(pairs)]
         assert not any(tokenizer.unk_token_id in ids for ids in encoded)
-        assert max(map(len, encoded)) <= mini.RECIPE[name]["max_length"]
+        assert max(map(len, encoded)) <= MAX_LENGTH[name]
 
 
 def test_tokenizer_segments_offsets_and_windows():
@@ -174,7 +180,3 @@ def test_counting_words_does_not_help(name, per_field):
 def test_unknown_name():
     with pytest.raises(ValueError, match=r"'mini-cola'.*mini-mrpc, mini-sst2"):
         mini.build("mini-cola")
-
-
-def test_every_task_has_a_recipe():
-    assert set(mini.RECIPE) == set(mini.NAMES)

@@ -183,7 +183,6 @@ def test_unknown_names_are_errors(folder, tmp_path):
         load_model(str(tmp_path), head="base")
 
 
-def test_a_model_that_cannot_be_reached_is_one_clear_error(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_a_model_that_cannot_be_reached_is_one_clear_error():
     with pytest.raises(ModelError, match="model='no/such-model': no such folder, and the Hub gave no model"):
         load_model("no/such-model")

@@ -85,7 +85,7 @@ def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
     failed = snakemake(checkout, "small")
     assert failed.returncode != 0
     assert "FAILED results/runs/small/mini-sst2/such-model/softmax/seed-0" in failed.stderr
-    assert "ModelError: model='no/such-model': no such folder" in failed.stderr
+    assert "ModelError: model='no/such-model': no tokenizer could be loaded" in failed.stderr
     record, folder = result(checkout, "small", "mini-squad", "lsh")
     assert (folder / "notebook.ipynb").exists()
     written = (folder / "result.json").stat().st_mtime

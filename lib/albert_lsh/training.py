@@ -222,7 +222,9 @@ def history_of(trainer: Trainer) -> pd.DataFrame:
                 row[renamed[name]] = value
             elif name.startswith("eval_") and not name.endswith(("_runtime", "_per_second")):
                 row[name.removeprefix("eval_")] = value
-    return pd.DataFrame([rows[step] for step in sorted(rows)])
+    table = pd.DataFrame([rows[step] for step in sorted(rows)])
+    first = [name for name in ("step", "epoch", "learning_rate", "train_loss", "eval_loss") if name in table]
+    return table[[*first, *sorted(set(table) - set(first))]]
 
 
 def peak_memory(device: str) -> int:
