@@ -224,7 +224,7 @@ def history_of(trainer: Trainer) -> pd.DataFrame:
                 row[name.removeprefix("eval_")] = value
     table = pd.DataFrame([rows[step] for step in sorted(rows)])
     first = [name for name in ("step", "epoch", "learning_rate", "train_loss", "eval_loss") if name in table]
-    return table[[*first, *sorted(set(table) - set(first))]]
+    return table[[*first, *sorted(str(name) for name in table if name not in first)]]
 
 
 def peak_memory(device: str) -> int:
