@@ -181,9 +181,8 @@ def load_config(name_or_path: str, **overrides):
     """The model's config; ModelError if there is no such model, it cannot be reached, or it has no such option."""
     if name_or_path == "mini":
         small: dict[str, Any] = {**mini.CONFIG, "vocab_size": len(mini.tokenizer())}
-        base = AlbertConfig(**small)
-        unknown = {k: v for k, v in overrides.items() if not hasattr(base, k)}
-        config = AlbertConfig(**{**base.to_dict(), **overrides})
+        config, known = AlbertConfig(**{**small, **overrides}), AlbertConfig(**small)
+        unknown = {name: value for name, value in overrides.items() if not hasattr(known, name)}
     else:
         try:
             config, unknown = AutoConfig.from_pretrained(name_or_path, return_unused_kwargs=True, **overrides)
