@@ -76,6 +76,7 @@ def read_run(path: Path) -> dict[str, Any]:
         row |= {f"examples.{split}": n for split, n in record.get("examples", {}).items()}
         row |= {f"version.{name}": version for name, version in record["environment"]["packages"].items()}
         row |= {name: record["environment"][name] for name in ("python", "commit", "date")}
+        row["commit"] = row["commit"] or "unknown"  # outside a checkout there is none
         row["processor"] = record["environment"]["device"]
         for name in ("task", "model", "attention", "seed", *SETTINGS):
             _ = row[name]
@@ -115,7 +116,7 @@ def _score_row(arm: pd.DataFrame) -> dict[str, Any]:
     row |= {"score": arm["score"].mean(), "sd": arm["score"].std(ddof=1), "seeds": len(arm)}
     row |= {kind: _mean(arm, f"{kind}.{headline}") for kind in ("majority", "chance")}
     row |= {name: arm[name].mean() for name in COSTS}
-    row |= {name: "; ".join(dict.fromkeys(arm[name].astype(str))) for name in [*SETTINGS, "commit"]}
+    row |= {name: "; ".join(dict.fromkeys(map(str, arm[name]))) for name in [*SETTINGS, "commit"]}
     row |= {str(name): value for name, value in first.items() if str(name).startswith("examples.")}
     row["processor"] = first["processor"]
     for metric in _metrics(arm):
