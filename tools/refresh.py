@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pandas as pd
+from albert_lsh.study import load_study
 from albert_lsh.tables import pivot
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,8 +56,9 @@ def findings(study: str) -> str:
         read.insert(
             read.columns.get_loc(column) + 1, f"{task}: pairs seen", shares[task].reindex(read.index).fillna("")
         )
-    models = ", ".join(scores["model"].unique())
-    text = f"Study `{study}`, {models}; mean ± standard deviation (number of seeds); development sets:\n\n"
+    models, made, planned = ", ".join(scores["model"].unique()), scores["seeds"].sum(), len(load_study(study))
+    text = f"Study `{study}`, {models}; mean ± standard deviation (number of seeds); development sets"
+    text += ":\n\n" if made == planned else f".\n**{made} of the study's {planned} runs are made so far:**\n\n"
     return text + markdown(read) + f"\n\n![Scores by attention](figures/{study}-scores.svg)"
 
 
