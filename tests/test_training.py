@@ -6,9 +6,9 @@ import json
 import pytest
 from albert_lsh import tasks
 from albert_lsh.metrics import for_trainer, score_splits
-from albert_lsh.model import load_tokenizer
+from albert_lsh.model import load_model, load_tokenizer
 from albert_lsh.runs import ParameterError, Parameters
-from albert_lsh.training import attended, last_checkpoint, prepare_model, remove_checkpoints, train
+from albert_lsh.training import attended, keep_model, last_checkpoint, prepare_model, remove_checkpoints, train
 
 
 def make(folder, **changes):
@@ -73,3 +73,15 @@ def test_only_complete_checkpoints_of_the_same_run_are_taken_up(tmp_path):
 def test_more_tokens_than_positions_are_refused_before_training(tmp_path):
     with pytest.raises(ParameterError, match="max_length=129 is more than the 128 positions of model='mini'"):
         prepare_model(make(tmp_path, max_length=129), head="classification")
+
+
+def test_the_model_is_kept_where_that_is_asked_for(tmp_path):
+    for asked in (False, True):
+        run = make(tmp_path, save_model=asked)
+        model, tokenizer = prepare_model(run, head="classification", num_labels=2), load_tokenizer("mini")
+        keep_model(run, model, tokenizer)
+        assert (tmp_path / "model").exists() == asked
+    again = load_model(str(tmp_path / "model"))
+    assert again.config.albert_lsh == model.config.albert_lsh
+    assert again.classifier.weight.equal(model.classifier.weight)
+    assert load_tokenizer(str(tmp_path / "model"))("one two")["input_ids"] == tokenizer("one two")["input_ids"]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
 # Parameters that say where and how, not what: runs that differ in these alone are the same run.
-WHERE = ("output_dir", "resume", "data_dir", "tensorboard")
+WHERE = ("output_dir", "resume", "data_dir", "tensorboard", "save_model")
 
 
 class ParameterError(ValueError):
@@ -59,6 +59,7 @@ class Parameters:
     data_dir: str | None = None
     resume: bool = True
     tensorboard: bool = False
+    save_model: bool = False
     output_dir: str | None = None
 
     @classmethod

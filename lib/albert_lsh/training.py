@@ -205,6 +205,14 @@ def last_checkpoint(parameters: Parameters) -> str | None:
     return str(newest) if newest else None
 
 
+def keep_model(parameters: Parameters, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Save the trained model and its tokenizer in output_dir/model, if `save_model` asks for it."""
+    if parameters.save_model:
+        folder = Path(parameters.output_dir or ".") / "model"
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
 def remove_checkpoints(parameters: Parameters) -> None:
     """Delete the checkpoints of a finished run."""
     shutil.rmtree(Path(parameters.output_dir or ".") / "checkpoints", ignore_errors=True)
