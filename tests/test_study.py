@@ -80,6 +80,7 @@ def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
     small = {"train_examples": 48, "eval_examples": 16}
     arms = {"softmax": None, "lsh": {"attention_settings": {"n_hashes": 2, "cluster_size": 8}}}
     tasks = {"mini-mrpc": {**small, "arms": arms}, "mini-squad": {**small, "arms": {"lsh": arms["lsh"]}}}
+    (checkout / "report" / "report.pdf").write_bytes(b"an older one, as a clone brings it along")
     broken = {**tasks, "mini-sst2": {**small, "model": "no/such-model", "arms": {"softmax": None}}}
     write_study(checkout, "small", broken)
     failed = snakemake(checkout, "small")
