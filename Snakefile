@@ -54,9 +54,26 @@ rule run:
         " {sys.executable} -m albert_lsh.study"
         f" {NAME} {{wildcards.task}} {{wildcards.arm}} {{wildcards.seed}} > {{log}} 2>&1"
 
+# The model of a run, asked again under other attentions. It is kept on the machine that made it, not in the repository.
+rule switch:
+    input:
+        f"results/runs/{NAME}/{{task}}/{{model}}/{{arm}}/seed-{{seed}}/result.json",
+    output:
+        f"results/runs/{NAME}/{{task}}/{{model}}/{{arm}}/seed-{{seed}}/fidelity-{{split}}.csv",
+    threads: 1
+    resources:
+        gpu=1 if GPUS else 0,
+    log:
+        f"logs/{NAME}/{{task}}-{{model}}-{{arm}}-{{seed}}-{{split}}.log",
+    shell:
+        "OMP_NUM_THREADS={threads} TOKENIZERS_PARALLELISM=false"
+        " {sys.executable} -m albert_lsh.study"
+        f" {NAME} {{wildcards.task}} {{wildcards.arm}} {{wildcards.seed}} switch > {{log}} 2>&1"
+
 rule tables:
     input:
         rules.runs.input,
+        [run.table for run in RUNS if run.switched],
         "notebooks/results.ipynb",
     output:
         f"results/tables/{NAME}-scores.csv",

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from albert_lsh import attention
-from albert_lsh.attention import naive
+from albert_lsh.attention import lsh, naive
 from albert_lsh.attention.shared_qk import draw_rotations
 from reformer_pytorch.reformer_pytorch import LSHAttention
 
@@ -15,20 +15,33 @@ REFERENCES = {
     "lsh": naive.lsh,
     "window": naive.window,
     "random": naive.random,
+    "top-k": naive.top_k,
 }
+PLAIN = {"hashing": "plain", "choose": "collision", "global_tokens": 0}
+LSH = [
+    {"n_hashes": 3, "cluster_size": 3},
+    {**PLAIN, "n_hashes": 3, "cluster_size": 7},
+    {**PLAIN, "n_hashes": 3, "cluster_size": 7, "duplicates": "each"},
+    {**PLAIN, "n_hashes": 1, "cluster_size": 2, "window": 4},
+    {"n_hashes": 3, "cluster_size": 5, "hashing": "keys", "choose": "collision", "global_tokens": 2, "window": 3},
+    {"n_hashes": 2, "cluster_size": 4, "hashing": "cross-polytope", "choose": "collision"},
+    {"n_hashes": 2, "cluster_size": 4, "hashing": "cross-polytope"},
+    {"n_hashes": 1, "cluster_size": 3, "hashing": "plain", "block_size": 2, "global_tokens": 0},
+    {"n_hashes": 2, "cluster_size": 5, "block_size": 4, "window": 5},
+    {"n_hashes": 2, "cluster_size": 4, "far_field": True},
+    {"n_hashes": 1, "cluster_size": 1, "far_field": True, "global_tokens": 0},
+    {"n_hashes": 2, "cluster_size": 3, "far_field": True, "block_size": 3, "choose": "mean-query", "window": 4},
+]
 SETTINGS = {
     "shared-qk-lsh": [{"bucket_size": 5, "n_hashes": 3}, {"bucket_size": 64, "n_hashes": 2}],
-    "lsh": [
-        {"n_hashes": 3, "cluster_size": 7, "duplicates": "once"},
-        {"n_hashes": 3, "cluster_size": 7, "duplicates": "each"},
-        {"n_hashes": 1, "cluster_size": 2, "duplicates": "once"},
-    ],
-    "random": [{"n_hashes": 3, "cluster_size": 7, "duplicates": "once"}],
-    "window": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2}],
+    "lsh": LSH,
+    "random": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 2, "cluster_size": 4, "global_tokens": 2}],
+    "window": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2, "global_tokens": 3}],
+    "top-k": [{"n_hashes": 2, "cluster_size": 3}],
     "reformer": [{"bucket_size": 4, "n_hashes": 2, "full_attn_thres": 8}],
 }
 CASES = [(name, settings) for name in REFERENCES for settings in SETTINGS.get(name, [{}])]
-IDS = ["-".join([name, *map(str, settings.values())]) for name, settings in CASES]
+IDS = ["-".join([name, *(f"{k}={v}" for k, v in settings.items())]) for name, settings in CASES]
 ALL = [(name, SETTINGS.get(name, [{}])[0]) for name in attention.names()]
 HASHED = ["shared-qk-lsh", "lsh", "random"]
 # (batch, heads, length, head_dim): a lone token, fewer tokens than a cluster, no multiple of anything, a multiple
@@ -67,14 +80,34 @@ def error(measured, reference):
     return (difference / sum(r.square().sum() for r in reference)).sqrt().item()
 
 
+@pytest.fixture(params=["dense", "rows"])
+def way(request, monkeypatch):
+    """The two ways in which `lsh` is computed: short sequences densely, long ones by gathering rows."""
+    monkeypatch.setattr(lsh, "DENSE_LENGTH", 10**6 if request.param == "dense" else 0)
+
+
 @pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
-@pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
+@pytest.mark.parametrize("settings", LSH, ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items()))
+def test_lsh_is_the_reference_either_way(way, settings, shape, kind):
+    check_reference("lsh", settings, shape, kind)
+
+
+@pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
+@pytest.mark.parametrize(
+    ("name", "settings"), [c for c in CASES if c[0] != "lsh"], ids=[i for i in IDS if not i.startswith("lsh")]
+)
 def test_output_and_gradients_are_the_references(name, settings, shape, kind):
+    check_reference(name, settings, shape, kind)
+
+
+def check_reference(name, settings, shape, kind):
     inputs, mask = tensors(shape), padding(shape, kind)
     upstream = torch.randn(shape, generator=torch.Generator().manual_seed(2))
     measured = run(lambda *t: attention.attend(name, *t, mask, seed=3, **settings), inputs, upstream)
-    keywords = {"scaling": shape[-1] ** -0.5, "generator": torch.Generator().manual_seed(3), **settings}
+    full = attention.check(name, settings)
+    keywords = {"scaling": shape[-1] ** -0.5, "generator": torch.Generator().manual_seed(3), **full}
     reference = run(lambda *t: REFERENCES[name](*t, mask, **keywords), inputs, upstream)
     assert error(measured, reference) < 2e-6  # float32 keeps 6e-8; the largest seen is 4e-7
 
@@ -82,7 +115,7 @@ def test_output_and_gradients_are_the_references(name, settings, shape, kind):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("kind", ["full", "padded"])
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
-def test_half_precision_rounds_no_worse_than_softmax(name, settings, dtype, kind):
+def test_half_precision_rounds_no_worse_than_softmax(way, name, settings, dtype, kind):
     """The error allowed is three times what torch's own softmax attention makes of the same rounded inputs."""
     shape = (2, 2, 37, 16)
     inputs, mask = tensors(shape, dtype), padding(shape, kind)
@@ -90,7 +123,9 @@ def test_half_precision_rounds_no_worse_than_softmax(name, settings, dtype, kind
     keywords = {"scaling": shape[-1] ** -0.5, "generator": torch.Generator().manual_seed(3)}
     measured = run(lambda *t: attention.attend(name, *t, mask, seed=3, **settings), inputs, upstream)
     exact = [t.double() for t in inputs]
-    reference = run(lambda *t: REFERENCES[name](*t, mask, **keywords, **settings), exact, upstream)
+    reference = run(
+        lambda *t: REFERENCES[name](*t, mask, **keywords, **attention.check(name, settings)), exact, upstream
+    )
     plain = run(lambda *t: attention.attend("softmax", *t, mask), inputs, upstream)
     allowed = 3 * error(plain, run(lambda *t: naive.softmax(*t, mask, scaling=0.25), exact, upstream))
     assert error(measured, reference) < allowed
@@ -227,17 +262,25 @@ def test_window_and_random_have_lshs_number_of_keys():
     query, key, _ = tensors((1, 2, 60, 8))
     settings = {"n_hashes": 3, "cluster_size": 6}
     slots = {
-        n: attention.pairs(n, query, key, **settings).sum(-1).unique().tolist() for n in ("lsh", "window", "random")
+        n: attention.pairs(n, query, key, **settings, **(PLAIN if n == "lsh" else {})).sum(-1).unique().tolist()
+        for n in ("lsh", "window", "random", "top-k")
     }
-    assert slots == {"lsh": [18], "window": [18], "random": [18]}
+    assert slots == {"lsh": [18], "window": [18], "random": [18], "top-k": [18]}
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
         ("lhs", {}, "attention='lhs' is not one of: softmax, softmax-eager, reformer"),
-        ("lsh", {"n_hash": 2}, "attention 'lsh' has no setting 'n_hash'; it has: n_hashes, cluster_size, duplicates"),
-        ("lsh", {"cluster_size": 1}, "lsh: cluster_size=1 must be a whole number, 2 or more"),
+        (
+            "lsh",
+            {"n_hash": 2},
+            "attention 'lsh' has no setting 'n_hash'; it has: n_hashes, cluster_size, hashing, choose",
+        ),
+        ("lsh", {"cluster_size": 0}, "lsh: cluster_size=0 must be a whole number, 1 or more"),
+        ("lsh", {"hashing": "tee"}, "lsh: hashing='tee' is not one of: tree, plain, keys, cross-polytope"),
+        ("lsh", {"choose": "collision"}, "lsh: hashing='tree' sorts queries and keys apart"),
+        ("lsh", {**PLAIN, "far_field": True}, "lsh: far_field=True needs one clustering"),
         ("lsh", {"n_hashes": 0}, "n_hashes=0 must be a whole number, 1 or more"),
         ("lsh", {"n_hashes": 2.0}, "n_hashes=2.0 must be a whole number"),
         ("lsh", {"duplicates": "twice"}, "duplicates='twice' is not one of: once, each"),

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from albert_lsh import attention
 from albert_lsh.runs import ParameterError, Parameters, check_free, read_result, run_folder, write_atomically
 
 GOOD = {"task": "mini-mrpc", "attention": "lsh", "output_dir": "out"}
@@ -23,7 +24,7 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
     }
     run = Parameters.check(given)
     assert (run.learning_rate, run.epochs, run.max_length, run.seed) == (1e-5, 2.0, 64, 3)
-    assert run.attention_settings == {"n_hashes": 2, "cluster_size": 32, "duplicates": "once"}
+    assert run.attention_settings == {**attention.ATTENTIONS["lsh"].settings, "n_hashes": 2}
     assert run.train_examples is None
     assert run.resume is False
     assert run.device in ("cpu", "cuda")

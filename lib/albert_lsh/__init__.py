@@ -5,6 +5,6 @@ In the order in which data flows: tasks (`tasks`, `mini`, `squad`, `metrics`), t
 """
 
 from albert_lsh import attention
-from albert_lsh.model import load_model, record_passes
+from albert_lsh.model import load_model, record_passes, switch_attention
 
-__all__ = ["attention", "load_model", "record_passes"]
+__all__ = ["attention", "load_model", "record_passes", "switch_attention"]

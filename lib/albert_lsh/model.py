@@ -259,6 +259,25 @@ def load_model(
     return model.eval()
 
 
+def switch_attention(
+    model: PreTrainedModel, attention: str, settings: dict[str, Any] | None = None, seed: int = 0
+) -> PreTrainedModel:
+    """Give a model of `load_model` another attention, in place, all weights as they are; returns the model.
+
+    Args:
+        attention, settings, seed: as in `load_model`; settings that are not given take their defaults.
+    Raises:
+        ValueError: unknown attention or setting; "reformer", to or from, which has projections of its own.
+    """
+    settings = attentions.check(attention, settings)
+    passes = attention_modules(model)[0].__dict__["passes"]
+    if "reformer" in (attention, passes.name):
+        raise ValueError(f"{passes.name!r} cannot become {attention!r}: reformer has projections of its own")
+    passes.name, passes.settings, passes.seed = attention, settings, seed
+    model.config.albert_lsh = {"attention": attention, "settings": settings, "seed": seed}
+    return model
+
+
 @contextmanager
 def record_passes(model: PreTrainedModel) -> Iterator[list[Pass]]:
     """Within, every attention pass of the model appends what it was given to a list, in the order of the layers."""

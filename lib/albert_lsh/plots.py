@@ -8,6 +8,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from sklearn.metrics import ConfusionMatrixDisplay
 
+from albert_lsh.figures import style_of
 from albert_lsh.model import Pass
 
 
@@ -60,5 +61,40 @@ def plot_attention(seen: Pass, tokens: list[str], head: int = 0) -> Figure:
         if len(tokens) <= 80:
             axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=7)
             axis.set_yticks(range(len(tokens)), tokens, fontsize=7)
+    plt.close(figure)
+    return figure
+
+
+def plot_fidelity(table: pd.DataFrame) -> Figure:
+    """Share of the score that is kept, and error of the attention's output, against the share of pairs attended."""
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    for name, rows in table.sort_values("share").groupby("attention", sort=False):
+        style = style_of(str(name))
+        look = {"color": style.colour, "linestyle": style.line, "marker": style.marker, "label": name}
+        axes[0].plot(rows["share"], rows["kept"], **look)
+        axes[1].plot(rows["share"], rows["error"], **look)
+    axes[0].axhline(1, color="black", linewidth=0.6)
+    axes[0].set(xlabel="share of pairs attended", ylabel="share of the score kept", ylim=(-0.1, 1.1))
+    axes[1].set(xlabel="share of pairs attended", ylabel="error of the attention's output", ylim=(0, None))
+    axes[1].legend(frameon=False)
+    plt.close(figure)
+    return figure
+
+
+def plot_heads(looks: pd.DataFrame) -> Figure:
+    """Error of the attention's output by layer and head, one panel a variant."""
+    variants = list(looks["variant"].unique())
+    columns = min(4, len(variants))
+    rows = -(-len(variants) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(2.6 * columns, 1.9 * rows), layout="constrained", squeeze=False)
+    means = looks.groupby(["variant", "layer", "head"])["error"].mean().reset_index()
+    for axis, variant in zip(axes.flat, variants, strict=False):
+        grid = means[means["variant"] == variant].pivot(index="layer", columns="head", values="error")
+        image = axis.imshow(grid, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+        axis.set_title(variant, fontsize=8)
+        axis.set(xlabel="head", ylabel="layer")
+    for axis in list(axes.flat)[len(variants) :]:
+        axis.axis("off")
+    figure.colorbar(image, ax=axes, label="error")
     plt.close(figure)
     return figure

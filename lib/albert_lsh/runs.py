@@ -73,20 +73,15 @@ class Parameters:
             ParameterError: a name that is no parameter (a misspelling, with the nearest real one), a value of the
                 wrong type or out of range, an unknown task, attention or setting, CUDA asked for where there is none.
         """
-        fields = {f.name: f for f in dataclasses.fields(cls)}
-        values = {name: value for name, value in given.items() if _is_parameter(name, value)}
-        for name in values:
-            if name not in fields:
-                near = difflib.get_close_matches(name, fields, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(fields)}"
-                raise ParameterError(f"{name!r} is not a parameter of {notebook}{hint}")
         try:
-            made = cls(**{name: _convert(name, value, fields[name].type) for name, value in values.items()})
+            made = from_given(cls, given, notebook)
             made._check_ranges()
             full = attentions.check(made.attention, made.attention_settings)
             task = find_task(made.task)
             if task.is_squad != (notebook == "squad.ipynb"):
                 raise ValueError(f"task={made.task!r} belongs to {'squad' if task.is_squad else 'glue'}.ipynb")
+        except ParameterError:
+            raise
         except ValueError as error:
             raise ParameterError(f"{error} ({notebook})") from error
         made = dataclasses.replace(made, attention_settings=full, **made._on_this_machine())
@@ -129,6 +124,22 @@ class Parameters:
     def what(self) -> dict[str, Any]:
         """All that decides the result: the parameters without those in WHERE."""
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in WHERE}
+
+
+def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
+    """A dataclass from a notebook's variables, each converted to its field's type.
+
+    Raises:
+        ParameterError: a name that is no field; ValueError: a value that is not of the field's type.
+    """
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    values = {name: value for name, value in given.items() if _is_parameter(name, value)}
+    for name in values:
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(fields)}"
+            raise ParameterError(f"{name!r} is not a parameter of {notebook}{hint}")
+    return cls(**{name: _convert(name, value, fields[name].type) for name, value in values.items()})
 
 
 def _is_parameter(name: str, value: Any) -> bool:

@@ -2,6 +2,7 @@
 
     python -m albert_lsh.study mini                      list the runs of studies/mini.yaml, and which are done
     python -m albert_lsh.study mini mini-mrpc lsh 0      make one: task, arm, seed
+    python -m albert_lsh.study fidelity mrpc softmax 0 switch   ask its model again under other attentions
 
 The Snakefile makes all of a study. Its file has `parameters` of every run and, under `tasks`, what differs by task
 and, within it, by arm; the more particular wins. An arm's name is its attention's unless it says otherwise.
@@ -36,6 +37,7 @@ class Run:
     arm: str
     seed: int
     parameters: dict[str, Any]  # as the study's file gives them
+    switched: dict[str, Any] | None = None  # parameters of fidelity.ipynb, which asks its model again
 
     @property
     def folder(self) -> Path:
@@ -50,6 +52,12 @@ class Run:
         """Path of its result.json, relative to the repository."""
         return relative_to_root(self.folder / "result.json")
 
+    @property
+    def table(self) -> str:
+        """Path of what becomes of its model under other attentions, relative to the repository."""
+        split = (self.switched or {}).get("split", "held-out")
+        return relative_to_root(self.folder / f"fidelity-{split}.csv")
+
     def is_done(self) -> bool:
         """Whether its result stands; StudyError if that is damaged, or was made with other parameters."""
         path = self.folder / "result.json"
@@ -60,6 +68,9 @@ class Run:
         except ValueError as error:
             raise StudyError(str(error)) from error
         given = dataclasses.asdict(Parameters.check(self.parameters, self.notebook))
+        # A setting that an attention has got since is not in an older record; the study's file pins what it was.
+        known = there["attention_settings"]
+        given["attention_settings"] = {k: v for k, v in given["attention_settings"].items() if k in known}
         other = [f"{k}={there.get(k)!r}, not {given[k]!r}" for k in self.parameters if there.get(k) != given[k]]
         if other:
             raise StudyError(
@@ -82,11 +93,15 @@ def load_study(name: str) -> list[Run]:
         raise StudyError(f"{relative_to_root(path)} is no study: {error}") from error
     runs = []
     for task, of_task in tasks:
-        shared = {**content.get("parameters", {}), **{k: v for k, v in of_task.items() if k not in ("arms", "seeds")}}
+        shared = {
+            **content.get("parameters", {}),
+            **{k: v for k, v in of_task.items() if k not in ("arms", "seeds", "switched")},
+        }
         for arm, of_arm in of_task["arms"].items():
             given = {"attention": arm, **shared, **(of_arm or {}), "task": task}
             seeds = given.pop("seeds", of_task.get("seeds", content.get("seeds", [0])))
-            runs += [Run(name, task, arm, seed, {**given, "seed": seed}) for seed in seeds]
+            switched = switches(content.get("switched"), of_task.get("switched"))
+            runs += [Run(name, task, arm, seed, {**given, "seed": seed}, switched) for seed in seeds]
     for run in runs:
         try:
             Parameters.check(run.parameters, run.notebook)
@@ -94,6 +109,21 @@ def load_study(name: str) -> list[Run]:
         except (ValueError, KeyError, TaskError) as error:
             raise StudyError(f"{relative_to_root(path)}, tasks: {run.task}: arms: {run.arm}: {error}") from error
     return runs
+
+
+def switches(of_study: dict[str, Any] | None, of_task: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Parameters of fidelity.ipynb for a task: every attention under every budget, and what the task says itself."""
+    if of_study is None:
+        return None
+    task = dict(of_task or {})
+    length, shares = task.pop("length", 256), task.pop("shares", of_study["shares"])
+    variants = {
+        f"{label} {share:.2g}": {**settings, "share": share, "length": length}
+        for label, settings in {**of_study["variants"], **task.pop("variants", {})}.items()
+        for share in shares
+    }
+    rest = {k: v for k, v in of_study.items() if k not in ("shares", "variants")}
+    return {**rest, **task, "variants": variants}
 
 
 @contextmanager
@@ -117,6 +147,16 @@ def one_gpu() -> Iterator[None]:
             yield
             return
     raise StudyError("more runs than GPUs at a time; the Snakefile starts one per GPU")
+
+
+def switch(run: Run) -> None:
+    """Ask the model of a finished run again under other attentions; the notebook is kept beside its table."""
+    if run.switched is None:
+        raise SystemExit(f"error: studies/{run.study}.yaml switches no attention")
+    partial = run.folder / "fidelity.partial.ipynb"
+    trained = relative_to_root(run.folder)
+    execute_notebook("fidelity.ipynb", partial, {**run.switched, "trained": trained})
+    os.replace(partial, run.folder / f"{Path(run.table).stem}.ipynb")
 
 
 def execute(run: Run) -> None:
@@ -168,7 +208,7 @@ def failures(runs: list[Run]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    if len(arguments) not in (1, 4):
+    if len(arguments) not in (1, 4) and arguments[4:] != ["switch"]:
         raise SystemExit(__doc__)
     try:
         runs = load_study(arguments[0])
@@ -176,13 +216,13 @@ def main(arguments: list[str]) -> None:
             for run in runs:
                 print("done   " if run.is_done() else "to make", relative_to_root(run.folder))
             return
-        _, task, arm, seed = arguments
+        _, task, arm, seed = arguments[:4]
         chosen = [r for r in runs if (r.task, r.arm, str(r.seed)) == (task, arm, seed)]
         if not chosen:
             raise StudyError(f"study {arguments[0]!r} has no run of task {task!r}, arm {arm!r}, seed {seed}")
     except (StudyError, ValueError) as error:
         raise SystemExit(f"error: {error}") from error
-    execute(chosen[0])
+    (switch if arguments[4:] else execute)(chosen[0])
 
 
 if __name__ == "__main__":

@@ -117,6 +117,14 @@ def subset(data: Dataset, n: int | None) -> Dataset:
     return data.shuffle(seed=SUBSET_SEED).select(range(n))
 
 
+def held_out(data: Dataset, seen: int | None, n: int | None) -> Dataset:
+    """Examples that a run on `subset(data, seen)` has not seen: the `n` behind them in the same order; None: all."""
+    if seen is None or seen >= len(data):
+        raise TaskError(f"train_examples={seen!r} of {len(data)}: a run that saw all training examples held none out")
+    last = len(data) if n is None else min(seen + n, len(data))
+    return data.shuffle(seed=SUBSET_SEED).select(range(seen, last))
+
+
 def encode(data: DatasetDict, task: Task, tokenizer, max_length: int) -> DatasetDict:
     """Token ids of a classification or regression task, cut at `max_length`, unpadded, with labels and lengths."""
 

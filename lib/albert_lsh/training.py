@@ -252,7 +252,7 @@ def attended(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: D
     model.eval()
     step = max(1, len(data) // examples)
     chosen = data.select(range(0, len(data), step)).select_columns(["input_ids", "attention_mask"])
-    total, pairs, mass, tokens = 0, 0.0, 0.0, 0
+    total, pairs, mass, compared, tokens = 0, 0.0, 0.0, 0.0, 0
     for start in range(0, len(chosen), 8):
         rows = chosen.select(range(start, min(start + 8, len(chosen))))
         batch = tokenizer.pad(rows.to_dict(), return_tensors="pt").to(model.device)
@@ -261,7 +261,8 @@ def attended(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: D
             model(**batch)
         for seen in (p.coverage() for p in passes):
             pairs += seen.pairs * int(lengths.square().sum()) / len(passes)
+            compared += seen.compared * int(lengths.square().sum()) / len(passes)
             mass += seen.mass * int(lengths.sum()) / len(passes)
         total += int(lengths.square().sum())
         tokens += int(lengths.sum())
-    return Coverage(pairs / total, mass / tokens)
+    return Coverage(pairs / total, mass / tokens, compared / total)

@@ -4,6 +4,7 @@
     attend(name, query, key, value, ...)             one of them, on bare tensors
     pairs(name, query, key, ...)                     how often each query meets each key
     coverage(name, query, key, ...)                  what share of the pairs, and of softmax's mass, that is
+    settings_for(name, length, share)                settings that spend a given share of the pairs
 
 In a model they are chosen with `albert_lsh.load_model(..., attention=name)`.
 """
@@ -14,8 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from albert_lsh.attention import lsh, reformer, shared_qk, softmax, window
+from albert_lsh.attention import hashing, lsh, random, reformer, shared_qk, softmax, top_k, window
+from albert_lsh.attention.budget import settings_for
 from albert_lsh.attention.clusters import MASKED
+
+__all__ = ["ATTENTIONS", "Coverage", "attend", "check", "check_tensors", "coverage", "names", "pairs", "settings_for"]
 
 
 class Attention(NamedTuple):
@@ -25,11 +29,21 @@ class Attention(NamedTuple):
     pairs: Callable[..., Tensor]
     settings: dict[str, Any]
     about: str
+    mean_keys: Callable[..., tuple[Tensor, Tensor]] | None = None  # attended, and compared with: for each query
 
 
 _REFORMER = {"bucket_size": 64, "n_hashes": 8}
-_LSH = {"n_hashes": 4, "cluster_size": 32}
-_ONCE = {**_LSH, "duplicates": "once"}
+_KEYS = {"n_hashes": 4, "cluster_size": 32}
+_LSH = {
+    **_KEYS,
+    "hashing": "tree",
+    "choose": "mean-key",
+    "block_size": 1,
+    "global_tokens": 2,
+    "window": 0,
+    "far_field": False,
+    "duplicates": "once",
+}
 
 ATTENTIONS = {
     "softmax": Attention(softmax.softmax_attention, softmax.all_pairs, {}, "every token sees every token"),
@@ -46,12 +60,33 @@ ATTENTIONS = {
     "shared-qk-lsh": Attention(
         shared_qk.shared_qk_lsh_attention, shared_qk.shared_qk_lsh_pairs, _REFORMER, "the same with Reformer's hashing"
     ),
-    "lsh": Attention(lsh.lsh_attention, lsh.lsh_pairs, _ONCE, "pretrained projections, asymmetric hashing"),
-    "window": Attention(window.window_attention, window.window_pairs, _LSH, "as many keys as lsh: the nearest ones"),
-    "random": Attention(lsh.random_attention, lsh.random_pairs, _ONCE, "as many keys as lsh: random clusters"),
+    "lsh": Attention(
+        lsh.lsh_attention, lsh.lsh_pairs, _LSH, "pretrained projections, keys in hashed clusters", lsh.lsh_mean_keys
+    ),
+    "window": Attention(
+        window.window_attention,
+        window.window_pairs,
+        {**_KEYS, "global_tokens": 0},
+        "as many keys as lsh: the nearest ones",
+    ),
+    "random": Attention(
+        random.random_attention,
+        random.random_pairs,
+        {**_KEYS, "global_tokens": 0, "duplicates": "once"},
+        "as many keys as lsh: random clusters",
+    ),
+    "top-k": Attention(
+        top_k.top_k_attention, top_k.top_k_pairs, _KEYS, "as many keys as lsh: the best ones, all scores being known"
+    ),
 }
 
-CHOICES = {"duplicates": ("once", "each")}
+CHOICES = {
+    "duplicates": ("once", "each"),
+    "hashing": ("tree", *hashing.PROJECTIONS),
+    "choose": ("mean-key", "mean-query", "collision"),
+    "far_field": (False, True),
+}
+LOWEST = {"cluster_size": 1, "bucket_size": 2, "full_attn_thres": 0, "global_tokens": 0, "window": 0}
 
 
 def names() -> list[str]:
@@ -73,13 +108,19 @@ def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
             raise ValueError(f"attention {name!r} has no setting {setting!r}; it has: {', '.join(defaults) or 'none'}")
         if setting in CHOICES:
             if value not in CHOICES[setting]:
-                raise ValueError(f"{name}: {setting}={value!r} is not one of: {', '.join(CHOICES[setting])}")
+                raise ValueError(f"{name}: {setting}={value!r} is not one of: {', '.join(map(str, CHOICES[setting]))}")
             continue
-        lowest = 2 if setting in ("cluster_size", "bucket_size") else 0 if setting == "full_attn_thres" else 1
+        lowest = LOWEST.get(setting, 1)
         fits = isinstance(value, int) and not isinstance(value, bool) and value >= lowest
         if not fits and not (value is None and defaults[setting] is None):
             raise ValueError(f"{name}: {setting}={value!r} must be a whole number, {lowest} or more")
-    return {**defaults, **(settings or {})}
+    full = {**defaults, **(settings or {})}
+    if full.get("choose") == "collision":
+        if full["hashing"] == "tree":
+            raise ValueError(f"{name}: hashing='tree' sorts queries and keys apart; they collide under the others")
+        if full["far_field"]:
+            raise ValueError(f"{name}: far_field=True needs one clustering, so choose='mean-key' or 'mean-query'")
+    return full
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
@@ -156,30 +197,37 @@ def pairs(
 
 
 class Coverage(NamedTuple):
-    """What an attention looks at."""
+    """What an attention looks at, as shares of all query-key pairs (or of softmax's mass), padding left out."""
 
-    pairs: float  # share of query-key pairs attended: distinct ones, padding left out
-    mass: float  # share of softmax's attention mass that these pairs hold, mean over queries
+    pairs: float  # keys attended, each once, and mean keys that stand for others
+    mass: float  # of softmax's attention, mean over queries, on the keys attended
+    compared: float = 0.0  # mean keys that queries were compared with to choose clusters; not in `pairs`
 
 
 @torch.no_grad()
 def coverage(
     name: str, query: Tensor, key: Tensor, padding_mask: Tensor | None = None, *, seed: int = 0, **settings
 ) -> Coverage:
-    """The shares of pairs attended and of softmax's mass, for the very hashes that `attend` draws with this seed.
+    """What `attend` would look at with this seed.
 
     Arguments are those of `attend`. Softmax means that of the query and key given, also for attentions that
     tie them.
     """
     met = pairs(name, query, key, padding_mask, seed=seed, **settings) > 0
     scores = query.float() @ key.float().transpose(-1, -2) * query.shape[-1] ** -0.5
+    attended = compared = met.new_zeros(1, dtype=torch.long)
+    if (mean_keys := ATTENTIONS[name].mean_keys) is not None:
+        generator = torch.Generator().manual_seed(seed)
+        attended, compared = mean_keys(query, key, padding_mask, generator=generator, **check(name, settings))
     if padding_mask is None:
         padding_mask = query.new_ones(query.shape[0], query.shape[2], dtype=torch.bool)
     weights = scores.masked_fill(~padding_mask[:, None, None, :], MASKED).softmax(-1)
     tokens = padding_mask.sum(-1)
     mass = (weights * met).sum(-1)  # (batch, heads, length); rows of padding are 0
     heads = query.shape[1]
+    all_pairs = heads * tokens.square().sum().item()
     return Coverage(
-        pairs=met.sum().item() / (heads * tokens.square().sum().item()),
+        pairs=(met.sum() + attended.sum()).item() / all_pairs,
         mass=mass.sum().item() / (heads * tokens.sum().item()),
+        compared=compared.sum().item() / all_pairs,
     )

@@ -1,8 +1,8 @@
 """Attention inside clusters of tokens: what `lsh`, `shared-qk-lsh` and `random` have in common.
 
 A round of hashing sorts the tokens of a sequence and cuts the sorted row into clusters. All that attention needs to
-know of it is which queries and which keys stand together; `Blocks` holds that, and `attend_blocks` does the rest:
-softmax inside every block, and the rounds merged by their log-sum-exp (Kitaev et al. 2020, section 2).
+know of it is which queries and which keys stand together; `Blocks` holds that, `attend_part` makes a softmax inside
+every block, and `merge` puts rounds and parts together by their log-sum-exp (Kitaev et al. 2020, section 2).
 
 An index equal to `length` means "no token here"; it points at a row of zeros appended to every tensor, so padding and
 empty places need no special case.
@@ -35,10 +35,21 @@ def count_tokens(query: Tensor, padding_mask: Tensor | None) -> Tensor:
     return padding_mask.sum(-1)
 
 
-def sort_tokens(values: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Positions in ascending order of `values` (..., length), padding behind all tokens; ties keep their order."""
-    if padding_mask is not None:
-        mask = padding_mask.view(padding_mask.shape[0], *[1] * (values.dim() - 2), -1)
+def token_mask(query: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Which positions hold a token: (batch, heads, length) bool."""
+    batch, heads, length, _ = query.shape
+    mask = query.new_ones(batch, length, dtype=torch.bool) if padding_mask is None else padding_mask
+    return mask[:, None].expand(batch, heads, length)
+
+
+def sort_tokens(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Positions in ascending order of `values` (batch, heads, ..., length), those outside of mask behind all others.
+
+    mask: (batch, length) or (batch, heads, length) bool. Ties keep their order.
+    """
+    if mask is not None:
+        heads = mask.shape[1:-1] or (1,)
+        mask = mask.view(mask.shape[0], *heads, *[1] * (values.dim() - 3), -1)
         highest = torch.inf if values.is_floating_point() else torch.iinfo(values.dtype).max
         values = values.masked_fill(~mask, highest)
     return values.argsort(dim=-1, stable=True)
@@ -84,46 +95,53 @@ def take(rows: Tensor, index: Tensor) -> Tensor:
     return rows.index_select(0, (first + index).flatten()).view(*index.shape, dim)
 
 
-def attend_blocks(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    blocks: Blocks,
-    padding_mask: Tensor | None,
-    *,
-    scaling: float,
-    dropout: float = 0.0,
-    bias: Tensor | None = None,
-) -> Tensor:
-    """Softmax attention inside every block, rounds merged by their log-sum-exp.
+class Part(NamedTuple):
+    """Some of the keys that the queries see."""
+
+    blocks: Blocks
+    bias: Tensor | None = (
+        None  # float32, broadcast to (batch, heads, rounds, clusters, queries, keys); MASKED: not seen
+    )
+
+
+def attend_part(
+    query: Tensor, key: Tensor, value: Tensor, part: Part, *, scaling: float, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Softmax attention inside every block.
 
     Args:
-        query, key, value: (batch, heads, length, head_dim).
-        blocks: which of them meet.
-        padding_mask: (batch, length) bool, True where there is a token.
+        query: (batch, heads, length, head_dim).
+        key, value: (batch, heads, n_keys, head_dim); n_keys is the index that stands for "no key here".
+        part: which of them meet.
         scaling: factor of the scores, usually head_dim ** -0.5.
         dropout: probability with which an attention weight is dropped.
-        bias: (batch, heads, rounds, clusters, queries, keys) float32, added to the scaled scores.
     Returns:
-        (batch, heads, length, head_dim), in query's dtype; rows of padding are zero. Scores, softmax and the merge
-        are float32 whatever the inputs are.
+        For each round (batch, heads, rounds, length, head_dim) and the log-sum-exp (batch, heads, rounds, length) of
+        each query's scores. Scores and softmax are float32 whatever the inputs are.
     """
-    length, dtype = query.shape[2], query.dtype
+    blocks, length = part.blocks, query.shape[2]
     q, k, v = take(query, blocks.query_index), take(key, blocks.key_index), take(value, blocks.key_index)
     scores = (q @ k.transpose(-1, -2)).float() * scaling  # (batch, heads, rounds, clusters, queries, keys)
-    if bias is not None:
-        scores = scores + bias
-    scores = scores.masked_fill((blocks.key_index == length).unsqueeze(-2), MASKED)
+    if part.bias is not None:
+        scores = scores + part.bias
+    scores = scores.masked_fill((blocks.key_index == key.shape[2]).unsqueeze(-2), MASKED).clamp(min=MASKED)
     log_sum = scores.logsumexp(-1)
     weights = F.dropout(scores.softmax(-1), dropout)
     out = (weights.to(v.dtype) @ v).flatten(3, 4)  # (batch, heads, rounds, clusters * queries, head_dim)
-
     slot = slot_of_query(blocks, length)
-    share = log_sum.flatten(3).gather(-1, slot).softmax(dim=2)  # (batch, heads, rounds, length)
-    out = out.flatten(0, 1)  # (batch * heads, rounds, places, head_dim), as `take` wants it
-    out = take(out, slot.flatten(0, 1)).view(*slot.shape, -1).float()
-    merged = (out * share.unsqueeze(-1)).sum(2)
-    return clear_padding(merged.to(dtype), padding_mask)
+    out = take(out.flatten(0, 1), slot.flatten(0, 1)).view(*slot.shape, -1)  # as `take` wants it
+    return out.float(), log_sum.flatten(3).gather(-1, slot)
+
+
+def merge(parts: list[tuple[Tensor, Tensor]], dtype: torch.dtype, padding_mask: Tensor | None) -> Tensor:
+    """What `attend_part` gave for several parts and rounds, as one softmax over all their keys.
+
+    Returns:
+        (batch, heads, length, head_dim) of that dtype; rows of padding are zero.
+    """
+    out, log_sum = (torch.cat(tensors, dim=2) for tensors in zip(*parts, strict=True))
+    share = log_sum.softmax(dim=2)  # (batch, heads, rounds, length)
+    return clear_padding((out * share.unsqueeze(-1)).sum(2).to(dtype), padding_mask)
 
 
 def clear_padding(out: Tensor, padding_mask: Tensor | None) -> Tensor:
@@ -149,10 +167,16 @@ def times_met(blocks: Blocks, length: int) -> Tensor:
     return (of_query.unsqueeze(-2) == of_key.unsqueeze(-3)).sum(-1)
 
 
-def count_pairs(blocks: Blocks, length: int) -> Tensor:
-    """How often each query meets each key: (batch, heads, length, length), long. Quadratic; for pictures and shares."""
-    batch, heads = blocks.query_index.shape[:2]
-    pair = blocks.query_index.unsqueeze(-1) * (length + 1) + blocks.key_index.unsqueeze(-2)
-    pair = pair.flatten(2)
-    counts = pair.new_zeros(batch, heads, (length + 1) ** 2).scatter_add(-1, pair, torch.ones_like(pair))
+def count_pairs(parts: list[Part], length: int) -> Tensor:
+    """How often each query meets each key: (batch, heads, length, length), int. Quadratic; for short sequences.
+
+    Keys behind `length`, which stand for several, are left out.
+    """
+    batch, heads = parts[0].blocks.query_index.shape[:2]
+    counts = torch.zeros(batch, heads, (length + 1) ** 2, dtype=torch.int, device=parts[0].blocks.query_index.device)
+    for blocks, bias in parts:
+        key = blocks.key_index.clamp(max=length)
+        pair = blocks.query_index.unsqueeze(-1) * (length + 1) + key.unsqueeze(-2)
+        met = torch.ones_like(pair, dtype=torch.int) if bias is None else (bias > MASKED / 2).expand_as(pair).int()
+        counts.scatter_add_(-1, pair.flatten(2), met.flatten(2))
     return counts.view(batch, heads, length + 1, length + 1)[:, :, :length, :length]

@@ -1,90 +1,263 @@
-"""LSH attention that keeps a pretrained encoder's query and key projections, and a control with random clusters.
+"""LSH attention that keeps a pretrained encoder's projections and stands in for its softmax, and two controls.
 
-Queries and keys differ in a pretrained encoder, so they are hashed by different functions, chosen such that a large
-inner product becomes a small distance (Shrivastava & Li 2014; Daras et al. 2020, "SMYRF"): with M the largest norm,
+A query sees, in float32 softmax and each key once,
 
-    F(q) = [q; sqrt(M^2 - |q|^2); 0]      G(k) = [k; 0; sqrt(M^2 - |k|^2)]      |F(q) - G(k)|^2 = 2 M^2 - 2 q.k
+    the keys of a few clusters       by hash collision in several rounds (Kitaev et al. 2020; Daras et al. 2020), or
+                                     the clusters whose mean key it scores highest (Vyas et al. 2020; Roy et al. 2021)
+    `global_tokens` keys             those that the mean query scores highest, the same for all queries of a head
+    `window` nearest positions
 
-Each round projects F(q) and G(k) on one random direction, sorts queries and keys by it, cuts both rows into clusters
-of equal size, and attends inside a cluster. Clusters of equal size never overflow, and a sequence of at most
+and, with `far_field`, every other cluster through its mean key, mean value and the logarithm of its size. Clusters
+are of equal size and come from hashing (see `hashing`), so they never overflow, and a sequence of at most
 `cluster_size` tokens has one cluster, which is softmax attention.
+
+    choose="collision"   n_hashes rounds; in each a query sees the cluster with its own number
+    choose="mean-key"    one clustering; the n_hashes best clusters, chosen by each query, or by `block_size` queries
+                         hashed alike together, who add up their softmax over the mean keys
+    choose="mean-query"  the same, but a block chooses by its mean query: block_size times fewer products
 """
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.clusters import (
+    MASKED,
     Blocks,
-    attend_blocks,
+    Part,
+    attend_part,
+    clear_padding,
     count_pairs,
-    count_tokens,
     cut,
+    merge,
     sort_tokens,
+    take,
     times_met,
+    token_mask,
 )
+from albert_lsh.attention.global_tokens import seen_by_all, wanted_by_all
+from albert_lsh.attention.hashing import PROJECTIONS, tree
+from albert_lsh.attention.window import Window, find_window
+
+# Up to this length gathering rows takes longer than computing all scores and masking most of them.
+DENSE_LENGTH = 512
 
 
-def draw_directions(heads: int, dim: int, n_hashes: int, generator: torch.Generator | None) -> Tensor:
-    """Random directions (heads, n_hashes, dim + 2), float32, drawn on the CPU so that every device hashes alike."""
-    return torch.randn(heads, n_hashes, dim + 2, generator=generator)
+class Seen(NamedTuple):
+    """Whom the queries see."""
+
+    parts: list[Part]
+    clusters: Tensor | None = None  # (batch, heads, clusters, size): positions of their keys, `length` for none
+    far: Part | None = None  # the clusters as keys, for those who see no more of them
 
 
-def asymmetric(query: Tensor, key: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """F(query) and G(key): (batch, heads, length, head_dim + 2), float32, all of one norm M a sequence and head."""
-    query, key = query.float(), key.float()
-    q2, k2 = query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True)
-    if padding_mask is not None:
-        padding = ~padding_mask[:, None, :, None]
-        q2, k2 = q2.masked_fill(padding, 0), k2.masked_fill(padding, 0)
-    m2 = torch.maximum(q2, k2).amax(2, keepdim=True)
-    rest_q, rest_k = (m2 - q2).clamp(min=0).sqrt(), (m2 - k2).clamp(min=0).sqrt()
-    zero = torch.zeros_like(rest_q)
-    return torch.cat([query, rest_q, zero], -1), torch.cat([key, zero, rest_k], -1)
+def look_up(table: Tensor, index: Tensor) -> Tensor:
+    """Entries of (batch, heads, length) at index (batch, heads, ...); 0 or False at `length`."""
+    return F.pad(table, (0, 1)).gather(-1, index.flatten(2)).view_as(index)
 
 
-def sorted_blocks(query_hash, key_hash, n_tokens, padding_mask, cluster_size) -> Blocks:
-    """Sort queries and keys, each by their own hash (batch, heads, rounds, length), and cut both into clusters."""
-    query_order, key_order = (sort_tokens(h, padding_mask) for h in (query_hash, key_hash))
-    return Blocks(cut(query_order, n_tokens, cluster_size), cut(key_order, n_tokens, cluster_size))
+def hidden_in(blocks: Blocks, everybodys: Tensor, window: Window | None) -> Tensor:
+    """Places in blocks whose key a query sees elsewhere: bool, (batch, heads, rounds, clusters, queries or 1, keys)."""
+    hidden = look_up(everybodys, blocks.key_index).unsqueeze(-2)
+    if window is None:
+        return hidden
+    return hidden | window.covers(blocks.query_index.unsqueeze(-1), blocks.key_index.unsqueeze(-2))
+
+
+def hide(blocks: Blocks, everybodys: Tensor, window: Window | None) -> Part:
+    """Blocks whose queries do not see in them what they see elsewhere."""
+    hidden = hidden_in(blocks, everybodys, window)
+    return Part(blocks, torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, MASKED))
+
+
+def collide(
+    query, key, mask, everybodys, window, *, n_hashes, cluster_size, hashing, duplicates, generator, **_
+) -> Part:
+    """Rounds of clusters of queries and keys with similar hashes."""
+    hashes = PROJECTIONS[hashing](query, key, mask, n_hashes, generator)
+    n_tokens = mask[:, 0].sum(-1)
+    blocks = Blocks(*(cut(sort_tokens(x, mask), n_tokens, cluster_size) for x in hashes))
+    return Part(blocks, once_bias(blocks, duplicates, n_hashes, query.shape[2], hidden_in(blocks, everybodys, window)))
+
+
+def select(
+    query,
+    key,
+    mask,
+    everybodys,
+    window,
+    choose,
+    *,
+    n_hashes,
+    cluster_size,
+    hashing,
+    block_size,
+    far_field,
+    scaling,
+    generator,
+    **_,
+) -> Seen:
+    """One clustering, and the clusters that each block of queries chooses."""
+    length, rest = query.shape[2], mask & ~everybodys
+    clusters = row_up(key, rest, cluster_size, hashing, generator)
+    blocks = row_up(query, mask, block_size, hashing, generator)
+    chosen = choose_clusters(query, key, blocks, clusters, n_hashes=n_hashes, choose=choose, scaling=scaling)
+    index = chosen.flatten(2).unsqueeze(-1).expand(-1, -1, -1, clusters.shape[3])
+    keys = clusters.gather(2, index).view(*chosen.shape[:3], -1)
+    part = hide(Blocks(blocks.unsqueeze(2), keys.unsqueeze(2)), everybodys, window)
+    return Seen([part], clusters, far_part(blocks, clusters, chosen, length, window) if far_field else None)
+
+
+def once_bias(blocks: Blocks, duplicates: str, n_hashes: int, length: int, hidden: Tensor) -> Tensor:
+    """Bias that hides what is `hidden`, and lets a key met in N rounds weigh as much as one met once.
+
+    With log N taken off its scores the merge of the rounds is exactly the softmax over the distinct keys.
+    """
+    bias = torch.zeros(1, device=hidden.device)
+    if duplicates == "once" and n_hashes > 1:
+        bias = -times_met(blocks, length).clamp(min=1).log()
+    return bias.masked_fill(hidden, MASKED)
+
+
+def row_up(rows: Tensor, mask: Tensor, size: int, hashing: str, generator) -> Tensor:
+    """Clusters of at most `size` tokens that are hashed alike: (batch, heads, clusters, size) positions."""
+    n_tokens = mask[:, 0].sum(-1)
+    if size == 1:
+        values = torch.zeros_like(rows[..., 0])
+    elif hashing == "tree":
+        values = tree(rows, mask, (-(-n_tokens // size)).clamp(min=1), generator)
+    else:
+        values = PROJECTIONS[hashing](rows, rows, mask, 1, generator)[1][:, :, 0]
+    return cut(sort_tokens(values, mask).unsqueeze(2), n_tokens, size)[:, :, 0]
+
+
+def choose_clusters(query, key, blocks, clusters, *, n_hashes, choose, scaling) -> Tensor:
+    """The clusters that each block of queries attends to: (batch, heads, blocks, n_hashes), numbers of clusters."""
+    mean_key, size = mean_of(key, clusters)
+    members = blocks < query.shape[2]
+    if choose == "mean-query":
+        asking, weight = mean_of(query, blocks)[0].unsqueeze(3), members.any(-1, keepdim=True)
+    else:
+        asking, weight = take(query, blocks), members
+    score = torch.einsum("bhnqd,bhcd->bhnqc", asking, mean_key) * scaling + size.clamp(min=1).log()[:, :, None, None]
+    score = score.masked_fill((size == 0)[:, :, None, None], MASKED)
+    votes = (score.softmax(-1) * weight.unsqueeze(-1)).sum(3).masked_fill((size == 0)[:, :, None], -1.0)
+    return votes.topk(min(n_hashes, votes.shape[-1]), dim=-1).indices
+
+
+def mean_of(rows: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (batch, heads, clusters, dim) and number (batch, heads, clusters) of the members of each cluster."""
+    size = (clusters < rows.shape[2]).sum(-1)
+    return take(rows, clusters).sum(3) / size.clamp(min=1).unsqueeze(-1), size
+
+
+def far_part(blocks: Tensor, clusters: Tensor, chosen: Tensor, length: int, window: Window | None) -> Part:
+    """Every cluster as one key, with the logarithm of how many of its members a query does not see otherwise."""
+    size = (clusters < length).sum(-1)  # (batch, heads, clusters)
+    left = (
+        size[:, :, None].expand(*blocks.shape[:3], -1).scatter(-1, chosen, 0).unsqueeze(3)
+    )  # (..., blocks, 1, clusters)
+    if window is not None:
+        near = window.covers(
+            blocks[..., None, None], clusters[:, :, None, None]
+        )  # (..., blocks, queries, clusters, size)
+        left = (left - near.sum(-1)).clamp(min=0)
+    bias = left.clamp(min=1).float().log().masked_fill(left == 0, MASKED)
+    numbers = torch.arange(clusters.shape[2], device=clusters.device)
+    index = numbers.expand(*blocks.shape[:3], -1)
+    return Part(Blocks(blocks.unsqueeze(2), index.unsqueeze(2)), bias.unsqueeze(2))
 
 
 @torch.no_grad()
-def hash_blocks(query, key, padding_mask, *, n_hashes, cluster_size, generator) -> Blocks:
-    """Clusters of queries and keys with similar projections."""
-    directions = draw_directions(query.shape[1], query.shape[3], n_hashes, generator).to(query.device)
+def look(query, key, padding_mask, *, global_tokens, window, choose, scaling, generator, **settings) -> Seen:
+    """Whom each query sees; the arguments are those of the attention."""
     with torch.autocast(query.device.type, enabled=False):
-        hashes = [torch.einsum("bhld,hrd->bhrl", rows, directions) for rows in asymmetric(query, key, padding_mask)]
-    return sorted_blocks(hashes[0], hashes[1], count_tokens(query, padding_mask), padding_mask, cluster_size)
+        query, key = query.float(), key.float()
+        mask = token_mask(query, padding_mask)
+        everybodys = wanted_by_all(query, key, mask, global_tokens)
+        nearest = find_window(query, padding_mask, window) if window else None
+        parts = []
+        if global_tokens:
+            parts.append(seen_by_all(mask, everybodys, min(global_tokens, query.shape[2])))
+        if nearest is not None:
+            parts.append(hide(nearest.blocks(mask), everybodys, None))
+        if choose == "collision":
+            return Seen([collide(query, key, mask, everybodys, nearest, generator=generator, **settings), *parts])
+        found = select(query, key, mask, everybodys, nearest, choose, scaling=scaling, generator=generator, **settings)
+        return found._replace(parts=[*found.parts, *parts])
 
 
-@torch.no_grad()
-def random_blocks(query, key, padding_mask, *, n_hashes, cluster_size, generator) -> Blocks:
-    """Clusters of queries and keys drawn at random, the same for all sequences of a batch."""
-    batch, heads, length, _ = query.shape
-    # Position first: a longer batch draws more numbers and changes none, so padding does not change a result.
-    draws = torch.rand(length, 2, heads, n_hashes, generator=generator).to(query.device)
-    hashes = draws.permute(1, 2, 3, 0)[:, None].expand(2, batch, -1, -1, -1)
-    return sorted_blocks(hashes[0], hashes[1], count_tokens(query, padding_mask), padding_mask, cluster_size)
+def lsh_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None, **settings) -> Tensor:
+    """Softmax over the keys that a query sees, and the far field's mean keys; see the module.
+
+    Args:
+        query, key, value: (batch, heads, length, head_dim).
+        padding_mask: (batch, length) bool, True where there is a token.
+        scaling: factor of the scores; dropout: probability with which an attention weight is dropped.
+        settings: n_hashes, cluster_size, hashing, choose, block_size, global_tokens, window, far_field, duplicates.
+    Returns:
+        (batch, heads, length, head_dim), in query's dtype; rows of padding are zero. Gradients flow to queries, keys
+        (mean keys included) and values; which keys are seen has none.
+    """
+    seen = look(query, key, padding_mask, scaling=scaling, generator=generator, **settings)
+    far = None
+    if seen.far is not None and seen.clusters is not None:
+        mean_key, mean_value = (mean_of(rows.float(), seen.clusters)[0].to(rows.dtype) for rows in (key, value))
+        far = mean_key, mean_value, seen.far
+    if query.shape[2] <= DENSE_LENGTH:
+        once = settings["duplicates"] == "once"
+        out = attend_densely(query, key, value, seen.parts, far, once=once, scaling=scaling, dropout=dropout)
+        return clear_padding(out, padding_mask)
+    found = [attend_part(query, key, value, part, scaling=scaling, dropout=dropout) for part in seen.parts]
+    if far is not None:
+        found.append(attend_part(query, *far, scaling=scaling, dropout=dropout))
+    return merge(found, query.dtype, padding_mask)
 
 
-def make_attention(find_blocks: Callable[..., Blocks]) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """The functions (attention, pairs) for a way to find clusters."""
-
-    def attention(query, key, value, padding_mask=None, *, duplicates, scaling, dropout=0.0, **hashing) -> Tensor:
-        blocks = find_blocks(query, key, padding_mask, **hashing)
-        # A key met in N rounds has log N taken off its scores: it then weighs as much as one met once, and the merge of
-        # the rounds is exactly the softmax over the distinct keys.
-        once = duplicates == "once" and hashing["n_hashes"] > 1
-        bias = -times_met(blocks, query.shape[2]).clamp(min=1).log() if once else None
-        return attend_blocks(query, key, value, blocks, padding_mask, scaling=scaling, dropout=dropout, bias=bias)
-
-    def pairs(query, key, padding_mask=None, *, duplicates, **hashing) -> Tensor:
-        return count_pairs(find_blocks(query, key, padding_mask, **hashing), query.shape[2])
-
-    return attention, pairs
+def attend_densely(query, key, value, parts, far, *, once: bool, scaling: float, dropout: float) -> Tensor:
+    """The same by one product of everything with everything, most of it masked: faster for short sequences."""
+    times = count_pairs(parts, query.shape[2]).float()
+    bias = (times.clamp_(max=1) if once else times).log_().clamp_(min=MASKED)
+    if far is not None:
+        mean_key, mean_value, part = far
+        key, value = torch.cat([key, mean_key], dim=2), torch.cat([value, mean_value], dim=2)
+        bias = torch.cat([bias, of_each_query(part, query.shape[2])], dim=-1)
+    scores = ((query @ key.transpose(-1, -2)).float() * scaling + bias).clamp(min=MASKED)
+    weights = F.dropout(scores.softmax(-1), dropout)
+    return weights.to(value.dtype) @ value
 
 
-lsh_attention, lsh_pairs = make_attention(hash_blocks)
-random_attention, random_pairs = make_attention(random_blocks)
+def of_each_query(part: Part, length: int) -> Tensor:
+    """The bias of a part of one round in the order of the queries: (batch, heads, length, keys)."""
+    index = part.blocks.query_index.flatten(2)  # (batch, heads, places)
+    bias = torch.zeros(1) if part.bias is None else part.bias
+    bias = bias.expand(*part.blocks.query_index.shape, -1).flatten(2, 4)
+    rows = bias.new_zeros(*index.shape[:2], length + 1, bias.shape[-1])
+    return rows.scatter(2, index.unsqueeze(-1).expand_as(bias), bias)[:, :, :length]
+
+
+def lsh_pairs(query, key, padding_mask=None, *, generator=None, **settings) -> Tensor:
+    """How often each query meets each key: (batch, heads, length, length), long; mean keys are not among them."""
+    scaling = query.shape[-1] ** -0.5
+    return count_pairs(
+        look(query, key, padding_mask, scaling=scaling, generator=generator, **settings).parts, query.shape[2]
+    )
+
+
+def lsh_mean_keys(query, key, padding_mask=None, *, generator=None, **settings) -> tuple[Tensor, Tensor]:
+    """How many mean keys each query attends to, and how many it is compared with: (batch, heads, length), long."""
+    scaling = query.shape[-1] ** -0.5
+    seen = look(query, key, padding_mask, scaling=scaling, generator=generator, **settings)
+    mask = token_mask(query, padding_mask)
+    none = torch.zeros_like(mask, dtype=torch.long)
+    if seen.clusters is None:
+        return none, none
+    compared = (seen.clusters < query.shape[2]).any(-1).sum(-1, keepdim=True) * mask
+    if settings["choose"] == "mean-query":
+        compared = compared // settings["block_size"]
+    if seen.far is None:
+        return none, compared
+    attended = (of_each_query(seen.far, query.shape[2]) > MASKED / 2).sum(-1)
+    return attended * mask, compared

@@ -9,14 +9,14 @@ import math
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.lsh import draw_directions
+from albert_lsh.attention.hashing import POWER_STEPS, draw_directions
 from albert_lsh.attention.shared_qk import draw_rotations, even_buckets
 
 
 def attend_counted(query, key, value, counts: Tensor, scaling: float) -> Tensor:
     """Softmax attention of one sequence and head in which key j stands counts[i, j] times before query i.
 
-    query, key, value: (n, head_dim); counts: (n, n). A query with no key at all gives zeros.
+    query: (n, head_dim); key, value: (m, head_dim); counts: (n, m). A query with no key at all gives zeros.
     """
     scores = query.double() @ key.double().T * scaling + counts.double().log()
     return torch.nan_to_num(scores.softmax(-1)) @ value.double()
@@ -87,56 +87,207 @@ def shared_qk_lsh(query, key, value, padding_mask=None, *, bucket_size, n_hashes
     return each_sequence(query, key, value, padding_mask, one)
 
 
-def cluster_attention(query, key, value, padding_mask, hash_one, size, duplicates, scaling) -> Tensor:
-    """Softmax over the keys whose cluster, in some round, has the query's number; hash_one gives (rounds, n) twice."""
+def best(scores: Tensor, count: int) -> list[int]:
+    """The positions of the `count` highest scores."""
+    return scores.argsort(descending=True, stable=True)[:count].tolist()
+
+
+def middle(x: Tensor) -> Tensor:
+    return x - x.mean(0)
+
+
+def hash_one(hashing, q, k, draws) -> tuple[Tensor, Tensor]:
+    """Values to sort queries and keys by, (rounds, n) each; draws (rounds, ...) as `hashing` makes them."""
+    if hashing == "plain":
+        m2 = max(q.square().sum(-1).max(), k.square().sum(-1).max())
+        rest_q, rest_k = ((m2 - x.square().sum(-1)).clamp(min=0).sqrt() for x in (q, k))
+        a, b, c = draws[:, :-2], draws[:, -2:-1], draws[:, -1:]
+        return a @ q.T + b * rest_q, a @ k.T + c * rest_k
+    q, k = middle(q), middle(k)
+    if hashing == "keys":
+        directions = draws @ k.T @ k
+        return directions @ q.T, directions @ k.T
+    unit = draws.view(len(draws), -1, q.shape[-1])
+    unit = unit / unit.norm(dim=-1, keepdim=True)
+
+    def bucket(x, directions):
+        turned = x / x.norm().clamp(min=1e-12) @ directions.T
+        turned = torch.cat([turned, -turned])
+        return turned.argmax() + (1 - turned.max()) / 4
+
+    q, k = (torch.stack([torch.stack([bucket(x, d) for x in rows]) for d in unit]) for rows in (q, k))
+    return q, k
+
+
+def draw_for(hashing, heads, dim, n_hashes, generator) -> Tensor:
+    """The random numbers that a hashing draws: (heads, n_hashes, ...)."""
+    if hashing == "cross-polytope":
+        return draw_directions(heads, dim, n_hashes * max(1, dim // 2), generator).view(heads, n_hashes, -1)
+    return draw_directions(heads, dim + 2 if hashing == "plain" else dim, n_hashes, generator)
+
+
+def tree_one(x: Tensor, n_leaves: int, start: Tensor) -> list[list[int]]:
+    """Split in two along the leading direction, and each half again, until there are n_leaves parts of equal size."""
+    bounds = [c * len(x) // n_leaves for c in range(n_leaves + 1)]
+
+    def split(members: Tensor, first: int, width: int) -> list[list[int]]:
+        if width == 1:
+            return [members.tolist()]
+        inside = middle(x[members])
+        along = inside @ start
+        for _ in range(POWER_STEPS):
+            direction = along @ inside
+            along = inside @ (direction / direction.norm().clamp(min=1e-12))
+        members, half = members[along.argsort(stable=True)], first + width // 2
+        if half >= n_leaves:
+            return split(members, first, width // 2)
+        left = bounds[half] - bounds[first]
+        return split(members[:left], first, width // 2) + split(members[left:], half, width // 2)
+
+    return split(torch.arange(len(x)), 0, 2 ** math.ceil(math.log2(n_leaves)))
+
+
+def clusters_one(x, size, hashing, draws) -> list[list[int]]:
+    """Parts of at most `size` rows that are hashed alike."""
+    if size == 1:
+        return [[i] for i in range(len(x))]
+    if hashing == "tree":
+        return tree_one(x, max(1, math.ceil(len(x) / size)), draws[0])
+    return even_cut(hash_one(hashing, x, x, draws)[1][0].argsort(stable=True).tolist(), size)
+
+
+def window_one(n: int, width: int) -> Tensor:
+    """Which keys are among the `width` nearest of each query: (n, n) bool."""
+    near, width = torch.zeros(n, n, dtype=torch.bool), min(n, width)
+    for i in range(n):
+        first = min(max(i - width // 2, 0), n - width)
+        near[i, first : first + width] = True
+    return near
+
+
+def global_one(q, k, count: int) -> list[int]:
+    """The keys that the mean query scores highest."""
+    return best(k.detach().float() @ q.detach().float().mean(0), count)
+
+
+def lsh(
+    query,
+    key,
+    value,
+    padding_mask=None,
+    *,
+    n_hashes,
+    cluster_size,
+    hashing,
+    choose,
+    block_size,
+    global_tokens,
+    window,
+    far_field,
+    duplicates,
+    scaling,
+    generator=None,
+) -> Tensor:
+    _, heads, _, dim = query.shape
+    collision = choose == "collision"
+    draws = query_draws = torch.zeros(heads, 1, dim)
+    if collision or cluster_size > 1:
+        draws = draw_for(hashing, heads, dim, n_hashes if collision else 1, generator)
+    if not collision and block_size > 1:
+        query_draws = draw_for(hashing, heads, dim, 1, generator)
+
+    def one(tokens, h, q, k, v):
+        n, fq, fk = len(q), q.detach().float(), k.detach().float()
+        elsewhere = window_one(n, window)
+        elsewhere[:, global_one(q, k, global_tokens)] = True
+        counts = torch.zeros(n, n)
+        clusters, left = [], torch.zeros(n, 0)
+        if collision:
+            for rows in zip(*hash_one(hashing, fq, fk, draws[h]), strict=True):
+                both = [even_cut(x.argsort(stable=True).tolist(), cluster_size) for x in rows]
+                for queries, keys in zip(*both, strict=True):
+                    for i in queries:
+                        counts[i, keys] += 1
+        else:
+            everybodys = global_one(q, k, global_tokens)
+            rest = [j for j in range(n) if j not in everybodys]
+            if rest:
+                clusters = [[rest[j] for j in c] for c in clusters_one(fk[rest], cluster_size, hashing, draws[h])]
+            left = torch.zeros(n, len(clusters))
+            for block in clusters_one(fq, block_size, hashing, query_draws[h]):
+                asking = fq[block].mean(0, keepdim=True) if choose == "mean-query" else fq[block]
+                scores = [asking @ fk[c].mean(0) * scaling + math.log(len(c)) for c in clusters]
+                votes = torch.stack(scores, -1).softmax(-1).sum(0) if clusters else torch.zeros(0)
+                chosen = best(votes, n_hashes)
+                for i in block:
+                    for c, members in enumerate(clusters):
+                        if c in chosen:
+                            counts[i, members] = 1
+                        elif far_field:
+                            left[i, c] = sum(not elsewhere[i, j] for j in members)
+        if duplicates == "once":
+            counts = counts.clamp(max=1)
+        counts[elsewhere] = 1
+        mean_k = torch.stack([k[c].mean(0) for c in clusters]) if clusters else k[:0]
+        mean_v = torch.stack([v[c].mean(0) for c in clusters]) if clusters else v[:0]
+        return attend_counted(
+            q, torch.cat([k, mean_k]), torch.cat([v, mean_v]), torch.cat([counts, left], dim=1), scaling
+        )
+
+    return each_sequence(query, key, value, padding_mask, one)
+
+
+def random(
+    query,
+    key,
+    value,
+    padding_mask=None,
+    *,
+    n_hashes,
+    cluster_size,
+    global_tokens,
+    duplicates,
+    scaling,
+    generator=None,
+):
+    draws = torch.rand(query.shape[2], 2, query.shape[1], n_hashes, generator=generator)
 
     def one(tokens, h, q, k, v):
         counts = torch.zeros(len(q), len(q))
-        for query_hash, key_hash in zip(*hash_one(tokens, h, q, k), strict=True):
-            rows = [even_cut(x.argsort(stable=True).tolist(), size) for x in (query_hash, key_hash)]
+        for r in range(n_hashes):
+            rows = [even_cut(draws[tokens, side, h, r].argsort(stable=True).tolist(), cluster_size) for side in (0, 1)]
             for queries, keys in zip(*rows, strict=True):
                 for i in queries:
                     counts[i, keys] += 1
         if duplicates == "once":
             counts = counts.clamp(max=1)
+        counts[:, global_one(q, k, global_tokens)] = 1
         return attend_counted(q, k, v, counts, scaling)
 
     return each_sequence(query, key, value, padding_mask, one)
 
 
-def lsh(query, key, value, padding_mask=None, *, n_hashes, cluster_size, duplicates, scaling, generator=None) -> Tensor:
-    directions = draw_directions(query.shape[1], query.shape[3], n_hashes, generator)
-
-    def hash_one(tokens, h, q, k):
-        q, k = q.detach().float(), k.detach().float()
-        m2 = max(q.square().sum(-1).max(), k.square().sum(-1).max())
-        a = directions[h]  # (rounds, head_dim + 2)
-        rest_q, rest_k = ((m2 - x.square().sum(-1)).clamp(min=0).sqrt() for x in (q, k))
-        return (
-            a[:, :-2] @ q.T + a[:, -2:-1] * rest_q,
-            a[:, :-2] @ k.T + a[:, -1:] * rest_k,
-        )
-
-    return cluster_attention(query, key, value, padding_mask, hash_one, cluster_size, duplicates, scaling)
-
-
-def random(query, key, value, padding_mask=None, *, n_hashes, cluster_size, duplicates, scaling, generator=None):
-    draws = torch.rand(query.shape[2], 2, query.shape[1], n_hashes, generator=generator)
-
-    def hash_one(tokens, h, q, k):
-        return draws[tokens, 0, h].T, draws[tokens, 1, h].T
-
-    return cluster_attention(query, key, value, padding_mask, hash_one, cluster_size, duplicates, scaling)
-
-
-def window(query, key, value, padding_mask=None, *, n_hashes, cluster_size, scaling, generator=None) -> Tensor:
+def window(
+    query, key, value, padding_mask=None, *, n_hashes, cluster_size, global_tokens, scaling, generator=None
+) -> Tensor:
     def one(tokens, h, q, k, v):
         n = len(q)
-        width = min(n, n_hashes * math.ceil(n / math.ceil(n / cluster_size)))
+        counts = window_one(n, n_hashes * math.ceil(n / math.ceil(n / cluster_size))).float()
+        counts[:, global_one(q, k, global_tokens)] = 1
+        return attend_counted(q, k, v, counts, scaling)
+
+    return each_sequence(query, key, value, padding_mask, one)
+
+
+def top_k(query, key, value, padding_mask=None, *, n_hashes, cluster_size, scaling, generator=None) -> Tensor:
+    def one(tokens, h, q, k, v):
+        n = len(q)
         counts = torch.zeros(n, n)
         for i in range(n):
-            start = min(max(i - width // 2, 0), n - width)
-            counts[i, start : start + width] = 1
+            counts[
+                i,
+                best(k.detach().float() @ q[i].detach().float(), n_hashes * math.ceil(n / math.ceil(n / cluster_size))),
+            ] = 1
         return attend_counted(q, k, v, counts, scaling)
 
     return each_sequence(query, key, value, padding_mask, one)

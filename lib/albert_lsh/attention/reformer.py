@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from reformer_pytorch.reformer_pytorch import FullQKAttention, LSHAttention, LSHSelfAttention
 from torch import Tensor, nn
 
-from albert_lsh.attention.clusters import Blocks, clear_padding, count_pairs
+from albert_lsh.attention.clusters import Blocks, Part, clear_padding, count_pairs
 from albert_lsh.attention.shared_qk import only_others, others
 
 
@@ -63,7 +63,7 @@ def reformer_pairs(query, key, padding_mask=None, *, bucket_size, n_hashes, **se
         mask = F.pad(padding_mask, (0, padded - length))
     hidden = ~mask[:, None].expand(-1, heads, -1).gather(-1, order)
     chunks = order.masked_fill(hidden, length).view(batch, heads, 1, -1, bucket_size)
-    counts = count_pairs(Blocks(chunks, torch.cat([chunks, chunks.roll(1, 3)], -1)), length)
+    counts = count_pairs([Part(Blocks(chunks, torch.cat([chunks, chunks.roll(1, 3)], -1)))], length)
     return only_others(counts, padding_mask)
 
 

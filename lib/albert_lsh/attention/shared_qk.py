@@ -13,11 +13,13 @@ from torch import Tensor
 from albert_lsh.attention.clusters import (
     MASKED,
     Blocks,
-    attend_blocks,
+    Part,
+    attend_part,
     clear_padding,
     count_pairs,
     count_tokens,
     cut,
+    merge,
     sort_tokens,
 )
 from albert_lsh.attention.softmax import all_pairs
@@ -109,19 +111,12 @@ def shared_qk_lsh_attention(
     """Shared-QK attention inside neighbouring chunks of tokens sorted by hash bucket; `key` is not used."""
     blocks = hash_blocks(query, padding_mask, bucket_size=bucket_size, n_hashes=n_hashes, generator=generator)
     own = blocks.query_index.unsqueeze(-1) == blocks.key_index.unsqueeze(-2)
-    return attend_blocks(
-        query,
-        unit_queries(query),
-        value,
-        blocks,
-        padding_mask,
-        scaling=scaling,
-        dropout=dropout,
-        bias=own * SELF,
-    )
+    part = Part(blocks, own * SELF)
+    rounds = attend_part(query, unit_queries(query), value, part, scaling=scaling, dropout=dropout)
+    return merge([rounds], query.dtype, padding_mask)
 
 
 def shared_qk_lsh_pairs(query, key, padding_mask=None, *, bucket_size, n_hashes, generator=None) -> Tensor:
     """How often each query meets each key under the hashes of `generator`: (batch, heads, length, length), long."""
     blocks = hash_blocks(query, padding_mask, bucket_size=bucket_size, n_hashes=n_hashes, generator=generator)
-    return only_others(count_pairs(blocks, query.shape[2]), padding_mask)
+    return only_others(count_pairs([Part(blocks)], query.shape[2]), padding_mask)

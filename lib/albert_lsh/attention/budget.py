@@ -1,0 +1,50 @@
+"""Settings that follow the length: how to spend a given share of the pairs."""
+
+import math
+from typing import Any
+
+GLOBAL_TOKENS = 2
+ROUNDS = 4  # of hashing with collisions, where the budget allows so many
+LEAST = {"lsh": 1, "window": 1, "random": 1, "top-k": 1, "shared-qk-lsh": 4, "reformer": 4}  # keys of the least budget
+
+
+def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> dict[str, Any]:
+    """Settings with which a query of a sequence of `length` tokens attends to at most `share` of the keys.
+
+    `lsh` spends the budget on `GLOBAL_TOKENS` keys for all and on as many clusters as fit, of about sqrt(length) / 2
+    keys: the comparison with their mean keys, which is not part of the budget, then takes 2 / sqrt(length) of the
+    products of softmax attention. A longer sequence under the same settings attends to a smaller share.
+
+    Args:
+        name: an attention with a budget: lsh, window, random, top-k, shared-qk-lsh, reformer.
+        length: tokens of a sequence. share: of the pairs, above 0, at most 1; a mean key attended to is one key.
+        fixed: settings that are decided already, for instance global_tokens=0; the rest is chosen to fit.
+    Returns:
+        Settings for `attend` or `load_model`, those fixed among them.
+    Raises:
+        ValueError: an attention without a budget, a share out of range, or a budget too small for it.
+    """
+    if not 0 < share <= 1 or length < 1:
+        raise ValueError(f"share={share!r} must be above 0 and at most 1, and length={length!r} at least 1")
+    if name not in LEAST:
+        raise ValueError(f"attention={name!r} has no budget; one has: {', '.join(LEAST)}")
+    keys, size = int(share * length), fixed.get("cluster_size", max(2, round(math.sqrt(length) / 2)))
+    if name == "lsh" and "global_tokens" not in fixed:
+        fixed["global_tokens"] = min(GLOBAL_TOKENS, max(0, keys - 1))
+    left = keys - fixed.get("global_tokens", 0) - fixed.get("window", 0)
+    if fixed.get("far_field"):
+        left -= -(-length // size)
+    if left < LEAST[name]:
+        raise ValueError(
+            f"share={share} of length={length} leaves {left} keys to choose; {name} needs at least {LEAST[name]}"
+        )
+    if name in ("window", "top-k"):
+        return {**fixed, "n_hashes": left, "cluster_size": 1}
+    if name in ("shared-qk-lsh", "reformer"):  # a chunk of at least two tokens sees itself and the one before
+        rounds = fixed.get("n_hashes", min(ROUNDS, left // 4))
+        return {**fixed, "n_hashes": rounds, "bucket_size": max(2, left // (2 * rounds))}
+    if name == "random" or fixed.get("choose") == "collision":
+        rounds = fixed.get("n_hashes", min(ROUNDS, left))
+        return {**fixed, "n_hashes": rounds, "cluster_size": max(1, left // rounds)}
+    size = min(size, left)
+    return {**fixed, "n_hashes": left // size, "cluster_size": size}

@@ -1,0 +1,34 @@
+"""The best that single keys can do: a yardstick that knows every score, so it saves nothing."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from albert_lsh.attention.clusters import clear_padding, count_tokens, token_mask
+from albert_lsh.attention.hashing import rank_of
+
+
+@torch.no_grad()
+def best_keys(query, key, padding_mask, *, n_hashes: int, cluster_size: int) -> Tensor:
+    """The keys that each query scores highest, as many as `window` takes: (batch, heads, length, length) bool."""
+    n = count_tokens(query, padding_mask)[:, None, None, None]
+    clusters = (-(-n // cluster_size)).clamp(min=1)
+    mask = token_mask(query, padding_mask)[:, :, None]
+    scores = query.float() @ key.float().transpose(-1, -2)
+    return (rank_of(-scores, mask) < torch.minimum(n, n_hashes * -(-n // clusters))) & mask
+
+
+def top_k_attention(
+    query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None, **settings
+) -> Tensor:
+    """Softmax attention restricted to the best keys of each query."""
+    seen = best_keys(query, key, padding_mask, **settings)
+    if padding_mask is not None:
+        seen = seen | ~padding_mask[:, None, :, None]  # padded queries, cleared below, must see something
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, scale=scaling)
+    return clear_padding(out, padding_mask)
+
+
+def top_k_pairs(query, key, padding_mask=None, *, generator=None, **settings) -> Tensor:
+    """Which keys each query sees: (batch, heads, length, length), long, 0 or 1."""
+    return best_keys(query, key, padding_mask, **settings).long()
