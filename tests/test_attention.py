@@ -142,6 +142,71 @@ def test_lsh_with_one_cluster_is_softmax(kind, duplicates):
     assert error(ours, softmax) < 1e-6
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n_hashes": 20, "cluster_size": 3, "window": 5, "block_size": 4},
+        {"n_hashes": 20, "cluster_size": 3, "far_field": True},
+        {"n_hashes": 1, "cluster_size": 1, "far_field": True},
+        {"n_hashes": 1, "cluster_size": 1, "far_field": True, "window": 4, "choose": "mean-query", "block_size": 3},
+    ],
+    ids=["all clusters chosen", "the same with a far field", "clusters of one", "clusters of one and a window"],
+)
+@pytest.mark.parametrize("kind", ["full", "padded"])
+def test_lsh_that_misses_nothing_is_softmax(way, kind, settings):
+    shape = (2, 3, 41, 8)
+    inputs, mask, upstream = tensors(shape), padding(shape, kind), torch.ones(shape)
+    ours = run(lambda *t: attention.attend("lsh", *t, mask, **settings), inputs, upstream)
+    assert error(ours, run(lambda *t: attention.attend("softmax", *t, mask), inputs, upstream)) < 1e-6
+    assert attention.coverage("lsh", *inputs[:2], mask, **settings).pairs == pytest.approx(1.0)
+
+
+def test_mean_keys_count_as_pairs_and_comparisons_are_reported():
+    """40 tokens, 2 seen by all, the other 38 in 10 clusters of at most 4, one of which each query chooses."""
+    query, key, _ = tensors((1, 2, 40, 8))
+    settings = {"n_hashes": 1, "cluster_size": 4, "global_tokens": 2}
+    near = attention.coverage("lsh", query, key, **settings)
+    far = attention.coverage("lsh", query, key, **settings, far_field=True)
+    assert far.pairs - near.pairs == pytest.approx(9 / 40)
+    assert near.compared == far.compared == pytest.approx(10 / 40)
+    assert (2 + 3) / 40 <= near.pairs <= (2 + 4) / 40
+    assert attention.coverage("lsh", query, key, **settings, choose="mean-query", block_size=4).compared == 2 / 40
+
+
+@pytest.mark.parametrize("share", [0.5, 0.25, 0.125])
+@pytest.mark.parametrize("length", [24, 57, 256])
+@pytest.mark.parametrize("name", ["lsh", "window", "random", "top-k", "shared-qk-lsh"])
+def test_settings_for_spend_the_budget_and_no_more(name, length, share):
+    if name == "shared-qk-lsh" and share * length < 4:
+        with pytest.raises(ValueError, match="leaves 3 keys to choose; shared-qk-lsh needs at least 4"):
+            attention.settings_for(name, length, share)
+        return
+    query, key, _ = tensors((1, 2, length, 8))
+    seen = attention.coverage(name, query, key, **attention.settings_for(name, length, share)).pairs
+    assert 0.5 * share < seen <= share
+
+
+def test_settings_for_keep_what_is_fixed_and_refuse_what_cannot_be():
+    settings = attention.settings_for("lsh", 256, 0.25, far_field=True, cluster_size=8, window=4)
+    assert settings == {
+        "far_field": True, "cluster_size": 8, "window": 4, "global_tokens": 2, "n_hashes": 3,
+    }  # fmt: skip
+    assert attention.settings_for("window", 100, 0.2, global_tokens=5)["n_hashes"] == 15
+    for name, length, share, message in (
+        ("softmax", 256, 0.25, "attention='softmax' has no budget"),
+        ("lsh", 256, 0, "share=0 must be above 0"),
+        ("lsh", 3, 0.25, "share=0.25 of length=3 leaves 0 keys"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            attention.settings_for(name, length, share)
+
+
+def test_four_thousand_tokens_at_a_sixteenth():
+    inputs = tensors((1, 1, 4096, 16))
+    out = attention.attend("lsh", *inputs, **attention.settings_for("lsh", 4096, 1 / 16))
+    assert out.isfinite().all()
+
+
 @pytest.mark.parametrize("n_hashes", [1, 3])
 def test_shared_qk_lsh_is_reformer_pytorchs_with_the_same_rotations(n_hashes, monkeypatch):
     shape = (1, 2, 48, 8)

@@ -36,8 +36,9 @@ def environment(checkout):
     return {**os.environ, "PYTHONPATH": str(checkout / "lib"), "PATH": path, "OMP_NUM_THREADS": "1"}
 
 
-def write_study(checkout, name, tasks, **parameters):
+def write_study(checkout, name, tasks, switched=None, **parameters):
     content = {"parameters": {**QUICK, **parameters}, "tasks": tasks}
+    content |= {"switched": switched} if switched else {}
     (checkout / "studies" / f"{name}.yaml").write_text(yaml.safe_dump(content))
 
 
@@ -78,11 +79,16 @@ def test_a_misspelled_parameter_stops_the_notebook_before_it_works(tmp_path):
 def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
     """Two good runs and one that fails; then the failing one is taken out, and only what is missing is made."""
     small = {"train_examples": 48, "eval_examples": 16}
-    arms = {"softmax": None, "lsh": {"attention_settings": {"n_hashes": 2, "cluster_size": 8}}}
-    tasks = {"mini-mrpc": {**small, "arms": arms}, "mini-squad": {**small, "arms": {"lsh": arms["lsh"]}}}
+    arms = {"softmax": {"save_model": True}, "lsh": {"attention_settings": {"n_hashes": 2, "cluster_size": 8}}}
+    variants = {"lsh": {"attention": "lsh"}, "window": {"attention": "window"}}
+    switched = {"split": "validation", "looked_into": 8, "shares": [0.5, 0.25], "variants": variants}
+    tasks = {
+        "mini-mrpc": {**small, "switched": {"length": 24}, "arms": arms},
+        "mini-squad": {**small, "arms": {"lsh": arms["lsh"]}},
+    }
     (checkout / "report" / "report.pdf").write_bytes(b"an older one, as a clone brings it along")
     broken = {**tasks, "mini-sst2": {**small, "model": "no/such-model", "arms": {"softmax": None}}}
-    write_study(checkout, "small", broken)
+    write_study(checkout, "small", broken, switched)
     failed = snakemake(checkout, "small")
     assert failed.returncode != 0
     assert "FAILED results/runs/small/mini-sst2/such-model/softmax/seed-0" in failed.stderr
@@ -91,7 +97,7 @@ def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
     assert (folder / "notebook.ipynb").exists()
     written = (folder / "result.json").stat().st_mtime
 
-    write_study(checkout, "small", tasks)
+    write_study(checkout, "small", tasks, switched)
     done = snakemake(checkout, "small")
     assert done.returncode == 0, done.stderr
     assert (checkout / "report" / "report.pdf").read_bytes().startswith(b"%PDF")
@@ -101,6 +107,14 @@ def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
         ("mini-mrpc", "softmax"),
         ("mini-squad", "lsh"),
     ]
+    table = pd.read_csv(checkout / "results" / "tables" / "small-switched.csv")
+    assert table[["label", "budget"]].values.tolist() == [
+        ["lsh", 0.5],
+        ["lsh", 0.25],
+        ["window", 0.5],
+        ["window", 0.25],
+    ]
+    assert (checkout / "figures" / "small-switched.svg").exists()
     assert (folder / "result.json").stat().st_mtime == written
     assert not list(folder.glob("checkpoints"))
     assert record["parameters"]["output_dir"] == "results/runs/small/mini-squad/mini/lsh/seed-0"

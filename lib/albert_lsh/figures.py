@@ -22,7 +22,7 @@ from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
 from albert_lsh.runs import repository_root
-from albert_lsh.tables import load_history, load_runs, scale_of, score_table
+from albert_lsh.tables import load_history, load_runs, load_switched, scale_of, score_table, switched_table
 from albert_lsh.tasks import TASKS
 
 
@@ -60,6 +60,14 @@ LOOK: Any = {
     "pdf.fonttype": 42,
 }
 EPOCHS_ARM = re.compile(r"-\d+-epochs$")  # arms trained longer, shown in a figure of their own
+
+
+VARIANTS = {  # whose colour a variant of `fidelity` has
+    "lsh, far field": "shared-qk-lsh",
+    "plain lsh": "reformer",
+    "window, global tokens": "window",
+    "random, global tokens": "random",
+}
 
 
 def style_of(attention: str) -> Style:
@@ -211,6 +219,27 @@ REPLACED = {
 }
 
 
+def plot_switched(table: pd.DataFrame) -> Figure:
+    """What is left of the score, and the error of the output, against the share attended; one column a task."""
+    tasks = list(table["task"].unique())
+    figure, axes = new_figure(1.75 * max(2, len(tasks)), 3.3, nrows=2, ncols=len(tasks), sharey="row")
+    for (upper, lower), task in zip(axes.T, tasks, strict=True):
+        for label, rows in table[table["task"] == task].groupby("label", sort=False):
+            style, rows = style_of(VARIANTS.get(str(label), str(label))), rows.sort_values("share")
+            filled = {"markerfacecolor": "white"} if "global" in str(label) or "plain" in str(label) else {}
+            look = {"color": style.colour, "linestyle": style.line, "marker": style.marker, "label": label, **filled}
+            upper.errorbar(rows["share"], rows["kept"].clip(lower=-0.3), rows["sd.kept"].fillna(0), **look)
+            lower.plot(rows["share"], rows["error"], **look)
+        upper.axhline(1, color="black", linewidth=0.5)
+        upper.axhline(0, color="black", linewidth=0.5, linestyle=":")
+        upper.set(title=f"{task} ({table[table['task'] == task]['score_name'].iloc[0]})", ylim=(-0.35, 1.15))
+        lower.set(xlabel="share of pairs attended", ylim=(0, None))
+    axes[0, 0].set_ylabel("share of the score kept")
+    axes[1, 0].set_ylabel("error of the output")
+    add_legend(figure, axes[0, 0], 4)
+    return figure
+
+
 def draw_box(axis: Axes, x: float, y: float, width: float, height: float, text: str, **look: Any) -> None:
     """A box with its lower left corner at (x, y), inches, and text in its middle."""
     size = look.pop("fontsize", 6.5)
@@ -297,4 +326,6 @@ def write_figures(study: str, root: str | Path | None = None) -> list[Path]:
         for name, plot, chosen in (("loss", plot_loss, ~longer), ("convergence", plot_convergence, longer)):
             for task, of_task in runs[chosen].groupby("task", sort=False):
                 figures[f"{study}-{name}-{task}"] = plot(of_task)
+        if not (switched := load_switched(study, root)).empty:
+            figures[f"{study}-switched"] = plot_switched(switched_table(switched))
         return [path for name, figure in figures.items() for path in save(figure, folder / name)]

@@ -100,7 +100,8 @@ def load_study(name: str) -> list[Run]:
         for arm, of_arm in of_task["arms"].items():
             given = {"attention": arm, **shared, **(of_arm or {}), "task": task}
             seeds = given.pop("seeds", of_task.get("seeds", content.get("seeds", [0])))
-            switched = switches(content.get("switched"), of_task.get("switched"))
+            keeps = bool(given.get("save_model"))  # only a model that is kept can be asked again
+            switched = switches(content.get("switched"), of_task.get("switched")) if keeps else None
             runs += [Run(name, task, arm, seed, {**given, "seed": seed}, switched) for seed in seeds]
     for run in runs:
         try:

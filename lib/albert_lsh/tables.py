@@ -212,8 +212,34 @@ def load_published(path: str | Path | None = None) -> pd.DataFrame:
         raise ValueError(f"{path}: a value is no number ({error})") from error
 
 
+def load_switched(study: str, root: str | Path | None = None) -> pd.DataFrame:
+    """What became of a study's models under other attentions: one row a model and variant (see `fidelity.measure`).
+
+    Columns besides: model; label and budget, the two parts of a variant's name. Empty if nothing was switched.
+    """
+    root = Path(root) if root else repository_root()
+    found = sorted((root / "results" / "runs" / study).glob("*/*/*/seed-*/fidelity-validation.csv"))
+    if not found:
+        return pd.DataFrame()
+    rows = pd.concat([pd.read_csv(path).assign(model=path.parents[2].name) for path in found], ignore_index=True)
+    parts = rows["variant"].str.rsplit(" ", n=1)
+    return rows.assign(label=parts.str[0], budget=parts.str[1].astype(float))
+
+
+def switched_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Per task, variant and budget, the mean over models (seeds), and the standard deviation of what is kept."""
+    keys, means = ["task", "label", "budget"], ["score", "softmax", "majority", "kept", "changed", "drift"]
+    groups = rows.groupby(keys, sort=False)
+    table = groups[[*means, "share", "compared", "mass", "recall", "error"]].mean()
+    table.insert(4, "sd.kept", groups["kept"].std(ddof=1))
+    table["seeds"] = groups["seed"].nunique()
+    for name in ("score_name", "examples", "settings", "commit"):
+        table[name] = groups[name].agg(lambda values: "; ".join(dict.fromkeys(map(str, values))))
+    return table.reset_index()
+
+
 def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
-    """Write results/tables/<study>-{runs,scores,changes,published}.csv; returns the paths written.
+    """Write results/tables/<study>-{runs,scores,changes,published,switched,variants}.csv; returns the paths written.
 
     Tables without a row (no neighbouring arms, nothing published) are not written, and removed if they were.
     """
@@ -225,6 +251,9 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
         "changes": changes(runs),
         "published": beside_published(runs, load_published(root / "studies" / "published.csv")),
     }
+    switched = load_switched(study, root)
+    tables["variants"] = switched
+    tables["switched"] = switched if switched.empty else switched_table(switched)
     written = []
     for name, table in tables.items():
         path = root / "results" / "tables" / f"{study}-{name}.csv"

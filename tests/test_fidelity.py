@@ -1,0 +1,146 @@
+"""Switched attention: what is measured, that it is right, and that an interrupted table is taken up."""
+
+import dataclasses
+import json
+
+import pandas as pd
+import papermill
+import pytest
+import torch
+from albert_lsh import attention, fidelity, load_model, record_passes, switch_attention
+from albert_lsh.fidelity import Asked, Variant
+from albert_lsh.model import load_tokenizer
+from albert_lsh.runs import ParameterError, Parameters
+from albert_lsh.training import keep_model, prepare_model
+from test_study import ROOT
+
+SETTINGS = {"n_hashes": 1, "cluster_size": 3}
+
+
+@pytest.fixture(params=["mini-mrpc", "mini-squad"])
+def trained(request, tmp_path):
+    """The folder of a run that kept its model; the model is as it was drawn, which is all that is needed here."""
+    run = Parameters.check(
+        {
+            "task": request.param,
+            "train_examples": 300,
+            "batch_size": 8,
+            "save_model": True,
+            "output_dir": str(tmp_path),
+        },
+        "squad.ipynb" if "squad" in request.param else "glue.ipynb",
+    )
+    head = "question-answering" if "squad" in request.param else "classification"
+    keep_model(run, prepare_model(run, head=head), load_tokenizer("mini"))
+    record = {"status": "complete", "parameters": dataclasses.asdict(run), "metrics": {}, "headline": {}}
+    (tmp_path / "result.json").write_text(json.dumps(record))
+    return tmp_path
+
+
+def ask(folder, **variants):
+    given = {"trained": str(folder), "variants": variants, "examples": 24, "looked_into": 8}
+    return Asked.check(given)
+
+
+def test_a_variant_that_is_softmax_changes_nothing_and_another_does(trained):
+    everything = {"attention": "lsh", "n_hashes": 2, "cluster_size": 512}
+    asked = ask(trained, all=everything, few={"attention": "lsh", **SETTINGS})
+    table, looks = fidelity.measure_all(fidelity.prepare(asked.run, "held-out", 24), asked)
+    same, other = (row for _, row in table.iterrows())
+    assert (same["changed"], same["share"], same["score"]) == (0, 1, same["softmax"])
+    assert same[["mass", "recall"]].tolist() == pytest.approx([1, 1])
+    assert max(same["drift"], same["error"]) < 1e-5
+    assert 0 < other["share"] < 0.7
+    assert other["drift"] > 1e-3 < other["error"]
+    assert 0 < other["recall"] < 1
+    assert set(looks["layer"]) == set(range(len(set(looks["layer"]))))
+    assert (looks[looks["variant"] == "all"]["error"] < 1e-5).all()
+
+
+def test_the_error_is_that_of_the_attentions_output(trained):
+    subject = fidelity.prepare(ask(trained, few={"attention": "lsh", **SETTINGS}).run, "held-out", 8)
+    seen = fidelity.look(subject, 8)[1][0][0]
+    rows = fidelity.compare(seen, Variant("few", "lsh", SETTINGS))
+    tensors = seen.query, seen.key, seen.value, seen.padding_mask
+    softmax = attention.attend("softmax", *tensors)
+    difference = attention.attend("lsh", *tensors, seed=seen.seed, **SETTINGS) - softmax
+    measured = fidelity.summary(rows.assign(layer=0, batch=0), ["layer"])
+    assert measured["error"].item() == pytest.approx((difference.norm() / softmax.norm()).item(), rel=1e-4)
+    share = attention.coverage("lsh", *tensors[:2], seen.padding_mask, seed=seen.seed, **SETTINGS)
+    assert measured["pairs"].item() == pytest.approx(share.pairs)
+    assert measured["mass"].item() == pytest.approx(share.mass, rel=1e-4)
+
+
+def test_held_out_examples_are_not_those_of_training(trained):
+    run = ask(trained, few={"attention": "window"}).run
+    data = fidelity.load_data(run.task, train_examples=300)["train"]
+    rows = fidelity.prepare(run, "held-out", 50).examples
+    assert len(rows) == 50
+    texts = {json.dumps([row[c] for c in row if c != "id"]) for row in data}
+    assert not texts & {json.dumps([row[c] for c in row if c != "id"]) for row in rows}
+    with pytest.raises(ValueError, match="train_examples=None of"):
+        fidelity.prepare(dataclasses.replace(run, train_examples=None), "held-out", 50)
+
+
+def test_a_table_is_taken_up_where_it_was_left(trained):
+    first = ask(trained, few={"attention": "lsh", **SETTINGS})
+    subject = fidelity.prepare(first.run, "held-out", 24)
+    fidelity.measure_all(subject, first)
+    path = trained / "fidelity-held-out.csv"
+    marked = pd.read_csv(path).assign(score=-1.0)  # a row that is kept is not measured again
+    marked.to_csv(path, index=False)
+    both = ask(trained, few={"attention": "lsh", **SETTINGS}, window={"attention": "window", "n_hashes": 4})
+    table, looks = fidelity.measure_all(subject, both)
+    assert table["variant"].tolist() == ["few", "window"]
+    assert table["score"].tolist()[0] == -1.0 != table["score"].tolist()[1]
+    changed = ask(trained, few={"attention": "lsh", "n_hashes": 2, "cluster_size": 3})
+    table, looks = fidelity.measure_all(subject, changed)
+    assert table["score"].tolist() != [-1.0]
+    assert set(looks["variant"]) == {"few"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"variants": {}}, "variants={} must name at least one"),
+        ({"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),
+        ({"variants": {"a": {"n_hashes": 2}}}, "variants: 'a': attention=None is not one of"),
+        ({"variants": {"a": {"attention": "lsh", "share": 2}}}, "variants: 'a': share=2 must be above 0"),
+        ({"splt": "validation"}, "'splt' is not a parameter of fidelity.ipynb; did you mean 'split'"),
+    ],
+)
+def test_bad_parameters_are_named(change, message):
+    with pytest.raises(ParameterError, match=message):
+        Asked.check({"trained": ".", "variants": {"a": {"attention": "window"}}, **change})
+
+
+def test_a_model_that_was_not_kept_is_named(tmp_path):
+    run = Parameters.check({"task": "mini-mrpc", "output_dir": str(tmp_path)})
+    with pytest.raises(ValueError, match=r"model is not there \(models are not kept in the repository\)"):
+        fidelity.prepare(run)
+
+
+def test_a_switched_model_is_one_loaded_so_and_reformer_cannot_be():
+    ids = torch.arange(5, 45).view(1, -1)
+    torch.manual_seed(0)
+    model = load_model("mini", head="base")
+    switch_attention(model, "lsh", SETTINGS, seed=4)
+    torch.manual_seed(0)
+    loaded = load_model("mini", head="base", attention="lsh", settings=SETTINGS, seed=4)
+    assert torch.equal(model(ids).last_hidden_state, loaded(ids).last_hidden_state)
+    assert model.config.albert_lsh == loaded.config.albert_lsh
+    with record_passes(model) as passes:
+        model(ids)
+    assert {p.attention for p in passes} == {"lsh"}
+    with pytest.raises(ValueError, match="'lsh' cannot become 'reformer'"):
+        switch_attention(model, "reformer")
+
+
+def test_the_notebook_runs(trained, tmp_path):
+    parameters = {"trained": str(trained), "examples": 12, "looked_into": 8}
+    parameters["variants"] = {"lsh": {"attention": "lsh", "length": 32, "share": 0.25}, "top-k": {"attention": "top-k"}}
+    notebook = ROOT / "notebooks" / "fidelity.ipynb"
+    papermill.execute_notebook(
+        notebook, tmp_path / "out.ipynb", parameters=parameters, kernel_name="python3", progress_bar=False
+    )
+    assert pd.read_csv(trained / "fidelity-held-out.csv")["variant"].tolist() == ["lsh", "top-k"]
