@@ -11,8 +11,8 @@ LEAST = {"lsh": 1, "window": 1, "random": 1, "top-k": 1, "shared-qk-lsh": 4, "re
 def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> dict[str, Any]:
     """Settings with which a query of a sequence of `length` tokens attends to at most `share` of the keys.
 
-    `lsh` spends the budget on `GLOBAL_TOKENS` keys for all and on as many clusters as fit, of about sqrt(length) / 2
-    keys: the comparison with their mean keys, which is not part of the budget, then takes 2 / sqrt(length) of the
+    `lsh` spends the budget on `GLOBAL_TOKENS` keys for all and on as many clusters as fit, of about sqrt(length) / 3
+    keys: the comparison with their mean keys, which is not part of the budget, then takes 3 / sqrt(length) of the
     products of softmax attention. A longer sequence under the same settings attends to a smaller share.
 
     Args:
@@ -28,7 +28,7 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
         raise ValueError(f"share={share!r} must be above 0 and at most 1, and length={length!r} at least 1")
     if name not in LEAST:
         raise ValueError(f"attention={name!r} has no budget; one has: {', '.join(LEAST)}")
-    keys, size = int(share * length), fixed.get("cluster_size", max(2, round(math.sqrt(length) / 2)))
+    keys, size = int(share * length), fixed.get("cluster_size", max(2, round(math.sqrt(length) / 3)))
     if name == "lsh" and "global_tokens" not in fixed:
         fixed["global_tokens"] = min(GLOBAL_TOKENS, max(0, keys - 1))
     left = keys - fixed.get("global_tokens", 0) - fixed.get("window", 0)
