@@ -15,6 +15,7 @@ from albert_lsh.runs import environment, repository_root, write_atomically
 from albert_lsh.tasks import encode, find_task, load_data
 
 MODEL, TASK, EXAMPLES, SEEDS = "sentence-transformers/all-MiniLM-L6-v2", "mrpc", 64, 3
+PLAIN = {"hashing": "plain", "choose": "collision", "global_tokens": 0}  # rounds, in which a key can be met again
 SETTINGS = [(2, 6), (4, 6), (8, 6), (2, 12), (4, 12), (8, 12), (4, 24)]
 
 
@@ -43,7 +44,7 @@ def main() -> None:
     passes, started = read_under_softmax(), environment("cpu")
     rows = []
     for n_hashes, cluster_size in SETTINGS:
-        settings = {"n_hashes": n_hashes, "cluster_size": cluster_size}
+        settings = {**PLAIN, "n_hashes": n_hashes, "cluster_size": cluster_size}
         seen = [
             attention.coverage("lsh", p.query, p.key, p.padding_mask, seed=s, **settings)
             for p in passes
@@ -55,7 +56,7 @@ def main() -> None:
             ).mean()
             for way in ("once", "each")
         }
-        rows.append({**settings, "pairs": pd.Series([c.pairs for c in seen]).mean(), **errors})
+        rows.append({"n_hashes": n_hashes, "cluster_size": cluster_size, "pairs": pd.Series([c.pairs for c in seen]).mean(), **errors})
     about = {"model": MODEL, "task": TASK, "split": "train", "examples": EXAMPLES, "seeds": SEEDS, **started}
     about["packages"] = " ".join(f"{name}=={version}" for name, version in started["packages"].items())
     table = pd.DataFrame(rows).assign(**about)

@@ -71,10 +71,33 @@ def duplicates() -> str:
     return markdown(table.map(lambda x: f"{x:.2f}" if isinstance(x, float) else x)).replace("|  |", "| rounds |", 1)
 
 
+def switched(study: str) -> str:
+    """What is kept of the score under switched attention, by task, variant and budget, and the figure."""
+    path = ROOT / "results" / "tables" / f"{study}-switched.csv"
+    if not path.exists():
+        return "*Not measured yet.*"
+    table = pd.read_csv(path)
+    shown = table["kept"].map("{:.0%}".format) + " (" + table["share"].map("{:.0%}".format) + ")"
+    blocks = []
+    for task, rows in table.assign(shown=shown).groupby("task", sort=False):
+        first = rows.iloc[0]
+        wide = rows.pivot(index="label", columns="budget", values="shown").loc[rows["label"].unique()].fillna("")
+        wide = wide[sorted(wide.columns, reverse=True)].rename(columns="at most {:.3g}".format)
+        wide.index.name = None
+        seeds = f"{first['seeds']} model{'s' if first['seeds'] > 1 else ''}"
+        about = f"{first['score_name']}, softmax {first['softmax']:.3g}, {first['examples']} examples, {seeds}"
+        blocks.append(f"**{task}** ({about})\n\n{markdown(wide)}")
+    return "\n\n".join(blocks) + f"\n\n![Attention switched](figures/{study}-switched.svg)"
+
+
 def readme(text: str) -> str:
     """The README as it should be: each marked place filled."""
     text = re.sub(r"(\| \[(\w+\.ipynb)\].*?\| )\[!\[Open.*?\)\]\(.*?\)", lambda m: m[1] + badge(m[2]), text)
-    for mark, content in (("findings: minilm", findings("minilm")), ("duplicates", duplicates())):
+    for mark, content in (
+        ("findings: minilm", findings("minilm")),
+        ("duplicates", duplicates()),
+        ("switched: fidelity", switched("fidelity")),
+    ):
         filled = f"<!-- {mark} -->\n{content}\n<!-- end of {mark} -->"
         old = rf"<!-- {mark} -->(?:.*?<!-- end of {mark} -->)?"
         text = re.sub(old, lambda _, filled=filled: filled, text, flags=re.DOTALL)
