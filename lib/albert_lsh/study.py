@@ -119,9 +119,10 @@ def switches(of_study: dict[str, Any] | None, of_task: dict[str, Any] | None) ->
     task = dict(of_task or {})
     length, shares = task.pop("length", 256), task.pop("shares", of_study["shares"])
     variants = {
-        f"{label} {share:.2g}": {**settings, "share": share, "length": length}
+        f"{label} {share:.2g}": {k: v for k, v in settings.items() if k != "shares"}
+        | {"share": share, "length": length}
         for label, settings in {**of_study["variants"], **task.pop("variants", {})}.items()
-        for share in shares
+        for share in settings.get("shares", shares)
     }
     rest = {k: v for k, v in of_study.items() if k not in ("shares", "variants")}
     return {**rest, **task, "variants": variants}

@@ -32,7 +32,9 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
     if name == "lsh" and "global_tokens" not in fixed:
         fixed["global_tokens"] = min(GLOBAL_TOKENS, max(0, keys - 1))
     left = keys - fixed.get("global_tokens", 0) - fixed.get("window", 0)
-    if fixed.get("far_field"):
+    if fixed.get("far_field"):  # every cluster costs a key; they are made larger until one can be attended exactly
+        sizes = [size] if "cluster_size" in fixed else range(size, length + 1)
+        size = next((c for c in sizes if left - -(-length // c) >= c), size)
         left -= -(-length // size)
     if left < LEAST[name]:
         raise ValueError(
