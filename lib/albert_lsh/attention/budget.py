@@ -32,14 +32,13 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
     if name == "lsh" and "global_tokens" not in fixed:
         fixed["global_tokens"] = min(GLOBAL_TOKENS, max(0, keys - 1))
     left = keys - fixed.get("global_tokens", 0) - fixed.get("window", 0)
-    if fixed.get("far_field"):  # every cluster costs a key; they are made larger until one can be attended exactly
-        sizes = [size] if "cluster_size" in fixed else range(size, length + 1)
-        size = next((c for c in sizes if left - -(-length // c) >= c), size)
-        left -= -(-length // size)
-    if left < LEAST[name]:
-        raise ValueError(
-            f"share={share} of length={length} leaves {left} keys to choose; {name} needs at least {LEAST[name]}"
-        )
+    least = LEAST[name]
+    if fixed.get("far_field"):  # every cluster costs a key: about half of the budget, unless their size is fixed
+        if "cluster_size" not in fixed and left > 0:
+            size = max(size, -(-2 * length // left))
+        left, least = left - -(-length // size), size
+    if left < least:
+        raise ValueError(f"share={share} of length={length} leaves {left} keys to choose; {name} needs {least} or more")
     if name in ("window", "top-k"):
         return {**fixed, "n_hashes": left, "cluster_size": 1}
     if name in ("shared-qk-lsh", "reformer"):  # a chunk of at least two tokens sees itself and the one before
