@@ -56,7 +56,14 @@ def main() -> None:
             ).mean()
             for way in ("once", "each")
         }
-        rows.append({"n_hashes": n_hashes, "cluster_size": cluster_size, "pairs": pd.Series([c.pairs for c in seen]).mean(), **errors})
+        rows.append(
+            {
+                "n_hashes": n_hashes,
+                "cluster_size": cluster_size,
+                "pairs": pd.Series([c.pairs for c in seen]).mean(),
+                **errors,
+            }
+        )
     about = {"model": MODEL, "task": TASK, "split": "train", "examples": EXAMPLES, "seeds": SEEDS, **started}
     about["packages"] = " ".join(f"{name}=={version}" for name, version in started["packages"].items())
     table = pd.DataFrame(rows).assign(**about)

@@ -82,7 +82,7 @@ def switched(study: str) -> str:
     for task, rows in table.assign(shown=shown).groupby("task", sort=False):
         first = rows.iloc[0]
         wide = rows.pivot(index="label", columns="budget", values="shown").loc[rows["label"].unique()].fillna("")
-        wide = wide[sorted(wide.columns, reverse=True)].rename(columns="at most {:.3g}".format)
+        wide = wide[sorted(wide.columns, reverse=True)].rename(columns="asked for {:.3g}".format)
         wide.index.name = None
         seeds = f"{first['seeds']} model{'s' if first['seeds'] > 1 else ''}"
         about = f"{first['score_name']}, softmax {first['softmax']:.3g}, {first['examples']} examples, {seeds}"

@@ -235,7 +235,9 @@ def switched_table(rows: pd.DataFrame) -> pd.DataFrame:
     table["seeds"] = groups["seed"].nunique()
     for name in ("score_name", "examples", "settings", "commit"):
         table[name] = groups[name].agg(lambda values: "; ".join(dict.fromkeys(map(str, values))))
-    return table.reset_index()
+    table = table.reset_index()
+    table["order"] = table.groupby(["task", "label"])["kept"].transform("mean")  # the best on top
+    return table.sort_values(["task", "order", "budget"], ascending=[True, False, False]).drop(columns="order")
 
 
 def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
