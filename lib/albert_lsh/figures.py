@@ -228,7 +228,8 @@ def plot_switched(table: pd.DataFrame) -> Figure:
             style, rows = style_of(VARIANTS.get(str(label), str(label))), rows.sort_values("share")
             filled = {"markerfacecolor": "white"} if "global" in str(label) or "plain" in str(label) else {}
             look = {"color": style.colour, "linestyle": style.line, "marker": style.marker, "label": label, **filled}
-            upper.errorbar(rows["share"], rows["kept"].clip(lower=-0.3), rows["sd.kept"].fillna(0), **look)
+            spread = rows["sd.kept"].fillna(0).where(rows["kept"] > -0.3, 0)  # none where the point is cut
+            upper.errorbar(rows["share"], rows["kept"].clip(lower=-0.3), spread, **look)
             lower.plot(rows["share"], rows["error"], **look)
         upper.axhline(1, color="black", linewidth=0.5)
         upper.axhline(0, color="black", linewidth=0.5, linestyle=":")
