@@ -12,6 +12,7 @@ pairs, the budget, is that of the switched model.
 """
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -273,7 +274,7 @@ def measure(
             "score": score,
             "softmax": base,
             "majority": subject.majority,
-            "kept": (score - subject.majority) / span,
+            "kept": (score - subject.majority) / span if span else math.nan,  # no share of nothing
             "changed": changed(before, after),
             "drift": (gone.norm() / torch.cat(states).norm()).item(),
             "share": budget.pairs,
