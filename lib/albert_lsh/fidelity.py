@@ -296,6 +296,7 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
     looks_path = path.with_name(f"{path.stem}-heads.csv")
     variants, started = asked.list(), environment(subject.parameters.device)
     about = {name: started[name] for name in ("commit", "date", "device", "python")}
+    about["commit"] = about["commit"] or "unknown"  # outside a checkout there is none
     about |= {"packages": " ".join(f"{name}=={number}" for name, number in started["packages"].items())}
     about |= {"task": subject.parameters.task, "seed": subject.parameters.seed, "hash_seed": asked.seed}
     about |= {"split": asked.split, "examples": len(subject.examples), "looked_into": asked.looked_into}
