@@ -184,7 +184,7 @@ def pairs(
     """How often each query meets each key, for the very hashes that `attend` draws with this seed.
 
     Returns:
-        (batch, heads, length, length), long: 0 where a query does not see a key; rows and columns of padding are 0.
+        (batch, heads, length, length), integers: 0 where a query does not see a key; rows and columns of padding are 0.
         Takes memory quadratic in the length: for looking, not for training.
     """
     settings = check(name, settings)

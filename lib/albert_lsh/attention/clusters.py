@@ -55,6 +55,28 @@ def sort_tokens(values: Tensor, mask: Tensor | None) -> Tensor:
     return values.argsort(dim=-1, stable=True)
 
 
+def places(chosen: Tensor, count: int) -> Tensor:
+    """Positions of the True of (batch, heads, length): (batch, heads, count), `length` behind the last."""
+    length = chosen.shape[-1]
+    order = (~chosen).long().argsort(dim=-1, stable=True)[..., :count]
+    return order.masked_fill(~chosen.gather(-1, order), length)
+
+
+def highest(scores: Tensor, mask: Tensor, count: Tensor | int) -> Tensor:
+    """Which of the places in mask (it broadcasts) have the `count` highest scores of their row: bool, like scores."""
+    scores = scores.masked_fill(~mask, -torch.inf)
+    count = torch.as_tensor(count, device=scores.device).clamp(max=scores.shape[-1])
+    order = scores.topk(int(count.max()), dim=-1).indices
+    kept = (torch.arange(order.shape[-1], device=scores.device) < count).expand_as(order)
+    return torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, kept) & mask
+
+
+def most_keys(n_tokens: Tensor, n_hashes: int, cluster_size: int) -> Tensor:
+    """The most keys that `n_hashes` of the clusters of `cut` can have: so many see the controls of `lsh`."""
+    clusters = (-(-n_tokens // cluster_size)).clamp(min=1)
+    return n_hashes * -(-n_tokens // clusters)
+
+
 def cut(order: Tensor, n_tokens: Tensor, size: int) -> Tensor:
     """Cut sorted tokens into ceil(n / size) clusters whose sizes differ by one at most.
 
@@ -99,9 +121,8 @@ class Part(NamedTuple):
     """Some of the keys that the queries see."""
 
     blocks: Blocks
-    bias: Tensor | None = (
-        None  # float32, broadcast to (batch, heads, rounds, clusters, queries, keys); MASKED: not seen
-    )
+    # float32, broadcast to (batch, heads, rounds, clusters, queries, keys); MASKED where a key is not seen
+    bias: Tensor | None = None
 
 
 def attend_part(

@@ -7,8 +7,7 @@ large for a few keys, mostly the special tokens; those that it ranks highest are
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.clusters import Blocks, Part
-from albert_lsh.attention.hashing import rank_of
+from albert_lsh.attention.clusters import Blocks, Part, highest, places
 
 
 def wanted_by_all(query: Tensor, key: Tensor, mask: Tensor, count: int) -> Tensor:
@@ -18,14 +17,7 @@ def wanted_by_all(query: Tensor, key: Tensor, mask: Tensor, count: int) -> Tenso
     """
     mean = (query * mask.unsqueeze(-1)).sum(2)  # times the number of tokens, which changes no order
     score = torch.einsum("bhd,bhld->bhl", mean, key)
-    return (rank_of(-score, mask) < count) & mask
-
-
-def places(chosen: Tensor, count: int) -> Tensor:
-    """Positions of the True of (batch, heads, length): (batch, heads, count), `length` behind the last."""
-    length = chosen.shape[-1]
-    order = (~chosen).long().argsort(dim=-1, stable=True)[..., :count]
-    return order.masked_fill(~chosen.gather(-1, order), length)
+    return highest(score, mask, count)
 
 
 def seen_by_all(mask: Tensor, everybodys: Tensor, count: int) -> Part:

@@ -1,17 +1,15 @@
 """Hash functions: how queries and keys are put in a row, so that those which matter to one another stand close.
 
-Each function gives an order to be cut into clusters of equal size (`clusters.cut`). None multiplies tokens by tokens:
-a round costs a few products of head_dim per token, and a sort.
+Each function gives values to sort by; the sorted row is then cut into clusters of equal size (`clusters.cut`). None
+multiplies tokens by tokens: a round costs a few products of head_dim per token, and a sort.
 
     plain           random projections of F(q) and G(k), for which a large inner product is a small distance
     keys            random projections weighted along the principal components of the keys, all vectors centred
     cross-polytope  the direction, of a few random ones and their opposites, that a centred unit vector is closest to
-    tree            median splits, each along the leading direction of what it splits
 
 F(q) = [q; sqrt(M^2 - |q|^2); 0] and G(k) = [k; 0; sqrt(M^2 - |k|^2)], M the largest norm, after Shrivastava & Li 2014
 and Daras et al. 2020 (SMYRF): |F(q) - G(k)|^2 = 2 M^2 - 2 q.k. Weighting needs no eigenvectors: one product of the
-keys' covariance with a random vector stretches it along the principal components, and further products turn it to
-the leading one (power iteration).
+keys' covariance with a random vector stretches it along the principal components.
 """
 
 from collections.abc import Callable
@@ -19,8 +17,6 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-POWER_STEPS = 3  # of the tree's power iteration; each costs two products a token and level
 
 
 def draw_directions(heads: int, dim: int, n_hashes: int, generator: torch.Generator | None) -> Tensor:
@@ -83,62 +79,3 @@ PROJECTIONS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
     "keys": keys,
     "cross-polytope": cross_polytope,
 }
-
-
-def rank_of(values: Tensor, mask: Tensor) -> Tensor:
-    """Rank of each token among those in mask, by ascending value, the rest behind; ties keep their order."""
-    order = values.masked_fill(~mask, torch.inf).argsort(dim=-1, stable=True)
-    return torch.empty_like(order).scatter(
-        -1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order)
-    )
-
-
-def tree(rows: Tensor, mask: Tensor, n_clusters: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Ranks of tokens in a balanced tree of median splits, whose leaves are clusters of equal size.
-
-    Every node is split along the leading direction of its own members, so that neighbours in the row are alike in many
-    directions, not in one. log2(n_clusters) levels, each linear in the length.
-
-    Args:
-        rows: (batch, heads, length, dim) float32.
-        mask: (batch, heads, length) bool, as many True in each head of a sequence.
-        n_clusters: (batch,) leaves of each sequence's tree.
-    Returns:
-        (batch, heads, length) long: rank among the tokens in mask, the others behind.
-    """
-    n = mask.sum(-1, keepdim=True)
-    clusters = n_clusters.view(-1, 1, 1)
-    depth = torch.ceil(torch.log2(clusters.double())).long()
-    start = draw_directions(rows.shape[1], rows.shape[3], 1, generator).to(rows.device)  # (heads, 1, dim)
-    rank = rank_of(torch.zeros_like(rows[..., 0]), mask)
-    for level in range(int(depth.max())):
-        leaf = ((rank + 1) * clusters - 1) // n.clamp(min=1)
-        node = (leaf >> (depth - level).clamp(min=0)).clamp(min=0) * mask
-        n_nodes = 2**level
-        inside = centred_by(rows, node, n_nodes, mask)
-        along = (inside * start).sum(-1)
-        for _ in range(POWER_STEPS):
-            direction = F.normalize(add_up(inside * along.unsqueeze(-1), node, n_nodes), dim=-1)
-            along = (inside * spread(direction, node)).sum(-1)
-        by_projection = rank_of(along, mask)
-        split = rank_of(node.double() * rows.shape[2] + by_projection, mask)
-        rank = torch.where(level < depth, split, rank)
-    return rank
-
-
-def add_up(rows: Tensor, node: Tensor, n_nodes: int) -> Tensor:
-    """Sum of the rows (batch, heads, length, dim) of each node: (batch, heads, n_nodes, dim)."""
-    sums = rows.new_zeros(*rows.shape[:2], n_nodes, rows.shape[3])
-    return sums.scatter_add(2, node.unsqueeze(-1).expand_as(rows), rows)
-
-
-def spread(of_node: Tensor, node: Tensor) -> Tensor:
-    """Hand what belongs to a node, (batch, heads, n_nodes, dim), to its members: (batch, heads, length, dim)."""
-    return of_node.gather(2, node.unsqueeze(-1).expand(-1, -1, -1, of_node.shape[3]))
-
-
-def centred_by(rows: Tensor, node: Tensor, n_nodes: int, mask: Tensor) -> Tensor:
-    """Rows less the mean of their node; zero outside of mask."""
-    kept = mask.unsqueeze(-1)
-    size = add_up(kept.to(rows.dtype), node, n_nodes).clamp(min=1)
-    return (rows - spread(add_up(rows * kept, node, n_nodes) / size, node)) * kept

@@ -1,4 +1,4 @@
-"""LSH attention that keeps a pretrained encoder's projections and stands in for its softmax, and two controls.
+"""LSH attention that keeps a pretrained encoder's projections and stands in for its softmax.
 
 A query sees, in float32 softmax and each key once,
 
@@ -38,7 +38,8 @@ from albert_lsh.attention.clusters import (
     token_mask,
 )
 from albert_lsh.attention.global_tokens import seen_by_all, wanted_by_all
-from albert_lsh.attention.hashing import PROJECTIONS, tree
+from albert_lsh.attention.hashing import PROJECTIONS
+from albert_lsh.attention.tree import tree
 from albert_lsh.attention.window import Window, find_window
 
 # Up to this length gathering rows takes longer than computing all scores and masking most of them.
@@ -101,8 +102,8 @@ def select(
 ) -> Seen:
     """One clustering, and the clusters that each block of queries chooses."""
     length, rest = query.shape[2], mask & ~everybodys
-    clusters = row_up(key, rest, cluster_size, hashing, generator)
-    blocks = row_up(query, mask, block_size, hashing, generator)
+    clusters = cluster(key, rest, cluster_size, hashing, generator)
+    blocks = cluster(query, mask, block_size, hashing, generator)
     chosen = choose_clusters(query, key, blocks, clusters, n_hashes=n_hashes, choose=choose, scaling=scaling)
     index = chosen.flatten(2).unsqueeze(-1).expand(-1, -1, -1, clusters.shape[3])
     keys = clusters.gather(2, index).view(*chosen.shape[:3], -1)
@@ -121,16 +122,14 @@ def once_bias(blocks: Blocks, duplicates: str, n_hashes: int, length: int, hidde
     return bias.masked_fill(hidden, MASKED)
 
 
-def row_up(rows: Tensor, mask: Tensor, size: int, hashing: str, generator) -> Tensor:
-    """Clusters of at most `size` tokens that are hashed alike: (batch, heads, clusters, size) positions."""
-    n_tokens = mask[:, 0].sum(-1)
-    if size == 1:
-        values = torch.zeros_like(rows[..., 0])
-    elif hashing == "tree":
-        values = tree(rows, mask, (-(-n_tokens // size)).clamp(min=1), generator)
-    else:
+def cluster(rows: Tensor, mask: Tensor, size: int, hashing: str, generator) -> Tensor:
+    """Clusters of at most `size` tokens that are hashed alike: (batch, heads, clusters, places) positions."""
+    if size > 1 and hashing == "tree":
+        return tree(rows, mask, size, generator)
+    values = torch.zeros_like(rows[..., 0])
+    if size > 1:
         values = PROJECTIONS[hashing](rows, rows, mask, 1, generator)[1][:, :, 0]
-    return cut(sort_tokens(values, mask).unsqueeze(2), n_tokens, size)[:, :, 0]
+    return cut(sort_tokens(values, mask).unsqueeze(2), mask[:, 0].sum(-1), size)[:, :, 0]
 
 
 def choose_clusters(query, key, blocks, clusters, *, n_hashes, choose, scaling) -> Tensor:
@@ -156,14 +155,11 @@ def mean_of(rows: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:
 def far_part(blocks: Tensor, clusters: Tensor, chosen: Tensor, length: int, window: Window | None) -> Part:
     """Every cluster as one key, with the logarithm of how many of its members a query does not see otherwise."""
     size = (clusters < length).sum(-1)  # (batch, heads, clusters)
-    left = (
-        size[:, :, None].expand(*blocks.shape[:3], -1).scatter(-1, chosen, 0).unsqueeze(3)
-    )  # (..., blocks, 1, clusters)
+    left = size[:, :, None].expand(*blocks.shape[:3], -1).scatter(-1, chosen, 0)
+    left = left.unsqueeze(3)  # (batch, heads, blocks, 1, clusters)
     if window is not None:
-        near = window.covers(
-            blocks[..., None, None], clusters[:, :, None, None]
-        )  # (..., blocks, queries, clusters, size)
-        left = (left - near.sum(-1)).clamp(min=0)
+        near = window.covers(blocks[..., None, None], clusters[:, :, None, None])
+        left = (left - near.sum(-1)).clamp(min=0)  # (batch, heads, blocks, queries, clusters)
     bias = left.clamp(min=1).float().log().masked_fill(left == 0, MASKED)
     numbers = torch.arange(clusters.shape[2], device=clusters.device)
     index = numbers.expand(*blocks.shape[:3], -1)
@@ -218,14 +214,19 @@ def lsh_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0,
 
 def attend_densely(query, key, value, parts, far, *, once: bool, scaling: float, dropout: float) -> Tensor:
     """The same by one product of everything with everything, most of it masked: faster for short sequences."""
-    times = count_pairs(parts, query.shape[2]).float()
-    bias = (times.clamp_(max=1) if once else times).log_().clamp_(min=MASKED)
+    times = count_pairs(parts, query.shape[2])
+    if once and far is None:
+        seen = (times > 0) | (times.sum(-1, keepdim=True) == 0)  # padding, cleared by the caller, must see something
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, scale=scaling)
+    scores = (query @ key.transpose(-1, -2)).float() * scaling
+    if not once:
+        scores = scores + times.clamp(min=1).log()
+    scores = scores.masked_fill(times == 0, MASKED)
     if far is not None:
         mean_key, mean_value, part = far
-        key, value = torch.cat([key, mean_key], dim=2), torch.cat([value, mean_value], dim=2)
-        bias = torch.cat([bias, of_each_query(part, query.shape[2])], dim=-1)
-    scores = ((query @ key.transpose(-1, -2)).float() * scaling + bias).clamp(min=MASKED)
-    weights = F.dropout(scores.softmax(-1), dropout)
+        of_clusters = (query @ mean_key.transpose(-1, -2)).float() * scaling + of_each_query(part, query.shape[2])
+        scores, value = torch.cat([scores, of_clusters], dim=-1), torch.cat([value, mean_value], dim=2)
+    weights = F.dropout(scores.clamp(min=MASKED).softmax(-1), dropout)
     return weights.to(value.dtype) @ value
 
 
@@ -239,11 +240,10 @@ def of_each_query(part: Part, length: int) -> Tensor:
 
 
 def lsh_pairs(query, key, padding_mask=None, *, generator=None, **settings) -> Tensor:
-    """How often each query meets each key: (batch, heads, length, length), long; mean keys are not among them."""
+    """How often each query meets each key: (batch, heads, length, length), int; mean keys are not among them."""
     scaling = query.shape[-1] ** -0.5
-    return count_pairs(
-        look(query, key, padding_mask, scaling=scaling, generator=generator, **settings).parts, query.shape[2]
-    )
+    seen = look(query, key, padding_mask, scaling=scaling, generator=generator, **settings)
+    return count_pairs(seen.parts, query.shape[2])
 
 
 def lsh_mean_keys(query, key, padding_mask=None, *, generator=None, **settings) -> tuple[Tensor, Tensor]:

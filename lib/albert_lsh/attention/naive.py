@@ -9,8 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.hashing import POWER_STEPS, draw_directions
+from albert_lsh.attention.hashing import draw_directions
 from albert_lsh.attention.shared_qk import draw_rotations, even_buckets
+from albert_lsh.attention.tree import POWER_STEPS
 
 
 def attend_counted(query, key, value, counts: Tensor, scaling: float) -> Tensor:
@@ -165,6 +166,22 @@ def window_one(n: int, width: int) -> Tensor:
     return near
 
 
+def meetings(rounds, n: int, size: int) -> Tensor:
+    """How often query i and key j stand in clusters of the same number: (n, n); rounds of values to sort both by."""
+    counts = torch.zeros(n, n)
+    for both in rounds:
+        clusters = [even_cut(values.argsort(stable=True).tolist(), size) for values in both]
+        for queries, keys in zip(*clusters, strict=True):
+            for i in queries:
+                counts[i, keys] += 1
+    return counts
+
+
+def most_keys(n: int, n_hashes: int, cluster_size: int) -> int:
+    """The most keys that n_hashes clusters can have."""
+    return n_hashes * math.ceil(n / math.ceil(n / cluster_size))
+
+
 def global_one(q, k, count: int) -> list[int]:
     """The keys that the mean query scores highest."""
     return best(k.detach().float() @ q.detach().float().mean(0), count)
@@ -203,11 +220,7 @@ def lsh(
         counts = torch.zeros(n, n)
         clusters, left = [], torch.zeros(n, 0)
         if collision:
-            for rows in zip(*hash_one(hashing, fq, fk, draws[h]), strict=True):
-                both = [even_cut(x.argsort(stable=True).tolist(), cluster_size) for x in rows]
-                for queries, keys in zip(*both, strict=True):
-                    for i in queries:
-                        counts[i, keys] += 1
+            counts = meetings(zip(*hash_one(hashing, fq, fk, draws[h]), strict=True), n, cluster_size)
         else:
             everybodys = global_one(q, k, global_tokens)
             rest = [j for j in range(n) if j not in everybodys]
@@ -253,12 +266,9 @@ def random(
     draws = torch.rand(query.shape[2], 2, query.shape[1], n_hashes, generator=generator)
 
     def one(tokens, h, q, k, v):
-        counts = torch.zeros(len(q), len(q))
-        for r in range(n_hashes):
-            rows = [even_cut(draws[tokens, side, h, r].argsort(stable=True).tolist(), cluster_size) for side in (0, 1)]
-            for queries, keys in zip(*rows, strict=True):
-                for i in queries:
-                    counts[i, keys] += 1
+        counts = meetings(
+            ((draws[tokens, 0, h, r], draws[tokens, 1, h, r]) for r in range(n_hashes)), len(q), cluster_size
+        )
         if duplicates == "once":
             counts = counts.clamp(max=1)
         counts[:, global_one(q, k, global_tokens)] = 1
@@ -272,7 +282,7 @@ def window(
 ) -> Tensor:
     def one(tokens, h, q, k, v):
         n = len(q)
-        counts = window_one(n, n_hashes * math.ceil(n / math.ceil(n / cluster_size))).float()
+        counts = window_one(n, most_keys(n, n_hashes, cluster_size)).float()
         counts[:, global_one(q, k, global_tokens)] = 1
         return attend_counted(q, k, v, counts, scaling)
 
@@ -284,10 +294,7 @@ def top_k(query, key, value, padding_mask=None, *, n_hashes, cluster_size, scali
         n = len(q)
         counts = torch.zeros(n, n)
         for i in range(n):
-            counts[
-                i,
-                best(k.detach().float() @ q[i].detach().float(), n_hashes * math.ceil(n / math.ceil(n / cluster_size))),
-            ] = 1
+            counts[i, best(k.detach().float() @ q[i].detach().float(), most_keys(n, n_hashes, cluster_size))] = 1
         return attend_counted(q, k, v, counts, scaling)
 
     return each_sequence(query, key, value, padding_mask, one)

@@ -42,5 +42,5 @@ def random_attention(query, key, value, padding_mask=None, *, scaling, dropout=0
 
 
 def random_pairs(query, key, padding_mask=None, **settings) -> Tensor:
-    """How often each query meets each key: (batch, heads, length, length), long."""
+    """How often each query meets each key: (batch, heads, length, length), int."""
     return count_pairs(random_parts(query, key, padding_mask, **settings), query.shape[2])

@@ -4,18 +4,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.clusters import clear_padding, count_tokens, token_mask
-from albert_lsh.attention.hashing import rank_of
+from albert_lsh.attention.clusters import clear_padding, count_tokens, highest, most_keys, token_mask
 
 
 @torch.no_grad()
 def best_keys(query, key, padding_mask, *, n_hashes: int, cluster_size: int) -> Tensor:
     """The keys that each query scores highest, as many as `window` takes: (batch, heads, length, length) bool."""
-    n = count_tokens(query, padding_mask)[:, None, None, None]
-    clusters = (-(-n // cluster_size)).clamp(min=1)
-    mask = token_mask(query, padding_mask)[:, :, None]
+    count = most_keys(count_tokens(query, padding_mask), n_hashes, cluster_size)[:, None, None, None]
     scores = query.float() @ key.float().transpose(-1, -2)
-    return (rank_of(-scores, mask) < torch.minimum(n, n_hashes * -(-n // clusters))) & mask
+    return highest(scores, token_mask(query, padding_mask)[:, :, None], count)
 
 
 def top_k_attention(

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.clusters import Blocks, clear_padding, count_tokens, token_mask
+from albert_lsh.attention.clusters import Blocks, clear_padding, count_tokens, most_keys, token_mask
 from albert_lsh.attention.global_tokens import wanted_by_all
 
 
@@ -53,14 +53,10 @@ def find_window(query: Tensor, padding_mask: Tensor | None, width: Tensor | int)
 
 
 def in_window(query, padding_mask, *, n_hashes: int, cluster_size: int) -> Tensor:
-    """Which keys are near: (batch, 1, length, length) bool.
-
-    `lsh` gives a query n_hashes clusters of ceil(n / clusters) keys at most. So many positions are taken here.
-    """
-    n = count_tokens(query, padding_mask)[:, None]  # (batch, 1)
-    clusters = (-(-n // cluster_size)).clamp(min=1)
+    """Which keys are near: (batch, 1, length, length) bool."""
+    width = most_keys(count_tokens(query, padding_mask), n_hashes, cluster_size)
+    window = find_window(query, padding_mask, width[:, None])
     everywhere = torch.arange(query.shape[2], device=query.device)[None, None].expand(query.shape[0], 1, -1)
-    window = find_window(query, padding_mask, n_hashes * -(-n // clusters))
     return window.covers(everywhere[..., None], everywhere[:, :, None])
 
 
