@@ -68,12 +68,12 @@ rule switch:
     shell:
         "OMP_NUM_THREADS={threads} TOKENIZERS_PARALLELISM=false"
         " {sys.executable} -m albert_lsh.study"
-        f" {NAME} {{wildcards.task}} {{wildcards.arm}} {{wildcards.seed}} switch > {{log}} 2>&1"
+        f" {NAME} {{wildcards.task}} {{wildcards.arm}} {{wildcards.seed}} {{wildcards.split}} > {{log}} 2>&1"
 
 rule tables:
     input:
         rules.runs.input,
-        [run.table for run in RUNS if run.switched],
+        [run.table(split) for run in RUNS for split in run.switched],
         "notebooks/results.ipynb",
     output:
         f"results/tables/{NAME}-scores.csv",

@@ -81,7 +81,10 @@ def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
     small = {"train_examples": 48, "eval_examples": 16}
     arms = {"softmax": {"save_model": True}, "lsh": {"attention_settings": {"n_hashes": 2, "cluster_size": 8}}}
     variants = {"lsh": {"attention": "lsh"}, "window": {"attention": "window"}}
-    switched = {"split": "validation", "looked_into": 8, "shares": [0.5, 0.25], "variants": variants}
+    switched = {
+        "held-out": {"seeds": [0], "examples": 16, "looked_into": 8, "shares": [0.5], "variants": variants},
+        "validation": {"looked_into": 8, "shares": [0.5, 0.25], "variants": variants},
+    }
     tasks = {
         "mini-mrpc": {**small, "switched": {"length": 24}, "arms": arms},
         "mini-squad": {**small, "arms": {"lsh": arms["lsh"]}},
@@ -112,6 +115,9 @@ def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
         (label, budget) for label in variants for budget in (0.5, 0.25)
     }
     assert (checkout / "figures" / "small-switched.svg").exists()
+    held_out = pd.read_csv(checkout / "results" / "tables" / "small-held-out.csv")
+    assert list(held_out["budget"]) == [0.5, 0.5]
+    assert set(held_out["examples"]) == {16}
     assert (folder / "result.json").stat().st_mtime == written
     assert not list(folder.glob("checkpoints"))
     assert record["parameters"]["output_dir"] == "results/runs/small/mini-squad/mini/lsh/seed-0"
@@ -168,6 +174,11 @@ def test_bad_studies_are_named(checkout, monkeypatch):
         study.StudyError, match=r"typo.yaml, tasks: mini-mrpc: arms: softmax: 'epoch' is not a parameter"
     ):
         study.load_study("typo")
+    switched = {"validation": {"shares": [0.01], "variants": {"lsh": {"attention": "lsh"}}}}
+    kept = {"mini-mrpc": {"arms": {"softmax": {"save_model": True}}, "switched": {"length": 24}}}
+    write_study(checkout, "switch", kept, switched)
+    with pytest.raises(study.StudyError, match=r"softmax: variants: 'lsh 0.01': share=0.01 of length=24 leaves 0 keys"):
+        study.load_study("switch")
     write_study(checkout, "arm", {"mini-mrpc": {"arms": {"lhs": None}}})
     with pytest.raises(study.StudyError, match="attention='lhs' is not one of"):
         study.load_study("arm")

@@ -29,9 +29,7 @@ from albert_lsh import metrics, squad
 from albert_lsh.model import Pass, load_model, load_tokenizer, record_passes, switch_attention
 from albert_lsh.runs import ParameterError, Parameters, environment, from_given, read_result, write_atomically
 from albert_lsh.tasks import encode, find_task, held_out, load_data
-from albert_lsh.training import StudyTrainer, attended, training_arguments
-
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+from albert_lsh.training import StudyTrainer, attended, sample, training_arguments
 
 
 class Variant(NamedTuple):
@@ -64,9 +62,7 @@ class Asked:
         asked = from_given(cls, given, "fidelity.ipynb")
         if not asked.list():
             raise ParameterError("variants={} must name at least one (fidelity.ipynb)")
-        return (
-            asked if asked.output else replace(asked, output=str(Path(asked.trained) / f"fidelity-{asked.split}.csv"))
-        )
+        return replace(asked, output=asked.output or str(Path(asked.trained) / f"fidelity-{asked.split}.csv"))
 
     def list(self) -> "list[Variant]":
         """The variants, their settings complete."""
@@ -161,20 +157,11 @@ def changed(before: np.ndarray, after: np.ndarray) -> float:
     return float((before != after).mean())
 
 
-def sample(subject: Subject, examples: int) -> Iterator[Any]:
-    """Batches of eight, evenly spread over the examples, short ones first."""
-    rows = subject.encoded.select_columns([c for c in INPUTS if c in subject.encoded.column_names])
-    rows = rows.select(range(0, len(rows), max(1, len(rows) // examples)))
-    for start in range(0, len(rows), 8):
-        batch = rows.select(range(start, min(start + 8, len(rows)))).to_dict()
-        yield subject.tokenizer.pad(batch, return_tensors="pt").to(subject.model.device)
-
-
 @torch.no_grad()
 def look(subject: Subject, examples: int) -> tuple[list[torch.Tensor], list[list[Pass]]]:
     """Last hidden states, padding left out, and attention passes of a sample, in float32."""
     states, seen = [], []
-    for batch in sample(subject, examples):
+    for batch in sample(subject.model, subject.tokenizer, subject.encoded, examples):
         with record_passes(subject.model) as passes:
             hidden = subject.model.base_model(**batch).last_hidden_state
         states.append(hidden[batch["attention_mask"].bool()])

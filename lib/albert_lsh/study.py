@@ -2,10 +2,11 @@
 
     python -m albert_lsh.study mini                      list the runs of studies/mini.yaml, and which are done
     python -m albert_lsh.study mini mini-mrpc lsh 0      make one: task, arm, seed
-    python -m albert_lsh.study fidelity mrpc softmax 0 switch   ask its model again under other attentions
+    python -m albert_lsh.study fidelity mrpc softmax 0 validation   ask its model again under other attentions
 
 The Snakefile makes all of a study. Its file has `parameters` of every run and, under `tasks`, what differs by task
-and, within it, by arm; the more particular wins. An arm's name is its attention's unless it says otherwise.
+and, within it, by arm; the more particular wins. An arm's name is its attention's unless it says otherwise. Under
+`switched` it says, for each split of the data, under which other attentions a model is asked again.
 """
 
 import dataclasses
@@ -20,6 +21,7 @@ from typing import Any
 import papermill
 import yaml
 
+from albert_lsh.fidelity import Asked
 from albert_lsh.runs import Parameters, read_result, relative_to_root, repository_root, run_folder, write_atomically
 from albert_lsh.tasks import TaskError, find_task
 
@@ -37,7 +39,7 @@ class Run:
     arm: str
     seed: int
     parameters: dict[str, Any]  # as the study's file gives them
-    switched: dict[str, Any] | None = None  # parameters of fidelity.ipynb, which asks its model again
+    switched: dict[str, dict[str, Any]]  # by split: parameters of fidelity.ipynb, which asks its model again
 
     @property
     def folder(self) -> Path:
@@ -52,10 +54,8 @@ class Run:
         """Path of its result.json, relative to the repository."""
         return relative_to_root(self.folder / "result.json")
 
-    @property
-    def table(self) -> str:
+    def table(self, split: str) -> str:
         """Path of what becomes of its model under other attentions, relative to the repository."""
-        split = (self.switched or {}).get("split", "held-out")
         return relative_to_root(self.folder / f"fidelity-{split}.csv")
 
     def is_done(self) -> bool:
@@ -68,8 +68,13 @@ class Run:
         except ValueError as error:
             raise StudyError(str(error)) from error
         given = dataclasses.asdict(Parameters.check(self.parameters, self.notebook))
-        # A setting that an attention has got since is not in an older record; the study's file pins what it was.
-        known = there["attention_settings"]
+        # A setting that an attention has got since is not in an older record; the study's file must say what it was.
+        known, said = there["attention_settings"], self.parameters.get("attention_settings", {})
+        if unsaid := given["attention_settings"].keys() - known.keys() - said.keys():
+            raise StudyError(
+                f"{relative_to_root(path)} is older than the setting {', '.join(sorted(unsaid))}; say in "
+                f"studies/{self.study}.yaml what it was, or delete its folder to make it again"
+            )
         given["attention_settings"] = {k: v for k, v in given["attention_settings"].items() if k in known}
         other = [f"{k}={there.get(k)!r}, not {given[k]!r}" for k in self.parameters if there.get(k) != given[k]]
         if other:
@@ -100,32 +105,36 @@ def load_study(name: str) -> list[Run]:
         for arm, of_arm in of_task["arms"].items():
             given = {"attention": arm, **shared, **(of_arm or {}), "task": task}
             seeds = given.pop("seeds", of_task.get("seeds", content.get("seeds", [0])))
-            keeps = bool(given.get("save_model"))  # only a model that is kept can be asked again
-            switched = switches(content.get("switched"), of_task.get("switched")) if keeps else None
-            runs += [Run(name, task, arm, seed, {**given, "seed": seed}, switched) for seed in seeds]
+            switched = content.get("switched", {}) if given.get("save_model") else {}  # only what is kept can be asked
+            for seed in seeds:
+                again = {
+                    split: switches(split, of_split, of_task.get("switched", {}))
+                    for split, of_split in switched.items()
+                    if seed in of_split.get("seeds", seeds)
+                }
+                runs.append(Run(name, task, arm, seed, {**given, "seed": seed}, again))
     for run in runs:
         try:
             Parameters.check(run.parameters, run.notebook)
+            for asked in run.switched.values():
+                Asked.check({**asked, "trained": relative_to_root(run.folder)})
             run.folder  # noqa: B018 (needs a model)
         except (ValueError, KeyError, TaskError) as error:
             raise StudyError(f"{relative_to_root(path)}, tasks: {run.task}: arms: {run.arm}: {error}") from error
     return runs
 
 
-def switches(of_study: dict[str, Any] | None, of_task: dict[str, Any] | None) -> dict[str, Any] | None:
+def switches(split: str, of_study: dict[str, Any], of_task: dict[str, Any]) -> dict[str, Any]:
     """Parameters of fidelity.ipynb for a task: every attention under every budget, and what the task says itself."""
-    if of_study is None:
-        return None
-    task = dict(of_task or {})
-    length, shares = task.pop("length", 256), task.pop("shares", of_study["shares"])
+    task = dict(of_task.get(split, {}))
     variants = {
         f"{label} {share:.2g}": {k: v for k, v in settings.items() if k != "shares"}
-        | {"share": share, "length": length}
+        | {"share": share, "length": of_task.get("length", 256)}
         for label, settings in {**of_study["variants"], **task.pop("variants", {})}.items()
-        for share in settings.get("shares", shares)
+        for share in settings.get("shares", of_study["shares"])
     }
-    rest = {k: v for k, v in of_study.items() if k not in ("shares", "variants")}
-    return {**rest, **task, "variants": variants}
+    rest = {k: v for k, v in of_study.items() if k not in ("seeds", "shares", "variants")}
+    return {**rest, **task, "split": split, "variants": variants}
 
 
 @contextmanager
@@ -151,38 +160,45 @@ def one_gpu() -> Iterator[None]:
     raise StudyError("more runs than GPUs at a time; the Snakefile starts one per GPU")
 
 
-def switch(run: Run) -> None:
-    """Ask the model of a finished run again under other attentions; the notebook is kept beside its table."""
-    if run.switched is None:
-        raise SystemExit(f"error: studies/{run.study}.yaml switches no attention")
-    partial = run.folder / "fidelity.partial.ipynb"
-    trained = relative_to_root(run.folder)
-    execute_notebook("fidelity.ipynb", partial, {**run.switched, "trained": trained})
-    os.replace(partial, run.folder / f"{Path(run.table).stem}.ipynb")
-
-
-def execute(run: Run) -> None:
-    """Make one run: its notebook, executed under a temporary name, renamed when complete.
+@contextmanager
+def named(run: Run, partial: Path) -> Iterator[None]:
+    """Within, whatever fails is the run's: its traceback goes to error.txt, and the notebook is kept.
 
     Raises:
-        SystemExit: the notebook failed. Its traceback is in error.txt and it is kept as failed.partial.ipynb.
+        SystemExit: naming the run.
     """
-    folder = run.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    partial, error_file = folder / "notebook.partial.ipynb", folder / "error.partial.txt"
+    run.folder.mkdir(parents=True, exist_ok=True)
+    error_file = run.folder / "error.partial.txt"
     error_file.unlink(missing_ok=True)
     try:
         with one_gpu():
-            execute_notebook(run.notebook, partial, {**run.parameters, "output_dir": str(folder)})
-        if not (folder / "result.json").exists():
-            raise StudyError("the notebook ended without writing result.json")
-    except Exception as error:  # whatever it is, it is the run's and must be named with it
+            yield
+    except Exception as error:
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
         write_atomically(error_file, text)
         if partial.exists():
-            os.replace(partial, folder / "failed.partial.ipynb")
-        raise SystemExit(f"{relative_to_root(folder)} failed:\n{text}") from error
-    os.replace(partial, folder / "notebook.ipynb")
+            os.replace(partial, run.folder / "failed.partial.ipynb")
+        raise SystemExit(f"{relative_to_root(run.folder)} failed:\n{text}") from error
+
+
+def execute(run: Run) -> None:
+    """Make one run: its notebook, executed under a temporary name, renamed when complete; SystemExit if it fails."""
+    partial = run.folder / "notebook.partial.ipynb"
+    with named(run, partial):
+        execute_notebook(run.notebook, partial, {**run.parameters, "output_dir": str(run.folder)})
+        if not (run.folder / "result.json").exists():
+            raise StudyError("the notebook ended without writing result.json")
+    os.replace(partial, run.folder / "notebook.ipynb")
+
+
+def switch(run: Run, split: str) -> None:
+    """Ask the model of a finished run again under other attentions; the notebook is kept beside its table."""
+    partial = run.folder / f"fidelity-{split}.partial.ipynb"
+    with named(run, partial):
+        if split not in run.switched:
+            raise StudyError(f"studies/{run.study}.yaml switches nothing on {split!r} for this run")
+        execute_notebook("fidelity.ipynb", partial, {**run.switched[split], "trained": relative_to_root(run.folder)})
+    os.replace(partial, run.folder / f"fidelity-{split}.ipynb")
 
 
 def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attempts: int = 3) -> None:
@@ -210,7 +226,7 @@ def failures(runs: list[Run]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    if len(arguments) not in (1, 4) and arguments[4:] != ["switch"]:
+    if len(arguments) not in (1, 4, 5):
         raise SystemExit(__doc__)
     try:
         runs = load_study(arguments[0])
@@ -224,7 +240,10 @@ def main(arguments: list[str]) -> None:
             raise StudyError(f"study {arguments[0]!r} has no run of task {task!r}, arm {arm!r}, seed {seed}")
     except (StudyError, ValueError) as error:
         raise SystemExit(f"error: {error}") from error
-    (switch if arguments[4:] else execute)(chosen[0])
+    if len(arguments) == 5:
+        switch(chosen[0], arguments[4])
+    else:
+        execute(chosen[0])
 
 
 if __name__ == "__main__":

@@ -212,13 +212,13 @@ def load_published(path: str | Path | None = None) -> pd.DataFrame:
         raise ValueError(f"{path}: a value is no number ({error})") from error
 
 
-def load_switched(study: str, root: str | Path | None = None) -> pd.DataFrame:
+def load_switched(study: str, root: str | Path | None = None, split: str = "validation") -> pd.DataFrame:
     """What became of a study's models under other attentions: one row a model and variant (see `fidelity.measure`).
 
     Columns besides: model; label and budget, the two parts of a variant's name. Empty if nothing was switched.
     """
     root = Path(root) if root else repository_root()
-    found = sorted((root / "results" / "runs" / study).glob("*/*/*/seed-*/fidelity-validation.csv"))
+    found = sorted((root / "results" / "runs" / study).glob(f"*/*/*/seed-*/fidelity-{split}.csv"))
     if not found:
         return pd.DataFrame()
     rows = pd.concat([pd.read_csv(path).assign(model=path.parents[2].name) for path in found], ignore_index=True)
@@ -241,7 +241,7 @@ def switched_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
-    """Write results/tables/<study>-{runs,scores,changes,published,switched,variants}.csv; returns the paths written.
+    """Write results/tables/<study>-{runs,scores,changes,published,switched,variants,held-out}.csv; returns the paths.
 
     Tables without a row (no neighbouring arms, nothing published) are not written, and removed if they were.
     """
@@ -256,6 +256,8 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
     switched = load_switched(study, root)
     tables["variants"] = switched
     tables["switched"] = switched if switched.empty else switched_table(switched)
+    held_out = load_switched(study, root, "held-out")
+    tables["held-out"] = held_out if held_out.empty else switched_table(held_out)
     written = []
     for name, table in tables.items():
         path = root / "results" / "tables" / f"{study}-{name}.csv"

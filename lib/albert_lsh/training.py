@@ -11,7 +11,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ import torch
 from datasets import Dataset
 from torch.utils.data import SequentialSampler
 from transformers import (
+    BatchEncoding,
     DataCollatorWithPadding,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -243,19 +244,23 @@ def peak_memory(device: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def sample(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Dataset, examples: int
+) -> Iterator[BatchEncoding]:
+    """Inputs of `examples` examples spread evenly over `data`, eight at a time."""
+    rows = data.select(range(0, len(data), max(1, len(data) // examples)))
+    rows = rows.select_columns([name for name in tokenizer.model_input_names if name in data.column_names])
+    for start in range(0, len(rows), 8):
+        batch = rows.select(range(start, min(start + 8, len(rows)))).to_dict()
+        yield tokenizer.pad(batch, return_tensors="pt").to(model.device)
+
+
 @torch.no_grad()
 def attended(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Dataset, examples: int = 64) -> Coverage:
-    """The shares of pairs and of softmax's mass that the model attends to, over all its passes and heads.
-
-    Measured in evaluation on `examples` examples spread evenly over `data`, eight at a time.
-    """
+    """The shares of pairs and of softmax's mass that the model attends to in evaluation, over all passes and heads."""
     model.eval()
-    step = max(1, len(data) // examples)
-    chosen = data.select(range(0, len(data), step)).select_columns(["input_ids", "attention_mask"])
     total, pairs, mass, compared, tokens = 0, 0.0, 0.0, 0.0, 0
-    for start in range(0, len(chosen), 8):
-        rows = chosen.select(range(start, min(start + 8, len(chosen))))
-        batch = tokenizer.pad(rows.to_dict(), return_tensors="pt").to(model.device)
+    for batch in sample(model, tokenizer, data, examples):
         lengths = batch["attention_mask"].sum(-1)
         with record_passes(model) as passes:
             model(**batch)
