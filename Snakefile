@@ -7,11 +7,12 @@
 import os
 import sys
 
-from albert_lsh.study import StudyError, failures, load_study
+from albert_lsh.study import failures, load_readings, load_study
 
 NAME = config.get("study", "mini")
 try:
     RUNS = load_study(NAME)
+    READINGS = list(load_readings(NAME))
     DONE = [run for run in RUNS if run.is_done()]
 except ValueError as error:
     sys.exit(f"error: {error}")
@@ -23,7 +24,7 @@ if GPUS:
     workflow.global_resources["gpu"] = GPUS
 
 wildcard_constraints:
-    model="[^/]+", task="[^/]+", arm="[^/]+", seed="[0-9]+"
+    model="[^/]+", task="[^/]+", arm="[^/]+", seed="[0-9]+", length="[0-9]+"
 
 # Runs and tables are named besides the report: a report that came with the repository is no proof of them.
 rule all:
@@ -70,10 +71,22 @@ rule switch:
         " {sys.executable} -m albert_lsh.study"
         f" {NAME} {{wildcards.task}} {{wildcards.arm}} {{wildcards.seed}} {{wildcards.split}} > {{log}} 2>&1"
 
+# The pretrained model reads paragraphs under softmax and under other attentions.
+rule reading:
+    output:
+        f"results/runs/{NAME}/reading/{{length}}.csv",
+    threads: 1
+    log:
+        f"logs/{NAME}/reading-{{length}}.log",
+    shell:
+        "OMP_NUM_THREADS={threads} TOKENIZERS_PARALLELISM=false"
+        f" {{sys.executable}} -m albert_lsh.study {NAME} reading {{wildcards.length}} > {{log}} 2>&1"
+
 rule tables:
     input:
         rules.runs.input,
         [run.table(split) for run in RUNS for split in run.switched],
+        READINGS,
         "notebooks/results.ipynb",
     output:
         f"results/tables/{NAME}-scores.csv",
@@ -91,4 +104,4 @@ rule report:
         "{sys.executable} -m albert_lsh.report"
 
 onerror:
-    print(failures(RUNS), file=sys.stderr)
+    print(failures(NAME), file=sys.stderr)

@@ -7,11 +7,12 @@ import pandas as pd
 import papermill
 import pytest
 import torch
-from albert_lsh import attention, fidelity, load_model, record_passes, switch_attention
-from albert_lsh.fidelity import Asked, Variant
-from albert_lsh.model import load_tokenizer
+from albert_lsh import attention, fidelity, load_model, reading, record_passes, switch_attention
+from albert_lsh.diagnostics import Variant, compare, look, summary
+from albert_lsh.fidelity import Asked
+from albert_lsh.model import extend_positions, load_tokenizer
 from albert_lsh.runs import ParameterError, Parameters
-from albert_lsh.training import keep_model, prepare_model
+from albert_lsh.training import keep_model, prepare_model, sample
 from test_study import ROOT
 
 SETTINGS = {"n_hashes": 1, "cluster_size": 3}
@@ -59,12 +60,12 @@ def test_a_variant_that_is_softmax_changes_nothing_and_another_does(trained):
 
 def test_the_error_is_that_of_the_attentions_output(trained):
     subject = fidelity.prepare(ask(trained, few={"attention": "lsh", **SETTINGS}).run, "held-out", 8)
-    seen = fidelity.look(subject, 8)[1][0][0]
-    rows = fidelity.compare(seen, Variant("few", "lsh", SETTINGS))
+    seen = look(subject.model, list(sample(subject.model, subject.tokenizer, subject.encoded, 8))).passes[0][0]
+    rows = compare(seen, Variant("few", "lsh", SETTINGS))
     tensors = seen.query, seen.key, seen.value, seen.padding_mask
     softmax = attention.attend("softmax", *tensors)
     difference = attention.attend("lsh", *tensors, seed=seen.seed, **SETTINGS) - softmax
-    measured = fidelity.summary(rows.assign(layer=0, batch=0), ["layer"])
+    measured = summary(rows.assign(layer=0, batch=0), ["layer"])
     assert measured["error"].item() == pytest.approx((difference.norm() / softmax.norm()).item(), rel=1e-4)
     share = attention.coverage("lsh", *tensors[:2], seen.padding_mask, seed=seen.seed, **SETTINGS)
     assert measured["pairs"].item() == pytest.approx(share.pairs)
@@ -144,3 +145,60 @@ def test_the_notebook_runs(trained, tmp_path):
         notebook, tmp_path / "out.ipynb", parameters=parameters, kernel_name="python3", progress_bar=False
     )
     assert pd.read_csv(trained / "fidelity-held-out.csv")["variant"].tolist() == ["lsh", "top-k"]
+
+
+def test_paragraphs_are_read_whole_or_put_together():
+    tokenizer = load_tokenizer("mini")
+    texts = reading.load_texts("mini-squad")
+    assert len(texts) == len(set(texts))
+    for length, count in ((24, 5), (200, 2)):
+        ids = reading.sequences(texts, tokenizer, length, count)
+        assert ids.shape == (count, length)
+        assert (ids != tokenizer.pad_token_id).all()
+    assert tokenizer.decode(ids[0]).count("[SEP]") == 1
+    with pytest.raises(ValueError, match=r"paragraphs=2 of max_length=100000: there is text for 0 only"):
+        reading.sequences(texts, tokenizer, 100_000, 2)
+
+
+def test_extended_positions_repeat_and_take_longer_sequences():
+    model = load_model("mini", head="base")
+    learned = model.embeddings.position_embeddings.weight.clone()
+    present, ids = len(learned), torch.arange(5, 45).repeat(20)[None]
+    short = model(ids[:, :present]).last_hidden_state
+    with pytest.raises(ValueError, match="a sequence of 800 tokens is longer"):
+        model(ids)
+    extend_positions(model, 800)
+    assert torch.equal(model.embeddings.position_embeddings.weight[present : 2 * present], learned)
+    assert torch.equal(model(ids[:, :present]).last_hidden_state, short)
+    assert model(ids).last_hidden_state.isfinite().all()
+    with pytest.raises(ValueError, match="length=800 must be above the 800 positions"):
+        extend_positions(model, 800)
+
+
+def test_the_reading_notebook_runs(tmp_path):
+    variants = {name: {"attention": name, "share": 0.25, "length": 300} for name in ("lsh", "window", "top-k")} | {
+        "all": {"attention": "lsh", "n_hashes": 1, "cluster_size": 512}
+    }
+    parameters = {"model": "mini", "task": "mini-squad", "max_length": 300, "paragraphs": 2, "variants": variants}
+    parameters["output"] = str(tmp_path / "table.csv")
+    notebook = ROOT / "notebooks" / "reading.ipynb"
+    papermill.execute_notebook(
+        notebook, tmp_path / "out.ipynb", parameters=parameters, kernel_name="python3", progress_bar=False
+    )
+    table = pd.read_csv(tmp_path / "table.csv").set_index("variant")
+    assert table.loc["all", ["error", "drift"]].max() < 1e-5
+    assert (table.loc[["lsh", "window", "top-k"], "share"] <= 0.25).all()
+    assert table["mass"].drop("all").idxmax() == "top-k"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),
+        ({"paragraphs": 0}, "paragraphs=0 must be 1 or more"),
+        ({"max_lenght": 5}, "'max_lenght' is not a parameter of reading.ipynb; did you mean 'max_length'"),
+    ],
+)
+def test_bad_parameters_of_reading_are_named(change, message):
+    with pytest.raises(ParameterError, match=message):
+        reading.Reading.check({"variants": {"a": {"attention": "window"}}, **change})

@@ -3,12 +3,9 @@
 A model fine-tuned with softmax answers a task's questions again under other attentions, all weights as they are. For
 each `Variant`, `measure` says
 
-    what the model answers       score, share of answers that change, drift of the last hidden state
-    what the attention does      share of pairs, softmax's mass on them, recall of the best keys, error of the output
-
-The first are measured with the attention switched in all layers, on all examples; the second on the queries, keys and
-values of the softmax model, layer by layer, so that a layer's error is its own, on some examples; only the share of
-pairs, the budget, is that of the switched model.
+    what the model answers       score, share of answers that change: on all examples
+    what the attention does      drift of the last hidden state, share of pairs, softmax's mass on them, recall of the
+                                 best keys, error of the output: on some examples (see `diagnostics`)
 """
 
 import json
@@ -20,32 +17,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 from datasets import Dataset, DatasetDict
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
-from albert_lsh import attention as attentions
 from albert_lsh import metrics, squad
-from albert_lsh.model import Pass, load_model, load_tokenizer, record_passes, switch_attention
-from albert_lsh.runs import ParameterError, Parameters, environment, from_given, read_result, write_atomically
+from albert_lsh.diagnostics import Variant, by_head_and_length, diagnose, list_variants, look
+from albert_lsh.model import load_model, load_tokenizer, switch_attention
+from albert_lsh.runs import ParameterError, Parameters, from_given, provenance, read_result, write_atomically
 from albert_lsh.tasks import encode, find_task, held_out, load_data
-from albert_lsh.training import StudyTrainer, attended, sample, training_arguments
-
-
-class Variant(NamedTuple):
-    """An attention with its settings, under a name of its own."""
-
-    label: str
-    attention: str
-    settings: dict[str, Any]
+from albert_lsh.training import StudyTrainer, sample, training_arguments
 
 
 @dataclass(frozen=True)
 class Asked:
     """The parameters of fidelity.ipynb.
 
-    variants: {label: {"attention": name, settings ...}}; "share" and "length" among the settings stand for those that
-    `attention.settings_for` gives.
+    variants: as `diagnostics.list_variants` takes them.
     """
 
     trained: str
@@ -60,23 +47,11 @@ class Asked:
     def check(cls, given: dict[str, Any]) -> "Asked":
         """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
         asked = from_given(cls, given, "fidelity.ipynb")
-        if not asked.list():
-            raise ParameterError("variants={} must name at least one (fidelity.ipynb)")
+        try:
+            list_variants(asked.variants)
+        except ValueError as error:
+            raise ParameterError(f"{error} (fidelity.ipynb)") from error
         return replace(asked, output=asked.output or str(Path(asked.trained) / f"fidelity-{asked.split}.csv"))
-
-    def list(self) -> "list[Variant]":
-        """The variants, their settings complete."""
-        found = []
-        for label, value in self.variants.items():
-            settings = dict(value) if isinstance(value, dict) else {}
-            name = settings.pop("attention", None)
-            try:
-                if "share" in settings:
-                    settings = attentions.settings_for(name, **settings)
-                found.append(Variant(label, name, attentions.check(name, settings)))
-            except (ValueError, TypeError) as error:
-                raise ParameterError(f"variants: {label!r}: {error} (fidelity.ipynb)") from error
-        return found
 
     @property
     def run(self) -> Parameters:
@@ -157,73 +132,6 @@ def changed(before: np.ndarray, after: np.ndarray) -> float:
     return float((before != after).mean())
 
 
-@torch.no_grad()
-def look(subject: Subject, examples: int) -> tuple[list[torch.Tensor], list[list[Pass]]]:
-    """Last hidden states, padding left out, and attention passes of a sample, in float32."""
-    states, seen = [], []
-    for batch in sample(subject.model, subject.tokenizer, subject.encoded, examples):
-        with record_passes(subject.model) as passes:
-            hidden = subject.model.base_model(**batch).last_hidden_state
-        states.append(hidden[batch["attention_mask"].bool()])
-        seen.append(passes)
-    return states, seen
-
-
-@torch.no_grad()
-def compare(seen: Pass, variant: Variant) -> pd.DataFrame:
-    """What an attention does with a pass's queries, keys and values, held against softmax.
-
-    Returns:
-        One row for each sequence and head: head, length (tokens), pairs (attended), mass and recall (sums over its
-        queries), difference and norm (squared, of the attention's output). Recall of a query that sees m keys is the
-        share of its m best keys that are among them.
-    """
-    query, key, value, mask = seen.query, seen.key, seen.value, seen.padding_mask
-    if mask is None:
-        mask = torch.ones(query.shape[0], query.shape[2], dtype=torch.bool, device=query.device)
-    tensors = query, key, value, mask
-    out = attentions.attend(variant.attention, *tensors, seed=seen.seed, **variant.settings)
-    softmax = attentions.attend("softmax", *tensors)
-    met = attentions.pairs(variant.attention, query, key, mask, seed=seen.seed, **variant.settings) > 0
-    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
-    scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
-    mass = (scores.softmax(-1) * met).sum(-1)
-    rank = scores.argsort(-1, descending=True).argsort(-1)
-    n_met = met.sum(-1, keepdim=True)
-    recall = (met & (rank < n_met)).sum(-1) / n_met[..., 0].clamp(min=1)
-    batch, heads = query.shape[:2]
-    columns = {
-        "length": mask.sum(-1)[:, None].expand(-1, heads),
-        "pairs": met.sum((-1, -2)),
-        "mass": mass.mul(mask[:, None]).sum(-1),
-        "recall": recall.mul(mask[:, None]).sum(-1),
-        "difference": (out - softmax).square().sum((-1, -2)),
-        "norm": softmax.square().sum((-1, -2)),
-    }
-    frame = pd.DataFrame({name: column.flatten().tolist() for name, column in columns.items()})
-    return frame.assign(head=list(range(heads)) * batch)
-
-
-def summary(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Rows of `compare` put together: shares of pairs, of mass, recall, and the error of the output.
-
-    The error is the Frobenius norm of the difference over that of softmax's output, for each layer and batch, and its
-    mean over these.
-    """
-    sums = (
-        rows.assign(all_pairs=rows["length"] ** 2).groupby(by)[["length", "all_pairs", "pairs", "mass", "recall"]].sum()
-    )
-    one = rows.groupby([*by, "layer", "batch"] if "layer" not in by else [*by, "batch"])[["difference", "norm"]].sum()
-    return pd.DataFrame(
-        {
-            "pairs": sums["pairs"] / sums["all_pairs"],
-            "mass": sums["mass"] / sums["length"],
-            "recall": sums["recall"] / sums["length"],
-            "error": (one["difference"] / one["norm"]).pow(0.5).groupby(by).mean(),
-        }
-    ).reset_index()
-
-
 def measure(
     subject: Subject, variants: list[Variant], *, seed: int = 0, examples: int = 64
 ) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
@@ -236,39 +144,27 @@ def measure(
         For each variant its row of the table, and its `compare` rows with the layer they belong to.
     """
     switch_attention(subject.model, "softmax")
-    base, before = answer(subject)
-    states, seen = look(subject, examples)
-    span = base - subject.majority
+    softmax, before = answer(subject)
+    batches = list(sample(subject.model, subject.tokenizer, subject.encoded, examples))
+    base = look(subject.model, batches)
+    span = softmax - subject.majority
     for variant in variants:
-        settings = attentions.check(variant.attention, variant.settings)
-        rows = pd.concat(
-            compare(one, variant).assign(layer=layer, batch=number)
-            for number, passes in enumerate(seen)
-            for layer, one in enumerate(passes)
-        )
-        switch_attention(subject.model, variant.attention, settings, seed)
+        diagnosed, rows = diagnose(subject.model, batches, base, variant, seed)
+        switch_attention(subject.model, variant.attention, variant.settings, seed)
         score, after = answer(subject)
-        moved = look(subject, examples)[0]
-        budget = attended(subject.model, subject.tokenizer, subject.encoded, examples)
         switch_attention(subject.model, "softmax")
-        gone = torch.cat(moved) - torch.cat(states)
-        overall = summary(rows.assign(all=0), ["all"])[["mass", "recall", "error"]].iloc[0]
         row: dict[str, Any] = {
             "variant": variant.label,
             "attention": variant.attention,
-            "settings": json.dumps(settings),
+            "settings": json.dumps(variant.settings),
             "score_name": subject.score_name,
             "score": score,
-            "softmax": base,
+            "softmax": softmax,
             "majority": subject.majority,
             "kept": (score - subject.majority) / span if span else math.nan,  # no share of nothing
             "changed": changed(before, after),
-            "drift": (gone.norm() / torch.cat(states).norm()).item(),
-            "share": budget.pairs,
-            "compared": budget.compared,
         }
-        row |= {str(k): v for k, v in overall.items()}
-        yield row, rows
+        yield row | diagnosed, rows
 
 
 def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -281,10 +177,8 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
     """
     path = Path(asked.output or "")
     looks_path = path.with_name(f"{path.stem}-heads.csv")
-    variants, started = asked.list(), environment(subject.parameters.device)
-    about = {name: started[name] for name in ("commit", "date", "device", "python")}
-    about["commit"] = about["commit"] or "unknown"  # outside a checkout there is none
-    about |= {"packages": " ".join(f"{name}=={number}" for name, number in started["packages"].items())}
+    variants = list_variants(asked.variants)
+    about: dict[str, Any] = dict(provenance(subject.parameters.device))
     about |= {"task": subject.parameters.task, "seed": subject.parameters.seed, "hash_seed": asked.seed}
     about |= {"split": asked.split, "examples": len(subject.examples), "looked_into": asked.looked_into}
     wanted = {v.label: json.dumps(v.settings) for v in variants}
@@ -302,10 +196,3 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
         write_atomically(looks_path, pd.concat(looks).to_csv(index=False))
         write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
     return pd.DataFrame(rows), pd.concat(looks)
-
-
-def by_head_and_length(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `compare` put together by layer, head and third of the sequences by length."""
-    third = pd.qcut(rows["length"], 3, duplicates="drop")
-    lengths = rows.groupby(third, observed=True)["length"].agg(["min", "max"]).astype(str).agg(" to ".join, axis=1)
-    return summary(rows.assign(lengths=third.map(lengths).astype(str)), ["layer", "head", "lengths"])

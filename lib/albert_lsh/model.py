@@ -24,6 +24,7 @@ from transformers.masking_utils import flash_attention_mask
 
 from albert_lsh import attention as attentions
 from albert_lsh import mini
+from albert_lsh.attention.clusters import count_tokens
 from albert_lsh.attention.reformer import ReformerSelfAttention
 
 HEADS = {
@@ -62,6 +63,21 @@ class Pass(NamedTuple):
         return attentions.pairs(
             self.attention, self.query, self.key, self.padding_mask, seed=self.seed, **self.settings
         )
+
+
+def mean_coverage(passes: list[Pass]) -> attentions.Coverage:
+    """The coverage of several passes together: of all their pairs, and of all their queries."""
+    pairs, mass, compared, all_pairs, tokens = 0.0, 0.0, 0.0, 0, 0
+    for seen in passes:
+        lengths, found = count_tokens(seen.query, seen.padding_mask), seen.coverage()
+        n_pairs, n_tokens = int(lengths.square().sum()), int(lengths.sum())
+        pairs, compared, mass = (
+            pairs + found.pairs * n_pairs,
+            compared + found.compared * n_pairs,
+            mass + found.mass * n_tokens,
+        )
+        all_pairs, tokens = all_pairs + n_pairs, tokens + n_tokens
+    return attentions.Coverage(pairs / all_pairs, mass / tokens, compared / all_pairs)
 
 
 class Passes:
@@ -275,6 +291,32 @@ def switch_attention(
         raise ValueError(f"{passes.name!r} cannot become {attention!r}: reformer has projections of its own")
     passes.name, passes.settings, passes.seed = attention, settings, seed
     model.config.albert_lsh = {"attention": attention, "settings": settings, "seed": seed}
+    return model
+
+
+def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
+    """Give a model of `load_model` positions for sequences of `length` tokens, in place; returns the model.
+
+    The learned embeddings are repeated one after the other, as Longformer does (Beltagy et al. 2020, section 5), so
+    that neighbouring positions differ as they did.
+
+    Raises:
+        ValueError: the model has as many positions already, or is RoBERTa, whose positions begin behind padding.
+    """
+    config, embeddings = model.config, model.base_model.get_submodule("embeddings")
+    if length <= (present := max_positions(config)):
+        raise ValueError(f"length={length} must be above the {present} positions that the model has")
+    if config.max_position_embeddings != present:
+        raise ValueError(f"positions of a {config.model_type} model begin behind padding and are not extended here")
+    learned = embeddings.get_parameter("position_embeddings.weight")
+    embeddings.position_embeddings = nn.Embedding.from_pretrained(
+        learned.repeat(-(-length // present), 1)[:length], freeze=False
+    )
+    embeddings.register_buffer("position_ids", torch.arange(length, device=learned.device)[None], persistent=False)
+    kinds = torch.zeros(1, length, dtype=torch.long, device=learned.device)
+    embeddings.register_buffer("token_type_ids", kinds, persistent=False)
+    config.max_position_embeddings = length
+    attention_modules(model)[0].__dict__["passes"].max_length = length
     return model
 
 

@@ -243,6 +243,13 @@ def environment(device: str) -> dict[str, Any]:
     }
 
 
+def provenance(device: str) -> dict[str, str]:
+    """`environment` for the rows of a table: every value a text."""
+    found = environment(device)
+    packages = " ".join(f"{name}=={number}" for name, number in found.pop("packages").items())
+    return {**found, "commit": found["commit"] or "unknown", "packages": packages}  # no commit outside a checkout
+
+
 def processor_name() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []

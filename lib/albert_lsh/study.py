@@ -3,10 +3,12 @@
     python -m albert_lsh.study mini                      list the runs of studies/mini.yaml, and which are done
     python -m albert_lsh.study mini mini-mrpc lsh 0      make one: task, arm, seed
     python -m albert_lsh.study fidelity mrpc softmax 0 validation   ask its model again under other attentions
+    python -m albert_lsh.study fidelity reading 256      have paragraphs read, in sequences of so many tokens
 
 The Snakefile makes all of a study. Its file has `parameters` of every run and, under `tasks`, what differs by task
 and, within it, by arm; the more particular wins. An arm's name is its attention's unless it says otherwise. Under
-`switched` it says, for each split of the data, under which other attentions a model is asked again.
+`switched` it says, for each split of the data, under which other attentions a model is asked again, and under
+`reading`, by length, under which the pretrained model reads paragraphs.
 """
 
 import dataclasses
@@ -22,6 +24,7 @@ import papermill
 import yaml
 
 from albert_lsh.fidelity import Asked
+from albert_lsh.reading import Reading
 from albert_lsh.runs import Parameters, read_result, relative_to_root, repository_root, run_folder, write_atomically
 from albert_lsh.tasks import TaskError, find_task
 
@@ -85,19 +88,25 @@ class Run:
         return True
 
 
-def load_study(name: str) -> list[Run]:
-    """The runs of studies/<name>.yaml, every one's parameters checked; StudyError says what is wrong, and where."""
+def load_file(name: str) -> tuple[Path, dict[str, Any]]:
+    """studies/<name>.yaml and what it says; StudyError if there is none, or it is no study."""
     path = repository_root() / "studies" / f"{name}.yaml"
     if not path.is_file():
         there = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
         raise StudyError(f"study={name!r} is not one of: {there} (no {relative_to_root(path)})")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        tasks = content["tasks"].items()
+        content["tasks"].items()
     except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
         raise StudyError(f"{relative_to_root(path)} is no study: {error}") from error
+    return path, content
+
+
+def load_study(name: str) -> list[Run]:
+    """The runs of studies/<name>.yaml, every one's parameters checked; StudyError says what is wrong, and where."""
+    path, content = load_file(name)
     runs = []
-    for task, of_task in tasks:
+    for task, of_task in content["tasks"].items():
         shared = {
             **content.get("parameters", {}),
             **{k: v for k, v in of_task.items() if k not in ("arms", "seeds", "switched")},
@@ -137,6 +146,23 @@ def switches(split: str, of_study: dict[str, Any], of_task: dict[str, Any]) -> d
     return {**rest, **task, "split": split, "variants": variants}
 
 
+def load_readings(name: str) -> dict[str, dict[str, Any]]:
+    """Parameters of reading.ipynb, by the table that it writes, for every length that a study has read."""
+    path, content = load_file(name)
+    found = {}
+    for length, given in content.get("reading", {}).items():
+        share = given.pop("share")
+        output = relative_to_root(repository_root() / "results" / "runs" / name / "reading" / f"{length}.csv")
+        variants = {k: {**v, "share": share, "length": length} for k, v in given.pop("variants").items()}
+        model = content["parameters"]["model"]
+        found[output] = {**given, "model": model, "max_length": length, "variants": variants, "output": output}
+        try:
+            Reading.check(found[output])
+        except ValueError as error:
+            raise StudyError(f"{relative_to_root(path)}, reading: {length}: {error}") from error
+    return found
+
+
 @contextmanager
 def one_gpu() -> Iterator[None]:
     """Where there are several GPUs, keep to one that no other run of this machine has taken."""
@@ -161,14 +187,14 @@ def one_gpu() -> Iterator[None]:
 
 
 @contextmanager
-def named(run: Run, partial: Path) -> Iterator[None]:
-    """Within, whatever fails is the run's: its traceback goes to error.txt, and the notebook is kept.
+def named(folder: Path, partial: Path) -> Iterator[None]:
+    """Within, whatever fails is named by its folder: its traceback goes to error.partial.txt, the notebook is kept.
 
     Raises:
-        SystemExit: naming the run.
+        SystemExit: naming the folder.
     """
-    run.folder.mkdir(parents=True, exist_ok=True)
-    error_file = run.folder / "error.partial.txt"
+    folder.mkdir(parents=True, exist_ok=True)
+    error_file = folder / "error.partial.txt"
     error_file.unlink(missing_ok=True)
     try:
         with one_gpu():
@@ -177,14 +203,14 @@ def named(run: Run, partial: Path) -> Iterator[None]:
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
         write_atomically(error_file, text)
         if partial.exists():
-            os.replace(partial, run.folder / "failed.partial.ipynb")
-        raise SystemExit(f"{relative_to_root(run.folder)} failed:\n{text}") from error
+            os.replace(partial, folder / "failed.partial.ipynb")
+        raise SystemExit(f"{relative_to_root(folder)} failed:\n{text}") from error
 
 
 def execute(run: Run) -> None:
     """Make one run: its notebook, executed under a temporary name, renamed when complete; SystemExit if it fails."""
     partial = run.folder / "notebook.partial.ipynb"
-    with named(run, partial):
+    with named(run.folder, partial):
         execute_notebook(run.notebook, partial, {**run.parameters, "output_dir": str(run.folder)})
         if not (run.folder / "result.json").exists():
             raise StudyError("the notebook ended without writing result.json")
@@ -194,11 +220,23 @@ def execute(run: Run) -> None:
 def switch(run: Run, split: str) -> None:
     """Ask the model of a finished run again under other attentions; the notebook is kept beside its table."""
     partial = run.folder / f"fidelity-{split}.partial.ipynb"
-    with named(run, partial):
+    with named(run.folder, partial):
         if split not in run.switched:
             raise StudyError(f"studies/{run.study}.yaml switches nothing on {split!r} for this run")
         execute_notebook("fidelity.ipynb", partial, {**run.switched[split], "trained": relative_to_root(run.folder)})
     os.replace(partial, run.folder / f"fidelity-{split}.ipynb")
+
+
+def read(study: str, length: str) -> None:
+    """Have the pretrained model read paragraphs; the notebook is kept beside its table."""
+    folder = repository_root() / "results" / "runs" / study / "reading"
+    partial = folder / f"{length}.partial.ipynb"
+    readings = {str(given["max_length"]): given for given in load_readings(study).values()}
+    if length not in readings:
+        raise SystemExit(f"error: study {study!r} has no reading of {length} tokens; it has: {', '.join(readings)}")
+    with named(folder, partial):
+        execute_notebook("reading.ipynb", partial, readings[length])
+    os.replace(partial, folder / f"{length}.ipynb")
 
 
 def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attempts: int = 3) -> None:
@@ -219,13 +257,16 @@ def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attemp
                 raise
 
 
-def failures(runs: list[Run]) -> str:
-    """The failed runs of a study by name, each with its notebook's own traceback."""
-    failed = [(run, run.folder / "error.partial.txt") for run in runs]
-    return "\n\n".join(f"FAILED {relative_to_root(r.folder)}\n{f.read_text()}" for r, f in failed if f.exists())
+def failures(study: str) -> str:
+    """What failed in a study, by name, each with its notebook's own traceback."""
+    found = sorted((repository_root() / "results" / "runs" / study).rglob("error.partial.txt"))
+    return "\n\n".join(f"FAILED {relative_to_root(path.parent)}\n{path.read_text()}" for path in found)
 
 
 def main(arguments: list[str]) -> None:
+    if len(arguments) == 3 and arguments[1] == "reading":
+        read(arguments[0], arguments[2])
+        return
     if len(arguments) not in (1, 4, 5):
         raise SystemExit(__doc__)
     try:

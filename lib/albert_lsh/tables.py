@@ -241,7 +241,7 @@ def switched_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
-    """Write results/tables/<study>-{runs,scores,changes,published,switched,variants,held-out}.csv; returns the paths.
+    """Write results/tables/<study>-{runs,scores,changes,published,switched,variants,held-out,reading}.csv.
 
     Tables without a row (no neighbouring arms, nothing published) are not written, and removed if they were.
     """
@@ -258,6 +258,8 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
     tables["switched"] = switched if switched.empty else switched_table(switched)
     held_out = load_switched(study, root, "held-out")
     tables["held-out"] = held_out if held_out.empty else switched_table(held_out)
+    readings = sorted((root / "results" / "runs" / study / "reading").glob("*.csv"))
+    tables["reading"] = pd.concat(map(pd.read_csv, readings)) if readings else pd.DataFrame()
     written = []
     for name, table in tables.items():
         path = root / "results" / "tables" / f"{study}-{name}.csv"

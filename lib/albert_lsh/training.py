@@ -33,7 +33,7 @@ from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import ExportableState
 
 from albert_lsh.attention import Coverage
-from albert_lsh.model import load_model, max_positions, record_passes
+from albert_lsh.model import load_model, max_positions, mean_coverage, record_passes
 from albert_lsh.runs import ParameterError, Parameters, write_atomically
 
 CURVE_POINTS = 20  # points of the training-loss curve of a run
@@ -259,15 +259,9 @@ def sample(
 def attended(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Dataset, examples: int = 64) -> Coverage:
     """The shares of pairs and of softmax's mass that the model attends to in evaluation, over all passes and heads."""
     model.eval()
-    total, pairs, mass, compared, tokens = 0, 0.0, 0.0, 0.0, 0
+    seen = []
     for batch in sample(model, tokenizer, data, examples):
-        lengths = batch["attention_mask"].sum(-1)
         with record_passes(model) as passes:
             model(**batch)
-        for seen in (p.coverage() for p in passes):
-            pairs += seen.pairs * int(lengths.square().sum()) / len(passes)
-            compared += seen.compared * int(lengths.square().sum()) / len(passes)
-            mass += seen.mass * int(lengths.sum()) / len(passes)
-        total += int(lengths.square().sum())
-        tokens += int(lengths.sum())
-    return Coverage(pairs / total, mass / tokens, compared / total)
+        seen += passes
+    return mean_coverage(seen)
