@@ -186,6 +186,14 @@ def test_settings_for_spend_the_budget_and_no_more(name, length, share):
     assert 0.5 * share < seen <= share
 
 
+@pytest.mark.parametrize(("length", "share"), [(57, 0.5), (256, 0.5), (256, 0.25), (700, 0.125)])
+@pytest.mark.parametrize("window", [0, 6])
+def test_a_far_field_is_paid_from_the_budget(length, share, window):
+    query, key, _ = tensors((1, 2, length, 8))
+    settings = attention.settings_for("lsh", length, share, far_field=True, window=window)
+    assert 0.7 * share < attention.coverage("lsh", query, key, **settings).pairs <= share
+
+
 def test_settings_for_keep_what_is_fixed_and_refuse_what_cannot_be():
     settings = attention.settings_for("lsh", 256, 0.25, far_field=True, cluster_size=8, window=4)
     assert settings == {

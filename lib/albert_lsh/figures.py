@@ -1,6 +1,6 @@
 """Figures of a study, vector, from its run records; and the layer drawn, with what each attention replaces in it.
 
-    write_figures("minilm")    figures/minilm-*.{svg,pdf} and figures/structure.{svg,pdf}
+    write_figures("minilm")    figures/minilm-*.{svg,pdf}, figures/{structure,settings}.{svg,pdf}
 
 A colour, a line style, a marker and a hatch belong to each attention, the same in every figure, so that figures can be
 read in grey. The files are the same, byte for byte, whenever the data are.
@@ -22,7 +22,15 @@ from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
 from albert_lsh.runs import repository_root
-from albert_lsh.tables import load_history, load_runs, load_switched, scale_of, score_table, switched_table
+from albert_lsh.tables import (
+    load_history,
+    load_runs,
+    load_switched,
+    scale_of,
+    score_table,
+    settings_table,
+    switched_table,
+)
 from albert_lsh.tasks import TASKS
 
 
@@ -241,6 +249,27 @@ def plot_switched(table: pd.DataFrame) -> Figure:
     return figure
 
 
+def plot_settings(table: pd.DataFrame, share: float = 0.25) -> Figure:
+    """How `settings_for` spends a share of the pairs, against the length, without and with a far field."""
+    kinds = {"of_all": "seen by all", "of_clusters": "of chosen clusters", "mean_keys": "mean keys"}
+    figure, axes = new_figure(5.2, 2.2, ncols=2, sharey=True)
+    for axis, (label, rows) in zip(axes[0], table[table["share"] == share].groupby("attention"), strict=True):
+        rows = rows.dropna().sort_values("length")
+        shades = dict(zip(kinds, ("#444444", STYLES["lsh"].colour, STYLES["shared-qk-lsh"].colour), strict=True))
+        below = 0 * rows["length"]
+        for (name, text), hatch in zip(kinds.items(), ("", "---", "xxx"), strict=True):
+            look: dict[str, Any] = {"facecolor": lighter(shades[name]), "edgecolor": shades[name], "hatch": hatch}
+            axis.fill_between(rows["length"], below, below + rows[name], label=text, linewidth=0.5, **look)
+            below = below + rows[name]
+        axis.plot(rows["length"], rows["compared"], "k:", label="mean keys compared with")
+        axis.axhline(share, color="black", linewidth=0.5)
+        axis.set_xscale("log", base=2)
+        axis.set(title=f"{label}, a share of {share:g}", xlabel="length (tokens)")
+    axes[0, 0].set(ylabel="share of the keys", ylim=(0, None))
+    add_legend(figure, axes[0, 0], 4)
+    return figure
+
+
 def draw_box(axis: Axes, x: float, y: float, width: float, height: float, text: str, **look: Any) -> None:
     """A box with its lower left corner at (x, y), inches, and text in its middle."""
     size = look.pop("fontsize", 6.5)
@@ -321,7 +350,7 @@ def write_figures(study: str, root: str | Path | None = None) -> list[Path]:
     longer = runs["arm"].str.contains(EPOCHS_ARM)
     folder = root / "figures"
     with mpl.rc_context(LOOK):
-        figures = {"structure": plot_structure()}
+        figures = {"structure": plot_structure(), "settings": plot_settings(settings_table())}
         if not longer.all():
             figures[f"{study}-scores"] = plot_scores(score_table(runs[~longer]))
         for name, plot, chosen in (("loss", plot_loss, ~longer), ("convergence", plot_convergence, longer)):

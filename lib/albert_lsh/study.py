@@ -135,10 +135,11 @@ def load_study(name: str) -> list[Run]:
 
 def switches(split: str, of_study: dict[str, Any], of_task: dict[str, Any]) -> dict[str, Any]:
     """Parameters of fidelity.ipynb for a task: every attention under every budget, and what the task says itself."""
-    task = dict(of_task.get(split, {}))
+    task = {"length": of_task.get("length", 256), **of_task.get(split, {})}
+    length = task.pop("length")
     variants = {
         f"{label} {share:.2g}": {k: v for k, v in settings.items() if k != "shares"}
-        | {"share": share, "length": of_task.get("length", 256)}
+        | {"share": share, "length": length}
         for label, settings in {**of_study["variants"], **task.pop("variants", {})}.items()
         for share in settings.get("shares", of_study["shares"])
     }

@@ -240,8 +240,54 @@ def switched_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values(["task", "order", "budget"], ascending=[True, False, False]).drop(columns="order")
 
 
+DIAGNOSTICS = ["share", "mass", "recall", "error", "drift", "changed"]
+
+
+def predictors(switched: pd.DataFrame) -> pd.DataFrame:
+    """Which diagnostic predicts the score? Spearman's rank correlation of each with what is kept, by task.
+
+    `all` is taken over the variants and budgets of a `switched_table` together, `at_a_budget` over the variants at each
+    budget, mean over the budgets that have four variants or more; `variants` says how many rows there were.
+    """
+    rows = []
+    for task, of_task in switched.groupby("task", sort=False):
+        budgets = [of_budget for _, of_budget in of_task.groupby("budget") if len(of_budget) >= 4]
+        for name in DIAGNOSTICS:
+            each = [part["kept"].corr(part[name], method="spearman") for part in budgets]
+            together = of_task["kept"].corr(of_task[name], method="spearman")
+            row = {"task": task, "diagnostic": name, "all": together, "at_a_budget": pd.Series(each).mean()}
+            rows.append(row | {"variants": len(of_task)})
+    return pd.DataFrame(rows)
+
+
+def settings_table() -> pd.DataFrame:
+    """What `attention.settings_for` gives, by attention, length and share; empty where a budget is too small.
+
+    Shares of the length: keys that all see, keys of chosen clusters, mean keys attended to; and mean keys compared with
+    to choose, which no budget counts.
+    """
+    rows: list[dict[str, Any]] = []
+    for label, fixed in (("lsh", {}), ("lsh, far field", {"far_field": True})):
+        for length in (2**k for k in range(5, 15)):
+            for share in (0.5, 0.25, 0.125, 0.0625):
+                row = {"attention": label, "length": length, "share": share}
+                try:
+                    settings = attention.settings_for("lsh", length, share, **fixed)
+                except ValueError:
+                    rows.append(row)
+                    continue
+                everybodys, size, chosen = (settings[k] for k in ("global_tokens", "cluster_size", "n_hashes"))
+                clusters = -(-(length - everybodys) // size)
+                row |= {"global_tokens": everybodys, "cluster_size": size, "n_hashes": chosen}
+                row |= {"of_all": everybodys / length, "of_clusters": chosen * size / length}
+                row |= {"mean_keys": (clusters - chosen) / length if fixed else 0.0, "compared": clusters / length}
+                rows.append(row)
+    return pd.DataFrame(rows).astype({name: "Int64" for name in ("global_tokens", "cluster_size", "n_hashes")})
+
+
 def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
-    """Write results/tables/<study>-{runs,scores,changes,published,switched,variants,held-out,reading}.csv.
+    """Write results/tables/<study>-{runs,scores,changes,published,switched,variants,predictors,held-out,reading}.csv
+    and results/tables/settings.csv; returns the paths written.
 
     Tables without a row (no neighbouring arms, nothing published) are not written, and removed if they were.
     """
@@ -256,6 +302,7 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
     switched = load_switched(study, root)
     tables["variants"] = switched
     tables["switched"] = switched if switched.empty else switched_table(switched)
+    tables["predictors"] = switched if switched.empty else predictors(tables["switched"])
     held_out = load_switched(study, root, "held-out")
     tables["held-out"] = held_out if held_out.empty else switched_table(held_out)
     readings = sorted((root / "results" / "runs" / study / "reading").glob("*.csv"))
@@ -268,4 +315,6 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
             continue
         write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
         written.append(path)
-    return written
+    path = root / "results" / "tables" / "settings.csv"
+    write_atomically(path, settings_table().to_csv(index=False, float_format="%.6g"))
+    return [*written, path]

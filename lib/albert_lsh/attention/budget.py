@@ -36,7 +36,7 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
     if fixed.get("far_field"):  # every cluster costs a key: about half of the budget, unless their size is fixed
         if "cluster_size" not in fixed and left > 0:
             size = max(size, -(-2 * length // left))
-        left, least = left - -(-length // size), size
+        left, least = left - -(-length // size), size - 1  # a cluster attended exactly costs no mean key
     if left < least:
         raise ValueError(f"share={share} of length={length} leaves {left} keys to choose; {name} needs {least} or more")
     if name in ("window", "top-k"):
@@ -47,5 +47,7 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
     if name == "random" or fixed.get("choose") == "collision":
         rounds = fixed.get("n_hashes", min(ROUNDS, left))
         return {**fixed, "n_hashes": rounds, "cluster_size": max(1, left // rounds)}
+    if fixed.get("far_field"):
+        return {**fixed, "n_hashes": max(1, left // max(1, size - 1)), "cluster_size": size}
     size = min(size, left)
     return {**fixed, "n_hashes": left // size, "cluster_size": size}
