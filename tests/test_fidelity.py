@@ -98,6 +98,9 @@ def test_a_table_is_taken_up_where_it_was_left(trained):
     table, looks = fidelity.measure_all(subject, changed)
     assert table["score"].tolist() != [-1.0]
     assert set(looks["variant"]) == {"few"}
+    pd.read_csv(path).assign(score=-1.0).to_csv(path, index=False)
+    fewer = dataclasses.replace(changed, looked_into=4)
+    assert fidelity.measure_all(subject, fewer)[0]["score"].tolist() != [-1.0]
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,8 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
     looks: list[pd.DataFrame] = []
     if path.exists():
         rows, looks = pd.read_csv(path).to_dict("records"), [pd.read_csv(looks_path)]  # type: ignore[assignment]
-    rows = [row for row in rows if wanted.get(row["variant"]) == row["settings"]]
+    alike = {name: about[name] for name in ("hash_seed", "examples", "looked_into")}
+    rows = [row for row in rows if wanted.get(row["variant"]) == row["settings"] and row.items() >= alike.items()]
     there = {row["variant"] for row in rows}
     looks = [look[look["variant"].isin(there)] for look in looks]
     missing = [v for v in variants if v.label not in there]
