@@ -199,6 +199,8 @@ def test_settings_for_keep_what_is_fixed_and_refuse_what_cannot_be():
     assert settings == {
         "far_field": True, "cluster_size": 8, "window": 4, "global_tokens": 2, "n_hashes": 3,
     }  # fmt: skip
+    assert attention.settings_for("lsh", 36, 0.5) == attention.settings_for("lsh", 36, 0.5, far_field=True)
+    assert "far_field" not in {**attention.settings_for("lsh", 6, 0.5), **attention.settings_for("lsh", 36, 0.4)}
     assert attention.settings_for("window", 100, 0.2, global_tokens=5)["n_hashes"] == 15
     for name, length, share, message in (
         ("softmax", 256, 0.25, "attention='softmax' has no budget"),
@@ -207,6 +209,8 @@ def test_settings_for_keep_what_is_fixed_and_refuse_what_cannot_be():
     ):
         with pytest.raises(ValueError, match=message):
             attention.settings_for(name, length, share)
+    with pytest.raises(ValueError, match="share=0.25 of length=36 leaves 7 keys to choose, too few for a far field"):
+        attention.settings_for("lsh", 36, 0.25, far_field=True)
 
 
 def test_four_thousand_tokens_at_a_sixteenth():

@@ -119,7 +119,7 @@ def load_study(name: str) -> list[Run]:
                 again = {
                     split: switches(split, of_split, of_task.get("switched", {}))
                     for split, of_split in switched.items()
-                    if seed in of_split.get("seeds", seeds)
+                    if seed in {**of_split, **of_task.get("switched", {}).get(split, {})}.get("seeds", seeds)
                 }
                 runs.append(Run(name, task, arm, seed, {**given, "seed": seed}, again))
     for run in runs:
@@ -136,7 +136,7 @@ def load_study(name: str) -> list[Run]:
 def switches(split: str, of_study: dict[str, Any], of_task: dict[str, Any]) -> dict[str, Any]:
     """Parameters of fidelity.ipynb for a task: every attention under every budget, and what the task says itself."""
     task = {"length": of_task.get("length", 256), **of_task.get(split, {})}
-    length = task.pop("length")
+    length, _ = task.pop("length"), task.pop("seeds", None)
     variants = {
         f"{label} {share:.2g}": {k: v for k, v in settings.items() if k != "shares"}
         | {"share": share, "length": length}

@@ -267,7 +267,7 @@ def settings_table() -> pd.DataFrame:
     to choose, which no budget counts.
     """
     rows: list[dict[str, Any]] = []
-    for label, fixed in (("lsh", {}), ("lsh, far field", {"far_field": True})):
+    for label, fixed in (("lsh", {"far_field": False}), ("lsh, far field", {"far_field": True})):
         for length in (2**k for k in range(5, 15)):
             for share in (0.5, 0.25, 0.125, 0.0625):
                 row = {"attention": label, "length": length, "share": share}
@@ -280,7 +280,10 @@ def settings_table() -> pd.DataFrame:
                 clusters = -(-(length - everybodys) // size)
                 row |= {"global_tokens": everybodys, "cluster_size": size, "n_hashes": chosen}
                 row |= {"of_all": everybodys / length, "of_clusters": chosen * size / length}
-                row |= {"mean_keys": (clusters - chosen) / length if fixed else 0.0, "compared": clusters / length}
+                row |= {
+                    "mean_keys": (clusters - chosen) / length if fixed["far_field"] else 0.0,
+                    "compared": clusters / length,
+                }
                 rows.append(row)
     return pd.DataFrame(rows).astype({name: "Int64" for name in ("global_tokens", "cluster_size", "n_hashes")})
 

@@ -5,6 +5,9 @@ from typing import Any
 
 GLOBAL_TOKENS = 2
 ROUNDS = 4  # of hashing with collisions, where the budget allows so many
+FAR_FIELD_FROM = (
+    0.5  # share of the pairs; with less, short sequences have too few clusters for it (studies/fidelity.yaml)
+)
 LEAST = {"lsh": 1, "window": 1, "random": 1, "top-k": 1, "shared-qk-lsh": 4, "reformer": 4}  # keys of the least budget
 
 
@@ -13,7 +16,8 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
 
     `lsh` spends the budget on `GLOBAL_TOKENS` keys for all and on as many clusters as fit, of about sqrt(length) / 3
     keys: the comparison with their mean keys, which is not part of the budget, then takes 3 / sqrt(length) of the
-    products of softmax attention. A longer sequence under the same settings attends to a smaller share.
+    products of softmax attention. From half of the pairs on, about half of the budget goes into a far field, if that
+    fits and `fixed` does not say otherwise. A longer sequence under the same settings attends to a smaller share.
 
     Args:
         name: an attention with a budget: lsh, window, random, top-k, shared-qk-lsh, reformer.
@@ -28,17 +32,13 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
         raise ValueError(f"share={share!r} must be above 0 and at most 1, and length={length!r} at least 1")
     if name not in LEAST:
         raise ValueError(f"attention={name!r} has no budget; one has: {', '.join(LEAST)}")
-    keys, size = int(share * length), fixed.get("cluster_size", max(2, round(math.sqrt(length) / 3)))
+    keys = int(share * length)
     if name == "lsh" and "global_tokens" not in fixed:
         fixed["global_tokens"] = min(GLOBAL_TOKENS, max(0, keys - 1))
     left = keys - fixed.get("global_tokens", 0) - fixed.get("window", 0)
-    least = LEAST[name]
-    if fixed.get("far_field"):  # every cluster costs a key: about half of the budget, unless their size is fixed
-        if "cluster_size" not in fixed and left > 0:
-            size = max(size, -(-2 * length // left))
-        left, least = left - -(-length // size), size - 1  # a cluster attended exactly costs no mean key
-    if left < least:
-        raise ValueError(f"share={share} of length={length} leaves {left} keys to choose; {name} needs {least} or more")
+    if left < LEAST[name]:
+        needs = f"leaves {left} keys to choose; {name} needs {LEAST[name]} or more"
+        raise ValueError(f"share={share} of length={length} {needs}")
     if name in ("window", "top-k"):
         return {**fixed, "n_hashes": left, "cluster_size": 1}
     if name in ("shared-qk-lsh", "reformer"):  # a chunk of at least two tokens sees itself and the one before
@@ -47,7 +47,13 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
     if name == "random" or fixed.get("choose") == "collision":
         rounds = fixed.get("n_hashes", min(ROUNDS, left))
         return {**fixed, "n_hashes": rounds, "cluster_size": max(1, left // rounds)}
-    if fixed.get("far_field"):
-        return {**fixed, "n_hashes": max(1, left // max(1, size - 1)), "cluster_size": size}
+    size = fixed.get("cluster_size", max(2, round(math.sqrt(length) / 3)))
+    if fixed.get("far_field", FAR_FIELD_FROM <= share < 1):
+        larger = size if "cluster_size" in fixed else max(size, -(-2 * length // left))  # half of what is left
+        n_hashes = (left - -(-length // larger)) // max(1, larger - 1)  # a cluster attended exactly costs no mean key
+        if n_hashes >= 1:
+            return {**fixed, "far_field": True, "n_hashes": n_hashes, "cluster_size": larger}
+        if "far_field" in fixed:
+            raise ValueError(f"share={share} of length={length} leaves {left} keys to choose, too few for a far field")
     size = min(size, left)
     return {**fixed, "n_hashes": left // size, "cluster_size": size}
