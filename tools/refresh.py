@@ -90,13 +90,39 @@ def switched(study: str) -> str:
     return "\n\n".join(blocks) + f"\n\n![Attention switched](figures/{study}-switched.svg)"
 
 
+def reading(study: str) -> str:
+    """What attentions do to a pretrained encoder's output, by length."""
+    path = ROOT / "results" / "tables" / f"{study}-reading.csv"
+    if not path.exists():
+        return "*Not measured yet.*"
+    blocks = []
+    for (length, paragraphs), rows in pd.read_csv(path).groupby(["length", "paragraphs"]):
+        shown = rows.sort_values("error").set_index("variant")[["share", "mass", "error", "drift"]]
+        shown = shown.assign(share=shown["share"].map("{:.1%}".format), mass=shown["mass"].map("{:.2f}".format))
+        shown = shown.assign(error=shown["error"].map("{:.3f}".format), drift=shown["drift"].map("{:.3f}".format))
+        named = {
+            "share": "pairs",
+            "mass": "softmax's mass",
+            "error": "error of the output",
+            "drift": "drift of the last hidden state",
+        }
+        sequences = f"{paragraphs} sequence{'s' if paragraphs > 1 else ''} of {length:,} tokens"
+        blocks.append(f"**{sequences}**\n\n{markdown(shown.rename(columns=named))}")
+    return "\n\n".join(blocks)
+
+
 def readme(text: str) -> str:
     """The README as it should be: each marked place filled."""
-    text = re.sub(r"(\| \[(\w+\.ipynb)\].*?\| )\[!\[Open.*?\)\]\(.*?\)", lambda m: m[1] + badge(m[2]), text)
+    text = re.sub(
+        r"(\| \[(\w+\.ipynb)\][^\n]*\| )(?:\[!\[Open[^\n]*?\)\]\([^\n]*?\))?(?= ?\|\n)",
+        lambda m: m[1] + badge(m[2]),
+        text,
+    )
     for mark, content in (
         ("findings: minilm", findings("minilm")),
         ("duplicates", duplicates()),
         ("switched: fidelity", switched("fidelity")),
+        ("reading: fidelity", reading("fidelity")),
     ):
         filled = f"<!-- {mark} -->\n{content}\n<!-- end of {mark} -->"
         old = rf"<!-- {mark} -->(?:.*?<!-- end of {mark} -->)?"
