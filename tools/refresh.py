@@ -113,11 +113,7 @@ def reading(study: str) -> str:
 
 def readme(text: str) -> str:
     """The README as it should be: each marked place filled."""
-    text = re.sub(
-        r"(\| \[(\w+\.ipynb)\][^\n]*\| )(?:\[!\[Open[^\n]*?\)\]\([^\n]*?\))?(?= ?\|\n)",
-        lambda m: m[1] + badge(m[2]),
-        text,
-    )
+    text = re.sub(r"(\| \[(\w+\.ipynb)\].*?\| )\[!\[Open.*?\)\]\(.*?\)", lambda m: m[1] + badge(m[2]), text)
     for mark, content in (
         ("findings: minilm", findings("minilm")),
         ("duplicates", duplicates()),
