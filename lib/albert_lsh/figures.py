@@ -72,6 +72,7 @@ EPOCHS_ARM = re.compile(r"-\d+-epochs$")  # arms trained longer, shown in a figu
 
 VARIANTS = {  # whose colour a variant of `fidelity` has
     "lsh, far field": "shared-qk-lsh",
+    "lsh, no far field": "softmax-eager",
     "plain lsh": "reformer",
     "window, global tokens": "window",
     "random, global tokens": "random",
