@@ -194,6 +194,6 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
     for row, look_rows in measure(subject, missing, seed=asked.seed, examples=asked.looked_into):
         rows.append({**row, **about})
         looks.append(by_head_and_length(look_rows).assign(variant=row["variant"]))
-        write_atomically(looks_path, pd.concat(looks).to_csv(index=False))
+        write_atomically(looks_path, pd.concat(looks).to_csv(index=False, float_format="%.6g"))
         write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
     return pd.DataFrame(rows), pd.concat(looks)
