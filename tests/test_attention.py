@@ -1,11 +1,15 @@
 """Every attention against its naive reference, output and gradients; and what all of them promise."""
 
+import numpy as np
 import pytest
 import torch
 from albert_lsh import attention
-from albert_lsh.attention import lsh, naive
+from albert_lsh.attention import fused, lsh, naive
 from albert_lsh.attention.shared_qk import draw_rotations
 from reformer_pytorch.reformer_pytorch import LSHAttention
+from transformers import NystromformerConfig, YosoConfig
+from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
+from transformers.models.yoso.modeling_yoso import YosoSelfAttention
 
 REFERENCES = {
     "softmax": naive.softmax,
@@ -16,6 +20,9 @@ REFERENCES = {
     "window": naive.window,
     "random": naive.random,
     "top-k": naive.top_k,
+    "nystrom": naive.nystrom,
+    "yoso": naive.yoso,
+    "yoso-e": naive.yoso_e,
 }
 PLAIN = {"hashing": "plain", "choose": "collision", "global_tokens": 0}
 LSH = [
@@ -39,11 +46,14 @@ SETTINGS = {
     "window": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2, "global_tokens": 3}],
     "top-k": [{"n_hashes": 2, "cluster_size": 3}],
     "reformer": [{"bucket_size": 4, "n_hashes": 2, "full_attn_thres": 8}],
+    "nystrom": [{"num_landmarks": 7}],
+    "yoso": [{"n_hashes": 5, "hash_code_len": 3}],
+    "yoso-e": [{"hash_code_len": 4}],
 }
 CASES = [(name, settings) for name in REFERENCES for settings in SETTINGS.get(name, [{}])]
 IDS = ["-".join([name, *(f"{k}={v}" for k, v in settings.items())]) for name, settings in CASES]
 ALL = [(name, SETTINGS.get(name, [{}])[0]) for name in attention.names()]
-HASHED = ["shared-qk-lsh", "lsh", "random"]
+HASHED = ["shared-qk-lsh", "lsh", "random", "yoso"]
 # (batch, heads, length, head_dim): a lone token, fewer tokens than a cluster, no multiple of anything, a multiple
 SHAPES = [(1, 1, 1, 3), (2, 3, 5, 5), (2, 2, 37, 12), (1, 2, 60, 16)]
 
@@ -80,10 +90,17 @@ def error(measured, reference):
     return (difference / sum(r.square().sum() for r in reference)).sqrt().item()
 
 
-@pytest.fixture(params=["dense", "rows"])
+@pytest.fixture(params=["dense", "fused", "rows"])
 def way(request, monkeypatch):
-    """The two ways in which `lsh` is computed: short sequences densely, long ones by gathering rows."""
+    """How `lsh` is computed: short sequences densely, long ones in torch's fused kernel, or without it in steps."""
     monkeypatch.setattr(lsh, "DENSE_LENGTH", 10**6 if request.param == "dense" else 0)
+    if request.param == "rows":
+        monkeypatch.setattr(fused, "FORWARD", None)
+
+
+def test_torch_has_the_fused_kernel():
+    """A private operator, whose name a release of torch may change."""
+    assert fused.is_available(torch.zeros(1), dropout=0.0)
 
 
 @pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
@@ -100,6 +117,14 @@ def test_lsh_is_the_reference_either_way(way, settings, shape, kind):
 )
 def test_output_and_gradients_are_the_references(name, settings, shape, kind):
     check_reference(name, settings, shape, kind)
+
+
+@pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
+@pytest.mark.parametrize("settings", SETTINGS["shared-qk-lsh"], ids=lambda s: f"bucket_size={s['bucket_size']}")
+def test_shared_qk_lsh_without_the_fused_kernel(monkeypatch, settings, shape, kind):
+    monkeypatch.setattr(fused, "FORWARD", None)
+    check_reference("shared-qk-lsh", settings, shape, kind)
 
 
 def check_reference(name, settings, shape, kind):
@@ -236,6 +261,50 @@ def test_shared_qk_lsh_is_reformer_pytorchs_with_the_same_rotations(n_hashes, mo
     assert error(ours, run(theirs, inputs, upstream)) < 1e-6
 
 
+def projected(layer, hidden, heads):
+    """A Transformers attention layer's query, key and value of hidden states (batch, length, heads * dim)."""
+    return [
+        getattr(layer, name)(hidden).unflatten(-1, (heads, -1)).transpose(1, 2) for name in ("query", "key", "value")
+    ]
+
+
+def test_nystrom_is_transformers():
+    """One head: with several, Transformers begins the pseudo-inverse with the largest norm of all heads and batches."""
+    config = NystromformerConfig(hidden_size=16, num_attention_heads=1, num_landmarks=8, segment_means_seq_len=48)
+    torch.manual_seed(0)
+    layer, hidden = NystromformerSelfAttention(config).eval(), 3 * torch.randn(1, 48, 16)
+    layer.conv_kernel_size = None
+    ours = attention.attend("nystrom", *projected(layer, hidden, 1), num_landmarks=8)
+    torch.testing.assert_close(ours[:, 0], layer(hidden)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_yoso_e_is_transformers_with_gradients():
+    config = YosoConfig(hidden_size=24, num_attention_heads=3, hash_code_len=7, use_expectation=True, conv_window=None)
+    torch.manual_seed(0)
+    layer = YosoSelfAttention(config).eval()
+    grads = []
+    for ours in (False, True):
+        hidden = torch.randn(2, 19, 24, generator=torch.Generator().manual_seed(1), requires_grad=True)
+        if ours:
+            out = attention.attend("yoso-e", *projected(layer, hidden, 3), hash_code_len=7).transpose(1, 2).flatten(2)
+        else:
+            out = layer(hidden, torch.zeros(2, 19))[0]
+        out.square().mul(torch.arange(24.0)).sum().backward()
+        grads.append((out.detach(), hidden.grad))
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-5)
+
+
+def test_yoso_comes_to_its_expectation_as_one_over_the_root_of_the_hashes():
+    query, key, value = tensors((2, 4, 64, 16))
+    expected = attention.attend("yoso-e", query, key, value, hash_code_len=4)
+    errors = []
+    for n_hashes in (16, 64, 256, 1024):
+        settings = {"n_hashes": n_hashes, "hash_code_len": 4}
+        errors.append((attention.attend("yoso", query, key, value, **settings) - expected).norm())
+    slope = np.polyfit(np.log([16, 64, 256, 1024]), np.log(errors), 1)[0]
+    assert slope == pytest.approx(-0.5, abs=0.07)
+
+
 @pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
 @pytest.mark.parametrize(("name", "settings"), ALL, ids=lambda x: x if isinstance(x, str) else "")
 def test_pairs_are_those_that_attend_uses(name, settings, kind):
@@ -247,7 +316,7 @@ def test_pairs_are_those_that_attend_uses(name, settings, kind):
     for j in range(shape[2]):
         value = torch.zeros(shape)
         value[:, :, j] = 1.0
-        seen[..., j] = attention.attend(name, query, key, value, mask, seed=7, **settings)[..., 0] > 0
+        seen[..., j] = attention.attend(name, query, key, value, mask, seed=7, **settings)[..., 0] != 0
     assert torch.equal(counts > 0, seen)
 
 
@@ -314,7 +383,9 @@ def test_seeds_decide_the_hashes(name):
     assert not torch.allclose(first, other)
 
 
-@pytest.mark.parametrize(("name", "settings"), ALL, ids=lambda x: x if isinstance(x, str) else "")
+@pytest.mark.parametrize(
+    ("name", "settings"), [c for c in ALL if "yoso" not in c[0]], ids=lambda x: x if isinstance(x, str) else ""
+)
 def test_dropout_drops_weights_and_keeps_the_mean(name, settings):
     query, key, _ = tensors((1, 1, 24, 8))
     value = torch.ones(1, 1, 24, 8)

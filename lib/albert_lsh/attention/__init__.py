@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from albert_lsh.attention import hashing, lsh, random, reformer, shared_qk, softmax, top_k, window
+from albert_lsh.attention import hashing, lsh, nystrom, random, reformer, shared_qk, softmax, top_k, window, yoso
 from albert_lsh.attention.budget import settings_for
 from albert_lsh.attention.clusters import MASKED
 
@@ -78,6 +78,16 @@ ATTENTIONS = {
     "top-k": Attention(
         top_k.top_k_attention, top_k.top_k_pairs, _KEYS, "as many keys as lsh: the best ones, all scores being known"
     ),
+    "nystrom": Attention(
+        nystrom.nystrom_attention,
+        softmax.all_pairs,
+        {"num_landmarks": 64, "pinv_iterations": 6},
+        "Nyströmformer: all keys, by way of a few landmarks",
+    ),
+    "yoso": Attention(
+        yoso.yoso_attention, yoso.yoso_pairs, {"n_hashes": 32, "hash_code_len": 9}, "YOSO: sums of hash collisions"
+    ),
+    "yoso-e": Attention(yoso.yoso_e_attention, softmax.all_pairs, {"hash_code_len": 9}, "the expectation of yoso"),
 }
 
 CHOICES = {

@@ -8,7 +8,9 @@ ROUNDS = 4  # of hashing with collisions, where the budget allows so many
 FAR_FIELD_FROM = (
     0.5  # share of the pairs; with less, short sequences have too few clusters for it (studies/fidelity.yaml)
 )
-LEAST = {"lsh": 1, "window": 1, "random": 1, "top-k": 1, "shared-qk-lsh": 4, "reformer": 4}  # keys of the least budget
+LEAST = {  # keys of the least budget
+    "lsh": 1, "window": 1, "random": 1, "top-k": 1, "shared-qk-lsh": 4, "reformer": 4, "nystrom": 2, "yoso": 2,
+}  # fmt: skip
 
 
 def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> dict[str, Any]:
@@ -20,7 +22,7 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
     fits and `fixed` does not say otherwise. A longer sequence under the same settings attends to a smaller share.
 
     Args:
-        name: an attention with a budget: lsh, window, random, top-k, shared-qk-lsh, reformer.
+        name: an attention with a budget: lsh, window, random, top-k, shared-qk-lsh, reformer, nystrom, yoso.
         length: tokens of a sequence. share: of the pairs, above 0, at most 1; a mean key attended to is one key.
         fixed: settings that are decided already, for instance global_tokens=0; the rest is chosen to fit.
     Returns:
@@ -44,6 +46,10 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
     if name in ("shared-qk-lsh", "reformer"):  # a chunk of at least two tokens sees itself and the one before
         rounds = fixed.get("n_hashes", min(ROUNDS, left // 4))
         return {**fixed, "n_hashes": rounds, "bucket_size": max(2, left // (2 * rounds))}
+    if name == "nystrom":  # a query looks at every landmark, and a landmark at every key
+        return {**fixed, "num_landmarks": left // 2}
+    if name == "yoso":  # a hash adds one row and reads one
+        return {**fixed, "n_hashes": left // 2}
     if name == "random" or fixed.get("choose") == "collision":
         rounds = fixed.get("n_hashes", min(ROUNDS, left))
         return {**fixed, "n_hashes": rounds, "cluster_size": max(1, left // rounds)}

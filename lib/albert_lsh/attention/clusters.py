@@ -8,6 +8,7 @@ An index equal to `length` means "no token here"; it points at a row of zeros ap
 empty places need no special case.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -121,8 +122,15 @@ class Part(NamedTuple):
     """Some of the keys that the queries see."""
 
     blocks: Blocks
-    # float32, broadcast to (batch, heads, rounds, clusters, queries, keys); MASKED where a key is not seen
-    bias: Tensor | None = None
+    # float32, broadcast to (batch, heads, rounds, clusters, queries, keys); MASKED where a key is not seen. Or a
+    # function of query_index (..., queries, 1) and key_index (..., 1, keys) that gives it, so that nobody stores it
+    bias: Tensor | Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def bias_of(self, query_index: Tensor, key_index: Tensor) -> Tensor | None:
+        """The bias at these positions, if it is a function of them; else as it stands."""
+        if callable(self.bias):
+            return self.bias(query_index.unsqueeze(-1), key_index.unsqueeze(-2))
+        return self.bias
 
 
 def attend_part(
@@ -143,8 +151,8 @@ def attend_part(
     blocks, length = part.blocks, query.shape[2]
     q, k, v = take(query, blocks.query_index), take(key, blocks.key_index), take(value, blocks.key_index)
     scores = (q @ k.transpose(-1, -2)).float() * scaling  # (batch, heads, rounds, clusters, queries, keys)
-    if part.bias is not None:
-        scores = scores + part.bias
+    if (bias := part.bias_of(*blocks)) is not None:
+        scores = scores + bias
     scores = scores.masked_fill((blocks.key_index == key.shape[2]).unsqueeze(-2), MASKED).clamp(min=MASKED)
     log_sum = scores.logsumexp(-1)
     weights = F.dropout(scores.softmax(-1), dropout)
@@ -195,7 +203,8 @@ def count_pairs(parts: list[Part], length: int) -> Tensor:
     """
     batch, heads = parts[0].blocks.query_index.shape[:2]
     counts = torch.zeros(batch, heads, (length + 1) ** 2, dtype=torch.int, device=parts[0].blocks.query_index.device)
-    for blocks, bias in parts:
+    for part in parts:
+        blocks, bias = part.blocks, part.bias_of(*part.blocks)
         key = blocks.key_index.clamp(max=length)
         pair = blocks.query_index.unsqueeze(-1) * (length + 1) + key.unsqueeze(-2)
         met = torch.ones_like(pair, dtype=torch.int) if bias is None else (bias > MASKED / 2).expand_as(pair).int()

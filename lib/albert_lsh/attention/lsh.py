@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from albert_lsh.attention import fused
 from albert_lsh.attention.clusters import (
     MASKED,
     Blocks,
@@ -206,9 +207,12 @@ def lsh_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0,
         once = settings["duplicates"] == "once"
         out = attend_densely(query, key, value, seen.parts, far, once=once, scaling=scaling, dropout=dropout)
         return clear_padding(out, padding_mask)
-    found = [attend_part(query, key, value, part, scaling=scaling, dropout=dropout) for part in seen.parts]
+    sources, parts = [(key, value)], [(part, 0) for part in seen.parts]
     if far is not None:
-        found.append(attend_part(query, *far, scaling=scaling, dropout=dropout))
+        sources, parts = [*sources, far[:2]], [*parts, (far[2], 1)]
+    if fused.is_available(query, dropout):
+        return clear_padding(fused.attend(query, sources, parts, scaling)[0], padding_mask)
+    found = [attend_part(query, *sources[n], part, scaling=scaling, dropout=dropout) for part, n in parts]
     return merge(found, query.dtype, padding_mask)
 
 
@@ -233,7 +237,8 @@ def attend_densely(query, key, value, parts, far, *, once: bool, scaling: float,
 def of_each_query(part: Part, length: int) -> Tensor:
     """The bias of a part of one round in the order of the queries: (batch, heads, length, keys)."""
     index = part.blocks.query_index.flatten(2)  # (batch, heads, places)
-    bias = torch.zeros(1) if part.bias is None else part.bias
+    bias = part.bias_of(*part.blocks)
+    bias = torch.zeros(1) if bias is None else bias
     bias = bias.expand(*part.blocks.query_index.shape, -1).flatten(2, 4)
     rows = bias.new_zeros(*index.shape[:2], length + 1, bias.shape[-1])
     return rows.scatter(2, index.unsqueeze(-1).expand_as(bias), bias)[:, :, :length]

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from albert_lsh.attention import fused
 from albert_lsh.attention.clusters import (
     MASKED,
     Blocks,
@@ -110,10 +111,13 @@ def shared_qk_lsh_attention(
 ) -> Tensor:
     """Shared-QK attention inside neighbouring chunks of tokens sorted by hash bucket; `key` is not used."""
     blocks = hash_blocks(query, padding_mask, bucket_size=bucket_size, n_hashes=n_hashes, generator=generator)
-    own = blocks.query_index.unsqueeze(-1) == blocks.key_index.unsqueeze(-2)
-    part = Part(blocks, own * SELF)
-    rounds = attend_part(query, unit_queries(query), value, part, scaling=scaling, dropout=dropout)
-    return merge([rounds], query.dtype, padding_mask)
+    key = unit_queries(query)
+    if fused.is_available(query, dropout):  # where a log-sum-exp of about -5e4 would lose its digits
+        part = Part(blocks, lambda queries, keys: (queries == keys) * MASKED)
+        out, log_sum = fused.attend(query, [(key, value)], [(part, 0)], scaling)
+        return clear_padding(torch.where((log_sum < MASKED / 2).unsqueeze(-1), value, out), padding_mask)
+    part = Part(blocks, lambda queries, keys: (queries == keys) * SELF)
+    return merge([attend_part(query, key, value, part, scaling=scaling, dropout=dropout)], query.dtype, padding_mask)
 
 
 def shared_qk_lsh_pairs(query, key, padding_mask=None, *, bucket_size, n_hashes, generator=None) -> Tensor:

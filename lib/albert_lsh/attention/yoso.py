@@ -1,0 +1,155 @@
+"""YOSO (Zeng et al. 2021, "You Only Sample (Almost) Once"): attention as a sum of hash collisions.
+
+Queries and keys become unit vectors. A code of `hash_code_len` signs of random projections is the same for both with
+probability (1 - angle / pi) ** hash_code_len, which takes the place of exp(q.k); the weighted sum of the values is
+scaled to unit length instead of being divided by the sum of the weights.
+
+    yoso-e     the expectation: the probabilities themselves; quadratic
+    yoso       n_hashes samples: every key adds its value to the table entry of its code, every query reads the entry
+               of its own; linear in the length, its error falls with 1 / sqrt(n_hashes)
+
+Gradients are the paper's lower bound (its equation 4): that of the weight with respect to q.k is taken to be
+hash_code_len / 2 times the weight. Attention weights are not dropped out: the sampled ones never stand alone. The
+original's convolution of the values, which has weights of its own, is left out.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from albert_lsh.attention.clusters import clear_padding
+from albert_lsh.attention.hashing import draw_directions
+
+AT_ONCE = 2**22  # numbers in a table of the backward pass; more value dimensions at a time take more memory
+
+
+def unit(rows: Tensor) -> Tensor:
+    return F.normalize(rows.float(), dim=-1)
+
+
+def finish(out: Tensor, dtype: torch.dtype, padding_mask: Tensor | None) -> Tensor:
+    """The sums of values as the paper gives them out: of unit length."""
+    return clear_padding(F.normalize(out, dim=-1).to(dtype), padding_mask)
+
+
+class Expectation(torch.autograd.Function):
+    """Sum of values weighted by the probability of a collision, with the lower bound's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, hash_code_len: int) -> Tensor:
+        angle = torch.acos((query @ key.transpose(-1, -2)).clamp(-1, 1))
+        weights = (1 - angle / math.pi) ** hash_code_len
+        ctx.save_for_backward(query, key, value, weights)
+        ctx.hash_code_len = hash_code_len
+        return weights @ value
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weights = ctx.saved_tensors
+        of_scores = upstream[0] @ value.transpose(-1, -2) * weights * (ctx.hash_code_len / 2)
+        of_value = weights.transpose(-1, -2) @ upstream[0]
+        return of_scores @ key, of_scores.transpose(-1, -2) @ query, of_value, None
+
+
+def yoso_e_attention(
+    query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None, hash_code_len
+) -> Tensor:
+    """The expectation of `yoso`. scaling and dropout are not used."""
+    with torch.autocast(query.device.type, enabled=False):
+        value = clear_padding(value.float(), padding_mask)
+        out = Expectation.apply(unit(query), unit(key), value, hash_code_len)
+    return finish(out, query.dtype, padding_mask)
+
+
+@torch.no_grad()
+def codes(query: Tensor, key: Tensor, n_hashes: int, hash_code_len: int, generator) -> tuple[Tensor, Tensor]:
+    """Codes of queries and keys: (batch, heads, n_hashes, length) long, below 2 ** hash_code_len."""
+    heads, dim = query.shape[1], query.shape[3]
+    directions = draw_directions(heads, dim, n_hashes * hash_code_len, generator).to(query.device)
+    powers = 2 ** torch.arange(hash_code_len, device=query.device)
+
+    def code(rows: Tensor) -> Tensor:
+        signs = torch.einsum("bhld,hrd->bhrl", rows.float(), directions) > 0
+        return (signs.unflatten(2, (n_hashes, hash_code_len)) * powers[:, None]).sum(3)
+
+    return code(query), code(key)
+
+
+def look_up(readers: Tensor, writers: Tensor, rows: Tensor, n_codes: int) -> Tensor:
+    """For each reader the sum of the rows of the writers with its code, over all hashes.
+
+    Args:
+        readers, writers: codes (heads, n_hashes, length), batch and heads being one.
+        rows: (heads, length, dim).
+    """
+    heads, n_hashes, _ = writers.shape
+    first = torch.arange(heads, device=rows.device)[:, None] * n_codes
+    out = torch.zeros(readers.shape[0] * readers.shape[2], rows.shape[-1], device=rows.device)
+    flat = rows.flatten(0, 1)
+    for number in range(n_hashes):
+        table = torch.zeros(heads * n_codes, rows.shape[-1], device=rows.device)
+        table.index_add_(0, (writers[:, number] + first).flatten(), flat)
+        out += table.index_select(0, (readers[:, number] + first).flatten())
+    return out.view(heads, -1, rows.shape[-1])
+
+
+class Samples(torch.autograd.Function):
+    """Sum of the values of the keys that collide, mean over hashes, with the lower bound's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, query, key, value, of_query, of_key, hash_code_len: int) -> Tensor:
+        """query, key, value: (heads, length, dim), batch and heads being one; of_query, of_key: their codes."""
+        ctx.save_for_backward(query, key, value, of_query, of_key)
+        ctx.hash_code_len = hash_code_len
+        return look_up(of_query, of_key, value, 2**hash_code_len) / of_query.shape[1]
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, of_query, of_key = ctx.saved_tensors
+        grad, n_codes = upstream[0], 2**ctx.hash_code_len
+        factor = ctx.hash_code_len / 2 / of_query.shape[1]
+        of_value = look_up(of_key, of_query, grad, n_codes) / of_query.shape[1]
+        grads = [
+            factor * weighted_sum(of_query, of_key, grad, value, key, n_codes),
+            factor * weighted_sum(of_key, of_query, value, grad, query, n_codes),
+        ]
+        return *grads, of_value, None, None, None
+
+
+def weighted_sum(readers, writers, left: Tensor, right: Tensor, rows: Tensor, n_codes: int) -> Tensor:
+    """For each reader i the sum over colliding writers j of (left_i . right_j) rows_j, (heads, length, dim).
+
+    The product is a sum over value dimensions; for each of them the writers' rows are added up in tables.
+    """
+    heads, length, dim = rows.shape
+    step = max(1, AT_ONCE // (heads * max(length, n_codes) * dim))
+    out = torch.zeros_like(left[..., :1] * rows[..., :1]).expand(-1, left.shape[1], dim).contiguous()
+    for start in range(0, left.shape[-1], step):
+        some_left, some_right = left[..., start : start + step], right[..., start : start + step]
+        products = (some_right.unsqueeze(-1) * rows.unsqueeze(-2)).flatten(2)  # (heads, length, step * dim)
+        found = look_up(readers, writers, products, n_codes).unflatten(-1, (-1, dim))
+        out += (some_left.unsqueeze(-1) * found).sum(-2)
+    return out
+
+
+def yoso_attention(
+    query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None, n_hashes, hash_code_len
+) -> Tensor:
+    """Attention by `n_hashes` samples of collisions. scaling and dropout are not used."""
+    with torch.autocast(query.device.type, enabled=False):
+        unit_query, unit_key = unit(query), unit(key)
+        found = [code.flatten(0, 1) for code in codes(unit_query, unit_key, n_hashes, hash_code_len, generator)]
+        value = clear_padding(value.float(), padding_mask)
+        unit_key = clear_padding(unit_key, padding_mask)
+        rows = [x.flatten(0, 1) for x in (unit_query, unit_key, value)]
+        out = Samples.apply(*rows, *found, hash_code_len).view(value.shape)
+    return finish(out, query.dtype, padding_mask)
+
+
+def yoso_pairs(query, key, padding_mask=None, *, generator=None, n_hashes, hash_code_len) -> Tensor:
+    """In how many hashes each query and key collide: (batch, heads, length, length), long."""
+    of_query, of_key = codes(unit(query), unit(key), n_hashes, hash_code_len, generator)
+    return sum((of_query[:, :, r, :, None] == of_key[:, :, r, None, :]).long() for r in range(n_hashes))  # type: ignore[return-value]
