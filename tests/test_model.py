@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from albert_lsh import attention, load_model, record_passes
+from albert_lsh import attention, load_model, record_passes, switch_attention
 from albert_lsh.model import ModelError, attention_modules
 from transformers import (
     AlbertConfig,
@@ -186,3 +186,20 @@ def test_unknown_names_are_errors(folder, tmp_path):
 def test_a_model_that_cannot_be_reached_is_one_clear_error():
     with pytest.raises(ModelError, match="model='no/such-model': no such folder, and the Hub gave no model"):
         load_model("no/such-model")
+
+
+def test_passes_that_are_not_chosen_have_softmax(folder, tmp_path):
+    ids, settings = batch()["input_ids"], {"n_hashes": 1, "cluster_size": 3}
+    model = load_model(folder, head="base", attention="lsh", settings=settings, passes=[1])
+    with record_passes(model) as passes:
+        some = model(ids).last_hidden_state
+    assert [p.attention for p in passes[:2]] == ["softmax", "lsh"]
+    switch_attention(model, "lsh", settings)
+    assert not torch.equal(model(ids).last_hidden_state, some)
+    switch_attention(model, "lsh", settings, passes=[1])
+    model.save_pretrained(tmp_path)
+    assert torch.equal(load_model(str(tmp_path), head="base")(ids).last_hidden_state, some)
+    with pytest.raises(ValueError, match="passes: 9 is not one of the model's passes, 0 to"):
+        load_model(folder, head="base", attention="lsh", passes=[9])
+    with pytest.raises(ValueError, match="'reformer' replaces the projections of all passes"):
+        load_model(folder, head="base", attention="reformer", passes=[0])

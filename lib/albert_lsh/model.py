@@ -23,7 +23,7 @@ from transformers import (
 from transformers.masking_utils import flash_attention_mask
 
 from albert_lsh import attention as attentions
-from albert_lsh import mini
+from albert_lsh import memory, mini
 from albert_lsh.attention.clusters import count_tokens
 from albert_lsh.attention.reformer import ReformerSelfAttention
 
@@ -88,8 +88,9 @@ class Passes:
     in evaluation they follow from `seed` and the number of the pass alone.
     """
 
-    def __init__(self, name: str, settings: dict[str, Any], seed: int, max_length: int):
-        self.name, self.settings, self.seed, self.max_length = name, settings, seed, max_length
+    def __init__(self, chosen: dict[str, Any], max_length: int):
+        """chosen: attention, settings, seed, and the numbers of the passes that have this attention (None: all)."""
+        self.chosen, self.max_length = chosen, max_length
         self.number = 0
         self.recorded: list[Pass] | None = None
 
@@ -106,13 +107,22 @@ class Passes:
 
     @property
     def next_seed(self) -> int:
-        return self.seed + 1_000_003 * self.number
+        return self.chosen["seed"] + 1_000_003 * self.number
+
+    @property
+    def next_attention(self) -> tuple[str, dict[str, Any]]:
+        """Name and settings of the next pass's attention; softmax where it is not chosen."""
+        only = self.chosen["passes"]
+        if only is not None and self.number not in only:
+            return "softmax", {}
+        return self.chosen["attention"], self.chosen["settings"]
 
     def record(self, query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
         """Keep what the next pass is given, if somebody asked for it (`record_passes`)."""
         if self.recorded is not None:
             tensors = (query.detach(), key.detach(), value.detach(), padding_mask)
-            self.recorded.append(Pass(self.name, self.settings, self.next_seed, *tensors))
+            name, settings = self.next_attention
+            self.recorded.append(Pass(name, settings, self.next_seed, *tensors))
 
     def next(self, training: bool) -> torch.Generator | None:
         """The generator of the next pass: None, torch's global one, while training."""
@@ -133,9 +143,10 @@ def attend_in_model(
     mask = None if attention_mask is None else attention_mask.bool()
     attentions.check_tensors(query, key, value, mask)
     passes.record(query, key, value, mask)
+    name, settings = passes.next_attention
     generator = passes.next(module.training)
-    out = attentions.ATTENTIONS[passes.name].attend(
-        query, key, value, mask, scaling=scaling, dropout=dropout, generator=generator, **passes.settings
+    out = attentions.ATTENTIONS[name].attend(
+        query, key, value, mask, scaling=scaling, dropout=dropout, generator=generator, **settings
     )
     return out.transpose(1, 2).contiguous(), None
 
@@ -218,6 +229,17 @@ def max_positions(config) -> int:
     return config.max_position_embeddings - reserved
 
 
+def check_passes(passes: list[int] | None, config, name: str) -> list[int] | None:
+    """The numbers of passes, if the model has them; ValueError naming what is wrong otherwise."""
+    if passes is None:
+        return None
+    if name == "reformer":
+        raise ValueError(f"passes={passes!r}: 'reformer' replaces the projections of all passes")
+    if wrong := [n for n in passes if not isinstance(n, int) or not 0 <= n < config.num_hidden_layers]:
+        raise ValueError(f"passes: {wrong[0]!r} is not one of the model's passes, 0 to {config.num_hidden_layers - 1}")
+    return list(passes)
+
+
 def load_model(
     name_or_path: str,
     *,
@@ -225,6 +247,9 @@ def load_model(
     attention: str | None = None,
     settings: dict[str, Any] | None = None,
     seed: int | None = None,
+    passes: list[int] | None = None,
+    recompute: bool = False,
+    feed_forward_chunk: int | None = None,
     **config,
 ) -> PreTrainedModel:
     """A Transformers model with one of our attentions.
@@ -237,30 +262,39 @@ def load_model(
         settings: of that attention; None takes what was saved with the model for it, else the defaults.
         seed: of the hashes drawn in evaluation (while training they come from torch's global generator); None takes
             what was saved with the model, else 0.
+        passes: numbers of the passes through the layers, 0 first, that have this attention, the others having softmax;
+            for instance list(range(4, 12)) for the last eight of ALBERT-base's twelve. None takes what was saved with
+            the model for this attention, else all.
+        recompute: compute activations inside the layers again in the backward pass instead of storing them.
+        feed_forward_chunk: positions that go through the feed-forward parts at a time, recomputed too; None: all.
         config: options of the model's config, for instance num_labels.
     Returns:
         The model, in evaluation mode. Weights that are not pretrained are drawn from torch's global generator.
     Raises:
-        ValueError: unknown head, attention or setting. ModelError (a ValueError): no such model, or none that has
+        ValueError: unknown head, attention, setting or pass. ModelError (a ValueError): no such model, or none that has
             queries, keys and values where we know to find them.
     """
     if head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
     options = load_config(name_or_path, **config)
-    saved = getattr(options, "albert_lsh", None) or {"attention": "softmax", "settings": {}, "seed": 0}
+    saved = getattr(options, "albert_lsh", None) or {"attention": "softmax", "settings": {}, "seed": 0, "passes": None}
     name = attention or saved["attention"]
-    if settings is None and name == saved["attention"]:
-        settings = saved["settings"]
-    settings = attentions.check(name, settings)
-    seed = saved["seed"] if seed is None else seed
-    options.albert_lsh = {"attention": name, "settings": settings, "seed": seed}
+    if name == saved["attention"]:
+        settings = saved["settings"] if settings is None else settings
+        passes = saved["passes"] if passes is None else passes
+    options.albert_lsh = {
+        "attention": name,
+        "settings": attentions.check(name, settings),
+        "seed": saved["seed"] if seed is None else seed,
+        "passes": check_passes(passes, options, name),
+    }
 
     try:
         model_class = HEADS[head]._model_mapping[type(options)]  # type: ignore[index]
     except KeyError as error:
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) has no {head!r} head") from error
     if name == "reformer":
-        model_class = transplanted(model_class, settings)
+        model_class = transplanted(model_class, options.albert_lsh["settings"])
     if name_or_path == "mini":
         options._attn_implementation = INTERFACE
         model = model_class(options)
@@ -268,29 +302,41 @@ def load_model(
         model = model_class.from_pretrained(name_or_path, config=options, attn_implementation=INTERFACE)
     if not attention_modules(model):
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) is not an ALBERT, BERT or RoBERTa encoder")
-    passes = Passes(name, settings, seed, max_positions(options))
+    counter = Passes(options.albert_lsh, max_positions(options))
     for module in attention_modules(model):
-        module.__dict__["passes"] = passes  # no part of the module's state
-    model.base_model.register_forward_pre_hook(passes.start, with_kwargs=True)
+        module.__dict__["passes"] = counter  # no part of the module's state
+    model.base_model.register_forward_pre_hook(counter.start, with_kwargs=True)
+    if feed_forward_chunk is not None:
+        memory.chunk_feed_forward(model, feed_forward_chunk)
+    if recompute:
+        memory.recompute_layers(model)
     return model.eval()
 
 
 def switch_attention(
-    model: PreTrainedModel, attention: str, settings: dict[str, Any] | None = None, seed: int = 0
+    model: PreTrainedModel,
+    attention: str,
+    settings: dict[str, Any] | None = None,
+    seed: int = 0,
+    passes: list[int] | None = None,
 ) -> PreTrainedModel:
-    """Give a model of `load_model` another attention, in place, all weights as they are; returns the model.
+    """Give a model of `load_model` another attention, or another budget, in place, all weights as they are.
 
     Args:
-        attention, settings, seed: as in `load_model`; settings that are not given take their defaults.
+        attention, settings, seed, passes: as in `load_model`; settings that are not given take their defaults.
+    Returns:
+        The model.
     Raises:
-        ValueError: unknown attention or setting; "reformer", to or from, which has projections of its own.
+        ValueError: unknown attention, setting or pass; "reformer", to or from, which has projections of its own.
     """
     settings = attentions.check(attention, settings)
-    passes = attention_modules(model)[0].__dict__["passes"]
-    if "reformer" in (attention, passes.name):
-        raise ValueError(f"{passes.name!r} cannot become {attention!r}: reformer has projections of its own")
-    passes.name, passes.settings, passes.seed = attention, settings, seed
-    model.config.albert_lsh = {"attention": attention, "settings": settings, "seed": seed}
+    counter = attention_modules(model)[0].__dict__["passes"]
+    before = counter.chosen["attention"]
+    if "reformer" in (attention, before):
+        raise ValueError(f"{before!r} cannot become {attention!r}: reformer has projections of its own")
+    only = check_passes(passes, model.config, attention)
+    counter.chosen = {"attention": attention, "settings": settings, "seed": seed, "passes": only}
+    model.config.albert_lsh = counter.chosen
     return model
 
 
