@@ -5,8 +5,9 @@ PYTHON ?= python3
 STUDY ?= mini
 BIN := .venv/bin
 
+# make bench                time and memory of the attentions (half an hour)
 # make format               rewrite style; make lock: versions; make refresh: the repository's, where it is needed
-.PHONY: study test install format lock refresh
+.PHONY: study test bench install format lock refresh
 
 study: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --cores all --config study=$(STUDY)
@@ -16,6 +17,9 @@ test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
+
+bench: install
+	$(BIN)/papermill notebooks/efficiency.ipynb results/efficiency/efficiency.ipynb --cwd . --no-progress-bar
 
 install: .venv/installed
 

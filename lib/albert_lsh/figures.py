@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
+from albert_lsh.efficiency import slopes
 from albert_lsh.runs import repository_root
 from albert_lsh.tables import (
     load_history,
@@ -53,6 +54,9 @@ STYLES = {  # colours after Okabe and Ito, told apart by colour-blind readers to
     "window": Style("#56b4e9", ":", "P", "..."),
     "random": Style("#009e73", (0, (1, 1.5)), "X", "|||"),
     "top-k": Style("#f0e442", (0, (3, 1, 1, 1)), "*", "++"),
+    "nystrom": Style("#882255", (0, (5, 1, 1, 1, 1, 1)), "p", "oo"),
+    "yoso": Style("#44aa99", (0, (2, 1)), "<", "OO"),
+    "yoso-e": Style("#117733", (0, (4, 2)), ">", "**"),
 }
 LOOK: Any = {
     "font.family": "DejaVu Sans",
@@ -77,6 +81,9 @@ VARIANTS = {  # whose colour a variant of `fidelity` has
     "window, global tokens": "window",
     "random, global tokens": "random",
 }
+
+
+PEERS = {"reformer-pytorch": "reformer", "plain lsh": "shared-qk-lsh", "shared-qk-lsh": "shared-qk"}  # likewise
 
 
 def style_of(attention: str) -> Style:
@@ -268,6 +275,26 @@ def plot_settings(table: pd.DataFrame, share: float = 0.25) -> Figure:
         axis.set(title=f"{label}, a share of {share:g}", xlabel="length (tokens)")
     axes[0, 0].set(ylabel="share of the keys", ylim=(0, None))
     add_legend(figure, axes[0, 0], 4)
+    return figure
+
+
+def plot_efficiency(seconds: pd.DataFrame, peaks: pd.DataFrame) -> Figure:
+    """Time of a forward and backward pass, and peak memory, against the length on log axes, with fitted powers."""
+    both = seconds[seconds["pass"] == "forward+backward"]
+    panels = [(both, "seconds", "seconds, forward and backward", 1.0), (peaks, "bytes", "peak memory (MiB)", 2**20)]
+    panels = [panel for panel in panels if len(panel[0])]
+    figure, axes = new_figure(3.4 * len(panels), 2.8, ncols=len(panels))
+    for axis, (table, value, label, unit) in zip(axes[0], panels, strict=True):
+        powers = slopes(table, value)
+        for case, rows in table.groupby("case", sort=False):
+            style = style_of(PEERS.get(str(case), str(case)))
+            look = {"color": style.colour, "linestyle": style.line, "marker": style.marker}
+            power = f" ({powers[case]:.1f})" if pd.notna(powers.get(case)) else ""
+            axis.plot(rows["length"], rows[value] / unit, label=f"{case}{power}", **look)
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set(xlabel="length (tokens)", ylabel=label)
+        axis.legend(fontsize=5.5, handlelength=2.4)
     return figure
 
 

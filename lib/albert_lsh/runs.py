@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import torch
 
@@ -157,9 +157,9 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
         raise ValueError(f"{name}=None must be given")
     wanted = kinds[0]
     try:
-        if wanted == dict[str, Any]:
+        if wanted in (dict[str, Any], list[Any]):
             value = json.loads(value or "{}") if isinstance(value, str) else value
-            if isinstance(value, dict):
+            if isinstance(value, get_origin(wanted)):
                 return value
         elif wanted is bool:
             if str(value).lower() in ("true", "false"):
@@ -171,7 +171,11 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
             return wanted(float(value))
     except (TypeError, ValueError):
         pass  # the one message below serves all
-    expected = {dict[str, Any]: "a dictionary (or JSON text of one)", bool: "true or false", int: "a whole number"}
+    expected: dict[Any, str] = {
+        dict[str, Any]: "a dictionary (or JSON text of one)",
+        list[Any]: "a list (or JSON text of one)",
+    }
+    expected |= {bool: "true or false", int: "a whole number"}
     raise ValueError(f"{name}={value!r} must be {expected.get(wanted, 'text' if wanted is str else 'a number')}")
 
 
