@@ -15,6 +15,7 @@ import torch
 from transformers import BatchEncoding, PreTrainedModel
 
 from albert_lsh import attention as attentions
+from albert_lsh.attention.clusters import highest
 from albert_lsh.model import Pass, mean_coverage, record_passes, switch_attention
 
 
@@ -112,9 +113,8 @@ def compare(seen: Pass, variant: Variant) -> pd.DataFrame:
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
     scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
     mass = (scores.softmax(-1) * met).sum(-1)
-    rank = scores.argsort(-1, descending=True).argsort(-1)
     n_met = met.sum(-1, keepdim=True)
-    recall = (met & (rank < n_met)).sum(-1) / n_met[..., 0].clamp(min=1)
+    recall = (met & highest(scores, mask[:, None, None], n_met)).sum(-1) / n_met[..., 0].clamp(min=1)
     batch, heads = query.shape[:2]
     columns = {
         "length": mask.sum(-1)[:, None].expand(-1, heads),
