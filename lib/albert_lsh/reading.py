@@ -72,6 +72,8 @@ def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: 
 def read_all(reading: Reading) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Every variant held against softmax; the table is written to reading.output when all are done.
 
+    What is measured is kept beside it until then, so that an interrupted reading goes on where it was.
+
     Returns:
         The table, one row a variant (see `diagnostics.diagnose`), and the looks into every pass.
     """
@@ -83,14 +85,24 @@ def read_all(reading: Reading) -> tuple[pd.DataFrame, pd.DataFrame]:
     at_once = max(1, BATCH_TOKENS // reading.max_length)
     batches = [BatchEncoding({"input_ids": x, "attention_mask": torch.ones_like(x)}) for x in ids.split(at_once)]
     base = look(model, batches)
-    about |= {"model": reading.model, "task": reading.task, "split": "validation", "hash_seed": str(reading.seed)}
-    table, looks = [], []
-    for variant in list_variants(reading.variants):
-        row, rows = diagnose(model, batches, base, variant, reading.seed)
-        named = {"variant": variant.label, "attention": variant.attention, "settings": json.dumps(variant.settings)}
-        table.append({**named, **row, "length": reading.max_length, "paragraphs": reading.paragraphs, **about})
-        looks.append(rows.assign(variant=variant.label))
+    about |= {"model": reading.model, "task": reading.task, "split": "validation"}
+    alike = {"length": reading.max_length, "paragraphs": reading.paragraphs, "hash_seed": reading.seed}
     path = Path(reading.output or "")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, pd.DataFrame(table).to_csv(index=False))
-    return pd.DataFrame(table), pd.concat(looks)
+    kept, kept_looks = (path.with_name(f"{path.stem}{end}.partial.csv") for end in ("", "-looks"))
+    table, looks = (pd.read_csv(x) if kept.exists() else pd.DataFrame() for x in (kept, kept_looks))
+    for variant in list_variants(reading.variants):
+        named = {"variant": variant.label, "attention": variant.attention, "settings": json.dumps(variant.settings)}
+        wanted = {**named, **alike, "model": reading.model, "task": reading.task}
+        if any(row.items() >= wanted.items() for row in table.to_dict("records")):
+            continue
+        row, rows = diagnose(model, batches, base, variant, reading.seed)
+        table = pd.concat([table, pd.DataFrame([{**named, **row, **alike, **about}])], ignore_index=True)
+        looks = pd.concat([looks, rows.assign(variant=variant.label)], ignore_index=True)
+        write_atomically(kept_looks, looks.to_csv(index=False))
+        write_atomically(kept, table.to_csv(index=False))
+    table, looks = (x[x["variant"].isin(reading.variants)].reset_index(drop=True) for x in (table, looks))
+    write_atomically(path, table.to_csv(index=False))
+    kept.unlink()
+    kept_looks.unlink()
+    return table, looks
