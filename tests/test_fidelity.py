@@ -205,3 +205,17 @@ def test_the_reading_notebook_runs(tmp_path):
 def test_bad_parameters_of_reading_are_named(change, message):
     with pytest.raises(ParameterError, match=message):
         reading.Reading.check({"variants": {"a": {"attention": "window"}}, **change})
+
+
+def test_an_interrupted_reading_goes_on_where_it_was(tmp_path):
+    variants = {name: {"attention": name, "n_hashes": 2, "cluster_size": 4} for name in ("window", "random")}
+    given = {"model": "mini", "task": "mini-squad", "max_length": 32, "paragraphs": 3}
+    asked = reading.Reading.check({**given, "variants": variants, "output": str(tmp_path / "table.csv")})
+    torch.manual_seed(0)  # of the model's weights
+    table, _ = reading.read_all(asked)
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+    table.head(1).assign(error=-1.0).to_csv(tmp_path / "table.partial.csv", index=False)  # what a killed one leaves
+    pd.DataFrame({"variant": ["window"]}).to_csv(tmp_path / "table-looks.partial.csv", index=False)
+    torch.manual_seed(0)
+    again, _ = reading.read_all(asked)
+    assert again["error"].tolist() == [-1.0, pytest.approx(table["error"][1], rel=1e-4)]
