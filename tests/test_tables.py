@@ -184,10 +184,12 @@ def test_tables_are_written_and_empty_ones_removed(tree):
     stale.parent.mkdir(parents=True)
     stale.write_text("old\n")
     write_run(tree, "softmax", 0, {"accuracy": 0.9}, task="mini-sst2", study="other", headline="accuracy")
-    assert [path.name for path in write_tables("other", tree)] == ["other-runs.csv", "other-scores.csv"]
+    assert [path.name for path in write_tables("other", tree)] == [
+        "other-runs.csv", "other-scores.csv", "settings.csv"
+    ]  # fmt: skip
     assert not stale.exists()
     names = {path.name for path in write_tables("mini", tree)}
-    assert names == {f"mini-{name}.csv" for name in ("runs", "scores", "changes", "published")}
+    assert names == {*(f"mini-{name}.csv" for name in ("runs", "scores", "changes", "published")), "settings.csv"}
     runs = pd.read_csv(tree / "results" / "tables" / "mini-runs.csv")
     assert {"seed", "learning_rate", "version.torch", "commit", "date", "metric.f1"} <= set(runs)
     assert len(runs) == 6
@@ -197,7 +199,7 @@ def test_tables_are_written_and_empty_ones_removed(tree):
 def test_figures_are_the_same_whenever_the_data_are(tree):
     write_run(tree, "reformer-10-epochs", 0, {"accuracy": 0.7, "f1": 0.8})
     first = {path: path.read_bytes() for path in write_figures("mini", tree)}
-    stems = ("structure", "mini-scores", "mini-loss-mrpc", "mini-convergence-mrpc")
+    stems = ("structure", "settings", "mini-scores", "mini-loss-mrpc", "mini-convergence-mrpc")
     assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "pdf")}
     assert {path: path.read_bytes() for path in write_figures("mini", tree)} == first
     history = tree / "results/runs/mini/mrpc/model/lsh/seed-0/history.csv"
