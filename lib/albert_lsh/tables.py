@@ -308,7 +308,8 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
     tables["predictors"] = switched if switched.empty else predictors(tables["switched"])
     held_out = load_switched(study, root, "held-out")
     tables["held-out"] = held_out if held_out.empty else switched_table(held_out)
-    readings = sorted((root / "results" / "runs" / study / "reading").glob("*.csv"))
+    folder = root / "results" / "runs" / study / "reading"
+    readings = sorted(path for path in folder.glob("*.csv") if path.stem.isdigit())  # not what is half done
     tables["reading"] = pd.concat(map(pd.read_csv, readings)) if readings else pd.DataFrame()
     written = []
     for name, table in tables.items():

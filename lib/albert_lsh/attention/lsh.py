@@ -43,8 +43,10 @@ from albert_lsh.attention.hashing import PROJECTIONS
 from albert_lsh.attention.tree import tree
 from albert_lsh.attention.window import Window, find_window
 
-# Up to this length gathering rows takes longer than computing all scores and masking most of them.
+# Up to this length gathering rows takes longer than computing all scores and masking most of them; up to eight times
+# this length where fewer queries than this choose clusters together.
 DENSE_LENGTH = 512
+FEW_QUERIES = 16
 
 
 class Seen(NamedTuple):
@@ -203,7 +205,8 @@ def lsh_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0,
     if seen.far is not None and seen.clusters is not None:
         mean_key, mean_value = (mean_of(rows.float(), seen.clusters)[0].to(rows.dtype) for rows in (key, value))
         far = mean_key, mean_value, seen.far
-    if query.shape[2] <= DENSE_LENGTH:
+    alone = settings["choose"] != "collision" and settings["block_size"] < FEW_QUERIES
+    if query.shape[2] <= DENSE_LENGTH * (8 if alone else 1):
         once = settings["duplicates"] == "once"
         out = attend_densely(query, key, value, seen.parts, far, once=once, scaling=scaling, dropout=dropout)
         return clear_padding(out, padding_mask)
