@@ -7,7 +7,6 @@ is the ratio. A case is an attention with settings for about the same number of 
 softmax attention is `softmax`, reformer-pytorch's LSHAttention is a peer of its own.
 """
 
-import resource
 import subprocess
 import sys
 import time
@@ -145,14 +144,21 @@ def times(measuring: Measuring) -> pd.DataFrame:
 
 
 def peak_memory(name: str, length: int, keys: int, precision: str) -> int:
-    """Bytes that one forward and backward pass takes at its peak, above inputs and imports: in this process, once."""
+    """Bytes that one forward and backward pass takes at its peak, above what was there: in this process, on Linux."""
     measuring = Measuring([length], [name], keys=keys, precision=precision)
     case, tensors = CASES[name](length, keys), inputs(length, measuring)
     small = [t[:, :, : max(64, keys // 4)] for t in tensors]
     run_once(CASES[name](small[0].shape[2], keys), small, backward=True)  # what is loaded at first use is no cost
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew; what a process inherits is none of its own
+    before = resident("VmRSS")
     run_once(case, tensors, backward=True)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    return resident("VmHWM") - before
+
+
+def resident(name: str) -> int:
+    """Bytes of memory resident now (VmRSS), or at the peak (VmHWM), as Linux counts them."""
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
 
 
 def memories(measuring: Measuring) -> pd.DataFrame:
