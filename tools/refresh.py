@@ -111,6 +111,19 @@ def reading(study: str) -> str:
     return "\n\n".join(blocks)
 
 
+def efficiency() -> str:
+    """Time of a forward and backward pass by case and length, as a multiple of fused softmax attention's, and memory."""
+    folder = ROOT / "results" / "efficiency"
+    time = pd.read_csv(folder / "time-cpu-fp32.csv")
+    time = time[time["pass"] == "forward+backward"].pivot(index="case", columns="length", values="seconds")
+    memory = pd.read_csv(folder / "memory-cpu-fp32.csv").pivot(index="case", columns="length", values="bytes")
+    ratio = (time / time.loc["softmax"]).map("{:.2f}".format)
+    mib = (memory / 2**20).map("{:.0f}".format)
+    shown = ratio.rename(columns="time, {:,}".format).join(mib.rename(columns="MiB, {:,}".format), how="outer")
+    shown.index.name = None
+    return markdown(shown.fillna(""))
+
+
 def readme(text: str) -> str:
     """The README as it should be: each marked place filled."""
     text = re.sub(r"(\| \[(\w+\.ipynb)\].*?\| )\[!\[Open.*?\)\]\(.*?\)", lambda m: m[1] + badge(m[2]), text)
@@ -119,6 +132,7 @@ def readme(text: str) -> str:
         ("duplicates", duplicates()),
         ("switched: fidelity", switched("fidelity")),
         ("reading: fidelity", reading("fidelity")),
+        ("efficiency", efficiency()),
     ):
         filled = f"<!-- {mark} -->\n{content}\n<!-- end of {mark} -->"
         old = rf"<!-- {mark} -->(?:.*?<!-- end of {mark} -->)?"
