@@ -112,7 +112,7 @@ def reading(study: str) -> str:
 
 
 def efficiency() -> str:
-    """Time of a forward and backward pass by case and length, as a multiple of fused softmax attention's, and memory."""
+    """Time of a forward and backward pass, as a multiple of fused softmax attention's, and memory, by length."""
     folder = ROOT / "results" / "efficiency"
     time = pd.read_csv(folder / "time-cpu-fp32.csv")
     time = time[time["pass"] == "forward+backward"].pivot(index="case", columns="length", values="seconds")
