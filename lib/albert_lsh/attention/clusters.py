@@ -1,14 +1,10 @@
 """Attention inside clusters of tokens: what `lsh`, `shared-qk-lsh` and `random` have in common.
 
 A round of hashing sorts the tokens of a sequence and cuts the sorted row into clusters. All that attention needs to
-know of it is which queries and which keys stand together; `Blocks` holds that, `attend_part` makes a softmax inside
-every block, and `merge` puts rounds and parts together by their log-sum-exp (Kitaev et al. 2020, section 2).
-
-An index equal to `length` means "no token here"; it points at a row of zeros appended to every tensor, so padding and
-empty places need no special case.
+know of it is which queries and which keys stand together; `Blocks` holds that. An index equal to `length` means "no
+token here"; it points at a row of zeros appended to every tensor, so padding and empty places need no special case.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -118,59 +114,16 @@ def take(rows: Tensor, index: Tensor) -> Tensor:
     return rows.index_select(0, (first + index).flatten()).view(*index.shape, dim)
 
 
-class Part(NamedTuple):
-    """Some of the keys that the queries see."""
-
-    blocks: Blocks
-    # float32, broadcast to (batch, heads, rounds, clusters, queries, keys); MASKED where a key is not seen. Or a
-    # function of query_index (..., queries, 1) and key_index (..., 1, keys) that gives it, so that nobody stores it
-    bias: Tensor | Callable[[Tensor, Tensor], Tensor] | None = None
-
-    def bias_of(self, query_index: Tensor, key_index: Tensor) -> Tensor | None:
-        """The bias at these positions, if it is a function of them; else as it stands."""
-        if callable(self.bias):
-            return self.bias(query_index.unsqueeze(-1), key_index.unsqueeze(-2))
-        return self.bias
+def look_up(table: Tensor, index: Tensor) -> Tensor:
+    """Entries of (rows, length + 1) at index (rows, ...)."""
+    return table.gather(1, index.flatten(1)).view_as(index)
 
 
-def attend_part(
-    query: Tensor, key: Tensor, value: Tensor, part: Part, *, scaling: float, dropout: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Softmax attention inside every block.
-
-    Args:
-        query: (batch, heads, length, head_dim).
-        key, value: (batch, heads, n_keys, head_dim); n_keys is the index that stands for "no key here".
-        part: which of them meet.
-        scaling: factor of the scores, usually head_dim ** -0.5.
-        dropout: probability with which an attention weight is dropped.
-    Returns:
-        For each round (batch, heads, rounds, length, head_dim) and the log-sum-exp (batch, heads, rounds, length) of
-        each query's scores. Scores and softmax are float32 whatever the inputs are.
-    """
-    blocks, length = part.blocks, query.shape[2]
-    q, k, v = take(query, blocks.query_index), take(key, blocks.key_index), take(value, blocks.key_index)
-    scores = (q @ k.transpose(-1, -2)).float() * scaling  # (batch, heads, rounds, clusters, queries, keys)
-    if (bias := part.bias_of(*blocks)) is not None:
-        scores = scores + bias
-    scores = scores.masked_fill((blocks.key_index == key.shape[2]).unsqueeze(-2), MASKED).clamp(min=MASKED)
-    log_sum = scores.logsumexp(-1)
-    weights = F.dropout(scores.softmax(-1), dropout)
-    out = (weights.to(v.dtype) @ v).flatten(3, 4)  # (batch, heads, rounds, clusters * queries, head_dim)
-    slot = slot_of_query(blocks, length)
-    out = take(out.flatten(0, 1), slot.flatten(0, 1)).view(*slot.shape, -1)  # as `take` wants it
-    return out.float(), log_sum.flatten(3).gather(-1, slot)
-
-
-def merge(parts: list[tuple[Tensor, Tensor]], dtype: torch.dtype, padding_mask: Tensor | None) -> Tensor:
-    """What `attend_part` gave for several parts and rounds, as one softmax over all their keys.
-
-    Returns:
-        (batch, heads, length, head_dim) of that dtype; rows of padding are zero.
-    """
-    out, log_sum = (torch.cat(tensors, dim=2) for tensors in zip(*parts, strict=True))
-    share = log_sum.softmax(dim=2)  # (batch, heads, rounds, length)
-    return clear_padding((out * share.unsqueeze(-1)).sum(2).to(dtype), padding_mask)
+def hide_keys(blocks: Blocks, hidden: Tensor) -> Blocks:
+    """The blocks without some keys; hidden: (batch, heads, length) bool."""
+    length, keys = hidden.shape[-1], blocks.key_index.flatten(0, 1)
+    table = F.pad(hidden.flatten(0, 1), (0, 1))
+    return blocks._replace(key_index=keys.masked_fill(look_up(table, keys), length).view_as(blocks.key_index))
 
 
 def clear_padding(out: Tensor, padding_mask: Tensor | None) -> Tensor:
@@ -178,35 +131,15 @@ def clear_padding(out: Tensor, padding_mask: Tensor | None) -> Tensor:
     return out if padding_mask is None else out * padding_mask[:, None, :, None]
 
 
-def times_met(blocks: Blocks, length: int) -> Tensor:
-    """For every place in a block, in how many rounds its query and its key meet; for blocks of `cut` on both sides.
+def cluster_tables(blocks: Blocks, length: int) -> tuple[Tensor, Tensor]:
+    """The cluster of each query and each key in every round, for `Bias.clusters`; blocks of `cut` on both sides."""
 
-    Returns:
-        (batch, heads, rounds, clusters, queries, keys), long. The count that the Reformer paper calls N (its
-        equation 6 subtracts log N from the scores, so that a key met in several rounds weighs once).
-    """
+    def cluster_of(index: Tensor, nothing: int) -> Tensor:
+        index = index.flatten(0, 1)
+        owner = torch.arange(index.shape[2], device=index.device)[:, None].expand(index.shape)
+        table = owner.new_full((*index.shape[:2], length + 1), nothing)
+        table = table.scatter(-1, index.flatten(2), owner.flatten(2))
+        table[..., length] = nothing
+        return table
 
-    def cluster_of(index: Tensor) -> Tensor:  # (batch, heads, places) -> cluster in each round: (..., places, rounds)
-        owner = torch.arange(index.shape[3], device=index.device)[:, None].expand(index.shape)
-        table = owner.new_full((*index.shape[:3], length + 1), -1).scatter(-1, index.flatten(3), owner.flatten(3))
-        flat = index.flatten(2).unsqueeze(2).expand(-1, -1, index.shape[2], -1)
-        return table.gather(-1, flat).transpose(2, 3).unflatten(2, index.shape[2:])
-
-    of_query, of_key = cluster_of(blocks.query_index), cluster_of(blocks.key_index)
-    return (of_query.unsqueeze(-2) == of_key.unsqueeze(-3)).sum(-1)
-
-
-def count_pairs(parts: list[Part], length: int) -> Tensor:
-    """How often each query meets each key: (batch, heads, length, length), int. Quadratic; for short sequences.
-
-    Keys behind `length`, which stand for several, are left out.
-    """
-    batch, heads = parts[0].blocks.query_index.shape[:2]
-    counts = torch.zeros(batch, heads, (length + 1) ** 2, dtype=torch.int, device=parts[0].blocks.query_index.device)
-    for part in parts:
-        blocks, bias = part.blocks, part.bias_of(*part.blocks)
-        key = blocks.key_index.clamp(max=length)
-        pair = blocks.query_index.unsqueeze(-1) * (length + 1) + key.unsqueeze(-2)
-        met = torch.ones_like(pair, dtype=torch.int) if bias is None else (bias > MASKED / 2).expand_as(pair).int()
-        counts.scatter_add_(-1, pair.flatten(2), met.flatten(2))
-    return counts.view(batch, heads, length + 1, length + 1)[:, :, :length, :length]
+    return cluster_of(blocks.query_index, -1), cluster_of(blocks.key_index, -2)

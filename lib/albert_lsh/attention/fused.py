@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.clusters import MASKED, Blocks, Part
+from albert_lsh.attention.clusters import MASKED, Blocks
+from albert_lsh.attention.parts import Part
 
 FORWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 BACKWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
@@ -42,13 +43,13 @@ class Shown(NamedTuple):
 def shown(part: Part, heads: slice, number: int, length: int, n_keys: int) -> Shown:
     """Round `number` of a part whose batch and heads are one, for some of them."""
     queries, keys = (index[heads, number] for index in part.blocks)  # (heads, clusters, places)
-    no_query, no_key, bias = queries == length, keys == n_keys, part.bias_of(queries, keys)
-    if bias is not None and not callable(part.bias):
-        bias = bias[heads if len(bias) > 1 else slice(0, 1), number if bias.shape[1] > 1 else 0]
-        bias = bias.expand(*keys.shape[:2], *bias.shape[2:])
+    no_query, no_key = queries == length, keys == n_keys
+    bias = None if part.bias is None else part.bias.of(heads, number, queries, keys)
     if no_key.any():
-        bias = keys.new_zeros(*keys.shape[:2], 1, 1, dtype=torch.float32) if bias is None else bias
+        bias = torch.zeros(1, 1, 1, 1, device=keys.device) if bias is None else bias
         bias = bias.masked_fill(no_key.unsqueeze(-2), MASKED)
+    if bias is not None:
+        bias = bias.expand(*keys.shape[:2], *bias.shape[2:])
     first = torch.arange(len(keys), device=keys.device)[:, None, None]
     return Shown(
         (queries.masked_fill(no_query, 0) + first * length).flatten(0, 1),
@@ -184,11 +185,4 @@ def attend(
 def one_batch(part: Part) -> Part:
     """A part with batch and heads put into one."""
     (queries, keys), bias = part
-    if callable(bias) or bias is None:
-        pass
-    elif bias.dim() > 1:
-        bias = bias.expand(*keys.shape[:2], *bias.shape[2:]).flatten(0, 1)
-    else:
-        bias = bias.view(1, 1, 1, 1, 1)
-    shape = keys.shape[:3]
-    return Part(Blocks(queries.expand(*shape, -1, -1).flatten(0, 1), keys.flatten(0, 1)), bias)
+    return Part(Blocks(queries.expand(*keys.shape[:3], -1, -1).flatten(0, 1), keys.flatten(0, 1)), bias)

@@ -7,7 +7,8 @@ large for a few keys, mostly the special tokens; those that it ranks highest are
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.clusters import Blocks, Part, highest, places
+from albert_lsh.attention.clusters import Blocks, highest, places
+from albert_lsh.attention.parts import Part
 
 
 def wanted_by_all(query: Tensor, key: Tensor, mask: Tensor, count: int) -> Tensor:

@@ -23,25 +23,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention import fused
+from albert_lsh.attention.backends import attend_parts
 from albert_lsh.attention.clusters import (
     MASKED,
     Blocks,
-    Part,
-    attend_part,
     clear_padding,
-    count_pairs,
+    cluster_tables,
     cut,
-    merge,
+    hide_keys,
     sort_tokens,
     take,
-    times_met,
     token_mask,
 )
 from albert_lsh.attention.global_tokens import seen_by_all, wanted_by_all
 from albert_lsh.attention.hashing import PROJECTIONS
+from albert_lsh.attention.nearest import Window, find_window
+from albert_lsh.attention.parts import Bias, Part, count_pairs
 from albert_lsh.attention.tree import tree
-from albert_lsh.attention.window import Window, find_window
 
 # Up to this length gathering rows takes longer than computing all scores and masking most of them; up to eight times
 # this length where fewer queries than this choose clusters together.
@@ -57,25 +55,6 @@ class Seen(NamedTuple):
     far: Part | None = None  # the clusters as keys, for those who see no more of them
 
 
-def look_up(table: Tensor, index: Tensor) -> Tensor:
-    """Entries of (batch, heads, length) at index (batch, heads, ...); 0 or False at `length`."""
-    return F.pad(table, (0, 1)).gather(-1, index.flatten(2)).view_as(index)
-
-
-def hidden_in(blocks: Blocks, everybodys: Tensor, window: Window | None) -> Tensor:
-    """Places in blocks whose key a query sees elsewhere: bool, (batch, heads, rounds, clusters, queries or 1, keys)."""
-    hidden = look_up(everybodys, blocks.key_index).unsqueeze(-2)
-    if window is None:
-        return hidden
-    return hidden | window.covers(blocks.query_index.unsqueeze(-1), blocks.key_index.unsqueeze(-2))
-
-
-def hide(blocks: Blocks, everybodys: Tensor, window: Window | None) -> Part:
-    """Blocks whose queries do not see in them what they see elsewhere."""
-    hidden = hidden_in(blocks, everybodys, window)
-    return Part(blocks, torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, MASKED))
-
-
 def collide(
     query, key, mask, everybodys, window, *, n_hashes, cluster_size, hashing, duplicates, generator, **_
 ) -> Part:
@@ -83,7 +62,9 @@ def collide(
     hashes = PROJECTIONS[hashing](query, key, mask, n_hashes, generator)
     n_tokens = mask[:, 0].sum(-1)
     blocks = Blocks(*(cut(sort_tokens(x, mask), n_tokens, cluster_size) for x in hashes))
-    return Part(blocks, once_bias(blocks, duplicates, n_hashes, query.shape[2], hidden_in(blocks, everybodys, window)))
+    once = cluster_tables(blocks, query.shape[2]) if duplicates == "once" and n_hashes > 1 else None
+    bias = None if once is None and window is None else Bias(clusters=once, window=window)
+    return Part(hide_keys(blocks, everybodys), bias)
 
 
 def select(
@@ -104,25 +85,13 @@ def select(
     **_,
 ) -> Seen:
     """One clustering, and the clusters that each block of queries chooses."""
-    length, rest = query.shape[2], mask & ~everybodys
-    clusters = cluster(key, rest, cluster_size, hashing, generator)
+    clusters = cluster(key, mask & ~everybodys, cluster_size, hashing, generator)
     blocks = cluster(query, mask, block_size, hashing, generator)
     chosen = choose_clusters(query, key, blocks, clusters, n_hashes=n_hashes, choose=choose, scaling=scaling)
     index = chosen.flatten(2).unsqueeze(-1).expand(-1, -1, -1, clusters.shape[3])
     keys = clusters.gather(2, index).view(*chosen.shape[:3], -1)
-    part = hide(Blocks(blocks.unsqueeze(2), keys.unsqueeze(2)), everybodys, window)
-    return Seen([part], clusters, far_part(blocks, clusters, chosen, length, window) if far_field else None)
-
-
-def once_bias(blocks: Blocks, duplicates: str, n_hashes: int, length: int, hidden: Tensor) -> Tensor:
-    """Bias that hides what is `hidden`, and lets a key met in N rounds weigh as much as one met once.
-
-    With log N taken off its scores the merge of the rounds is exactly the softmax over the distinct keys.
-    """
-    bias = torch.zeros(1, device=hidden.device)
-    if duplicates == "once" and n_hashes > 1:
-        bias = -times_met(blocks, length).clamp(min=1).log()
-    return bias.masked_fill(hidden, MASKED)
+    part = Part(Blocks(blocks.unsqueeze(2), keys.unsqueeze(2)), None if window is None else Bias(window=window))
+    return Seen([part], clusters, far_part(blocks, clusters, chosen, mask, window) if far_field else None)
 
 
 def cluster(rows: Tensor, mask: Tensor, size: int, hashing: str, generator) -> Tensor:
@@ -155,18 +124,20 @@ def mean_of(rows: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:
     return take(rows, clusters).sum(3) / size.clamp(min=1).unsqueeze(-1), size
 
 
-def far_part(blocks: Tensor, clusters: Tensor, chosen: Tensor, length: int, window: Window | None) -> Part:
+def far_part(blocks: Tensor, clusters: Tensor, chosen: Tensor, mask: Tensor, window: Window | None) -> Part:
     """Every cluster as one key, with the logarithm of how many of its members a query does not see otherwise."""
+    length, count = mask.shape[-1], clusters.shape[2]
     size = (clusters < length).sum(-1)  # (batch, heads, clusters)
-    left = size[:, :, None].expand(*blocks.shape[:3], -1).scatter(-1, chosen, 0)
-    left = left.unsqueeze(3)  # (batch, heads, blocks, 1, clusters)
-    if window is not None:
-        near = window.covers(blocks[..., None, None], clusters[:, :, None, None])
-        left = (left - near.sum(-1)).clamp(min=0)  # (batch, heads, blocks, queries, clusters)
-    bias = left.clamp(min=1).float().log().masked_fill(left == 0, MASKED)
-    numbers = torch.arange(clusters.shape[2], device=clusters.device)
+    left = size[:, :, None].expand(*blocks.shape[:3], -1).scatter(-1, chosen, 0).flatten(0, 1)
+    numbers = torch.arange(count, device=clusters.device)
+    number_in = None
+    if window is not None:  # a member of a chosen cluster leaves nothing to count off
+        owner = numbers[:, None].expand_as(clusters).flatten(2).flatten(0, 1)
+        table = owner.new_full((len(owner), length + 1), count).scatter(1, clusters.flatten(2).flatten(0, 1), owner)
+        table[:, length] = count
+        number_in = window.numbered(table, mask, count)
     index = numbers.expand(*blocks.shape[:3], -1)
-    return Part(Blocks(blocks.unsqueeze(2), index.unsqueeze(2)), bias.unsqueeze(2))
+    return Part(Blocks(blocks.unsqueeze(2), index.unsqueeze(2)), Bias(left=left, window=window, number_in=number_in))
 
 
 @torch.no_grad()
@@ -181,7 +152,7 @@ def look(query, key, padding_mask, *, global_tokens, window, choose, scaling, ge
         if global_tokens:
             parts.append(seen_by_all(mask, everybodys, min(global_tokens, query.shape[2])))
         if nearest is not None:
-            parts.append(hide(nearest.blocks(mask), everybodys, None))
+            parts.append(Part(hide_keys(nearest.blocks(mask), everybodys), Bias(window=nearest, beyond=True)))
         if choose == "collision":
             return Seen([collide(query, key, mask, everybodys, nearest, generator=generator, **settings), *parts])
         found = select(query, key, mask, everybodys, nearest, choose, scaling=scaling, generator=generator, **settings)
@@ -213,10 +184,8 @@ def lsh_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0,
     sources, parts = [(key, value)], [(part, 0) for part in seen.parts]
     if far is not None:
         sources, parts = [*sources, far[:2]], [*parts, (far[2], 1)]
-    if fused.is_available(query, dropout):
-        return clear_padding(fused.attend(query, sources, parts, scaling)[0], padding_mask)
-    found = [attend_part(query, *sources[n], part, scaling=scaling, dropout=dropout) for part, n in parts]
-    return merge(found, query.dtype, padding_mask)
+    out, _ = attend_parts(query, sources, parts, scaling=scaling, dropout=dropout)
+    return clear_padding(out, padding_mask)
 
 
 def attend_densely(query, key, value, parts, far, *, once: bool, scaling: float, dropout: float) -> Tensor:
@@ -240,7 +209,7 @@ def attend_densely(query, key, value, parts, far, *, once: bool, scaling: float,
 def of_each_query(part: Part, length: int) -> Tensor:
     """The bias of a part of one round in the order of the queries: (batch, heads, length, keys)."""
     index = part.blocks.query_index.flatten(2)  # (batch, heads, places)
-    bias = part.bias_of(*part.blocks)
+    bias = part.full_bias()
     bias = torch.zeros(1) if bias is None else bias
     bias = bias.expand(*part.blocks.query_index.shape, -1).flatten(2, 4)
     rows = bias.new_zeros(*index.shape[:2], length + 1, bias.shape[-1])

@@ -3,19 +3,19 @@
 import torch
 from torch import Tensor
 
+from albert_lsh.attention.backends import attend_parts
 from albert_lsh.attention.clusters import (
     Blocks,
-    Part,
-    attend_part,
-    count_pairs,
+    clear_padding,
+    cluster_tables,
     count_tokens,
     cut,
-    merge,
+    hide_keys,
     sort_tokens,
     token_mask,
 )
 from albert_lsh.attention.global_tokens import seen_by_all, wanted_by_all
-from albert_lsh.attention.lsh import hidden_in, once_bias
+from albert_lsh.attention.parts import Bias, Part, count_pairs
 
 
 @torch.no_grad()
@@ -30,15 +30,16 @@ def random_parts(
     n_tokens, mask = count_tokens(query, padding_mask), token_mask(query, padding_mask)
     blocks = Blocks(*(cut(sort_tokens(x, padding_mask), n_tokens, cluster_size) for x in hashes))
     everybodys = wanted_by_all(query.float(), key.float(), mask, global_tokens)
-    parts = [Part(blocks, once_bias(blocks, duplicates, n_hashes, length, hidden_in(blocks, everybodys, None)))]
+    once = Bias(clusters=cluster_tables(blocks, length)) if duplicates == "once" and n_hashes > 1 else None
+    parts = [Part(hide_keys(blocks, everybodys), once)]
     return [*parts, seen_by_all(mask, everybodys, min(global_tokens, length))] if global_tokens else parts
 
 
 def random_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, **settings) -> Tensor:
     """Softmax over the keys that share a cluster with the query in some round, and the global tokens."""
     parts = random_parts(query, key, padding_mask, **settings)
-    found = [attend_part(query, key, value, part, scaling=scaling, dropout=dropout) for part in parts]
-    return merge(found, query.dtype, padding_mask)
+    shown = [(part, 0) for part in parts]
+    return clear_padding(attend_parts(query, [(key, value)], shown, scaling=scaling, dropout=dropout)[0], padding_mask)
 
 
 def random_pairs(query, key, padding_mask=None, **settings) -> Tensor:

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from reformer_pytorch.reformer_pytorch import FullQKAttention, LSHAttention, LSHSelfAttention
 from torch import Tensor, nn
 
-from albert_lsh.attention.clusters import Blocks, Part, clear_padding, count_pairs
+from albert_lsh.attention.clusters import Blocks, clear_padding
+from albert_lsh.attention.parts import Part, count_pairs
 from albert_lsh.attention.shared_qk import only_others, others
 
 

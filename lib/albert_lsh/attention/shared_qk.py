@@ -10,19 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention import fused
+from albert_lsh.attention.backends import attend_parts
 from albert_lsh.attention.clusters import (
     MASKED,
     Blocks,
-    Part,
-    attend_part,
     clear_padding,
-    count_pairs,
     count_tokens,
     cut,
-    merge,
     sort_tokens,
 )
+from albert_lsh.attention.parts import Bias, Part, count_pairs
 from albert_lsh.attention.softmax import all_pairs
 
 # Reformer's score for a token's own key: far below any other, and far above that of padding.
@@ -111,13 +108,10 @@ def shared_qk_lsh_attention(
 ) -> Tensor:
     """Shared-QK attention inside neighbouring chunks of tokens sorted by hash bucket; `key` is not used."""
     blocks = hash_blocks(query, padding_mask, bucket_size=bucket_size, n_hashes=n_hashes, generator=generator)
-    key = unit_queries(query)
-    if fused.is_available(query, dropout):  # where a log-sum-exp of about -5e4 would lose its digits
-        part = Part(blocks, lambda queries, keys: (queries == keys) * MASKED)
-        out, log_sum = fused.attend(query, [(key, value)], [(part, 0)], scaling)
-        return clear_padding(torch.where((log_sum < MASKED / 2).unsqueeze(-1), value, out), padding_mask)
-    part = Part(blocks, lambda queries, keys: (queries == keys) * SELF)
-    return merge([attend_part(query, key, value, part, scaling=scaling, dropout=dropout)], query.dtype, padding_mask)
+    part, sources = Part(blocks, Bias(own=True)), [(unit_queries(query), value)]
+    out, log_sum = attend_parts(query, sources, [(part, 0)], scaling=scaling, dropout=dropout)
+    alone = (log_sum < MASKED / 2).unsqueeze(-1)  # nothing but itself is there
+    return clear_padding(torch.where(alone, value, out), padding_mask)
 
 
 def shared_qk_lsh_pairs(query, key, padding_mask=None, *, bucket_size, n_hashes, generator=None) -> Tensor:
