@@ -5,11 +5,14 @@ know of it is which queries and which keys stand together; `Blocks` holds that. 
 token here"; it points at a row of zeros appended to every tensor, so padding and empty places need no special case.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+AT_ONCE = 2**18  # numbers of a gathered tensor: what is gathered is still in the cache when it is used
 
 # Scores of places without a token. Finite, so that a block without any key gives zeros and not NaN.
 MASKED = -1e30
@@ -23,6 +26,12 @@ class Blocks(NamedTuple):
 
     query_index: Tensor  # (batch, heads, rounds, clusters, queries per cluster), long
     key_index: Tensor  # (batch, heads, rounds, clusters, keys per cluster), long
+
+
+def slices(count: int, at_once: int) -> Iterator[slice]:
+    """range(count), a few at a time."""
+    for start in range(0, count, max(1, at_once)):
+        yield slice(start, min(start + max(1, at_once), count))
 
 
 def count_tokens(query: Tensor, padding_mask: Tensor | None) -> Tensor:

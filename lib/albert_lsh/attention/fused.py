@@ -10,13 +10,12 @@ torch's operators for this are private and are used here only; where they are mi
 same in plain torch.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.clusters import MASKED, Blocks
+from albert_lsh.attention.clusters import AT_ONCE, MASKED, Blocks, slices
 from albert_lsh.attention.parts import Part
 
 FORWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
@@ -26,9 +25,6 @@ BACKWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for
 def is_available(query: Tensor, dropout: float) -> bool:
     """Whether the fused operators can do it: on a CPU, without dropout of attention weights."""
     return FORWARD is not None and BACKWARD is not None and query.device.type == "cpu" and dropout == 0
-
-
-AT_ONCE = 2**18  # numbers of a gathered tensor: what is gathered is still in the cache when it is used
 
 
 class Shown(NamedTuple):
@@ -132,7 +128,7 @@ class FusedAttention(torch.autograd.Function):
         sources = [torch.cat(pair, dim=-1) for pair in zip(rows[::2], rows[1::2], strict=True)]
         out = query.new_empty(*query.shape[:2], rows[1].shape[-1])
         total = query.new_empty(query.shape[:2], dtype=torch.float32)
-        for heads in head_slices(query):
+        for heads in slices(len(query), AT_ONCE // query[0].numel()):
             some = [source[heads] for source in sources]
             out[heads], total[heads] = forward_of_heads(query[heads], some, parts, heads, scaling)
         ctx.save_for_backward(query, out, total, *rows)
@@ -144,7 +140,7 @@ class FusedAttention(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         query, out, total, *rows = ctx.saved_tensors
         dim, grads = query.shape[-1], [torch.empty_like(x) for x in (query, *rows)]
-        for heads in head_slices(query):
+        for heads in slices(len(query), AT_ONCE // query[0].numel()):
             sides = torch.cat([x[heads] for x in (query, out, upstream[0])], dim=-1)
             sources = [torch.cat([k[heads], v[heads]], -1) for k, v in zip(rows[::2], rows[1::2], strict=True)]
             sums = [torch.zeros_like(x, dtype=torch.float32) for x in (query[heads], *sources)]
@@ -153,13 +149,6 @@ class FusedAttention(torch.autograd.Function):
             for number, of_source in enumerate(sums[1:]):
                 grads[1 + 2 * number][heads], grads[2 + 2 * number][heads] = of_source[..., :dim], of_source[..., dim:]
         return None, None, *grads
-
-
-def head_slices(query: Tensor) -> Iterator[slice]:
-    """The heads of (heads, length, dim), a few at a time."""
-    step = max(1, AT_ONCE // query[0].numel())
-    for start in range(0, len(query), step):
-        yield slice(start, min(start + step, len(query)))
 
 
 def attend(

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.clusters import places, take
-from albert_lsh.attention.hashing import draw_directions
+from albert_lsh.attention.clusters import AT_ONCE, places, slices
+from albert_lsh.attention.hashing import centred, draw_directions
 
 POWER_STEPS = 3  # each costs two products a token and level
 
@@ -27,28 +27,42 @@ def tree(rows: Tensor, mask: Tensor, size: int, generator: torch.Generator | Non
     leaves = (-(-n // size)).clamp(min=1)
     depth = torch.ceil(torch.log2(leaves.double())).long()
     deepest = int(depth.max())
-    start = draw_directions(rows.shape[1], rows.shape[3], 1, generator).to(rows.device)
+    start = draw_directions(rows.shape[1], rows.shape[3], 1, generator).to(rows.device)[:, 0].repeat(len(rows), 1)
+    padded = F.pad(centred(rows, mask), (0, 0, 0, 1)).flatten(0, 1)
     nodes = places(mask, mask.shape[-1]).unsqueeze(2)
     for level in range(deepest):
         children = deal(level, n, leaves, depth)
-        nodes = take_children(sort_members(nodes, rows, start), *children, nothing=rows.shape[2])
+        ordered = sort_members(nodes.flatten(0, 1), padded, start).view_as(nodes)
+        nodes = take_children(ordered, *children, nothing=rows.shape[2])
     leaf = torch.arange(int(leaves.max()), device=rows.device)
     slot = (leaf << (deepest - depth)[:, None]).clamp(max=nodes.shape[2] - 1)  # behind a sequence's leaves: empty
     return nodes.gather(2, slot[:, None, :, None].expand(-1, nodes.shape[1], -1, nodes.shape[3]))
 
 
 def sort_members(nodes: Tensor, rows: Tensor, start: Tensor) -> Tensor:
-    """The members (batch, heads, nodes, places) of each node along its leading direction, empty places last."""
-    there = (nodes < rows.shape[2]).unsqueeze(-1)
-    inside = take(rows, nodes)
-    inside = (inside - inside.sum(3, keepdim=True) / there.sum(3, keepdim=True).clamp(min=1)) * there
-    # Sums of products: so many matrices of a few rows are slow to multiply one by one.
-    along = (inside * start.unsqueeze(1)).sum(-1, keepdim=True)  # (batch, heads, nodes, places, 1)
-    for _ in range(POWER_STEPS):
-        direction = F.normalize((inside * along).sum(-2, keepdim=True), dim=-1)
-        along = (inside * direction).sum(-1, keepdim=True)
-    order = along.masked_fill(~there, torch.inf).squeeze(-1).argsort(dim=-1, stable=True)
-    return nodes.gather(-1, order)
+    """The members of each node along its leading direction, empty places last.
+
+    Args:
+        nodes: (heads, nodes, places), batch and heads being one; the last row stands in empty places.
+        rows: (heads, length + 1, dim), the last one zero. start: (heads, dim), where the power iteration begins.
+
+    The members' mean is taken off in the products, not in the rows; a few heads at a time stay in the cache.
+    """
+    _, count, places = nodes.shape
+    found, dim = torch.empty_like(nodes), rows.shape[-1]
+    for some in slices(len(nodes), AT_ONCE // (count * places * dim)):
+        here, there = nodes[some], nodes[some] < rows.shape[1] - 1
+        first = torch.arange(len(here), device=nodes.device)[:, None, None] * rows.shape[1]
+        inside = rows[some].flatten(0, 1).index_select(0, (here + first).flatten()).view(-1, places, dim)
+        mean = inside.sum(1, keepdim=True) / there.sum(-1).clamp(min=1).view(-1, 1, 1)
+        direction = start[some, None].expand(-1, count, -1).reshape(-1, dim, 1)
+        for _ in range(POWER_STEPS):
+            along = inside @ direction  # (nodes, places, 1)
+            pulled = along.transpose(1, 2) @ inside - along.sum(1, keepdim=True) * mean
+            direction = F.normalize(pulled, dim=-1).transpose(1, 2)
+        along = (inside @ direction).view(here.shape).masked_fill(~there, torch.inf)
+        found[some] = here.gather(-1, along.argsort(dim=-1, stable=True))
+    return found
 
 
 def first_rank(level: int, n: Tensor, leaves: Tensor, depth: Tensor) -> Tensor:
