@@ -10,9 +10,11 @@ torch's operators for this are private and are used here only; where they are mi
 same in plain torch.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.clusters import AT_ONCE, MASKED, Blocks, slices
@@ -27,127 +29,132 @@ def is_available(query: Tensor, dropout: float) -> bool:
     return FORWARD is not None and BACKWARD is not None and query.device.type == "cpu" and dropout == 0
 
 
-class Shown(NamedTuple):
-    """One round of a part, of some heads; positions are row numbers in a flat tensor, 0 where a place is empty."""
+class Piece(NamedTuple):
+    """Some blocks of a round: rows of flat tensors, one behind the last where a place is empty."""
 
-    queries: Tensor  # (clusters, places), long
+    queries: Tensor  # (blocks, places), long
     keys: Tensor
-    no_query: Tensor | None  # (clusters, 1, places) bool; None where no place is empty
-    bias: Tensor | None  # (clusters, 1, queries or 1, keys) float32: hides empty places, and what the part hides
+    bias: Tensor | None  # (blocks, 1, queries or 1, keys) float32: hides empty places, and what the part hides
+    first: bool  # of the part's rounds
 
 
-def shown(part: Part, heads: slice, number: int, length: int, n_keys: int) -> Shown:
-    """Round `number` of a part whose batch and heads are one, for some of them."""
-    queries, keys = (index[heads, number] for index in part.blocks)  # (heads, clusters, places)
-    no_query, no_key = queries == length, keys == n_keys
-    bias = None if part.bias is None else part.bias.of(heads, number, queries, keys)
-    if no_key.any():
-        bias = torch.zeros(1, 1, 1, 1, device=keys.device) if bias is None else bias
-        bias = bias.masked_fill(no_key.unsqueeze(-2), MASKED)
-    if bias is not None:
-        bias = bias.expand(*keys.shape[:2], *bias.shape[2:])
-    first = torch.arange(len(keys), device=keys.device)[:, None, None]
-    return Shown(
-        (queries.masked_fill(no_query, 0) + first * length).flatten(0, 1),
-        (keys.masked_fill(no_key, 0) + first * n_keys).flatten(0, 1),
-        no_query.flatten(0, 1).unsqueeze(1) if no_query.any() else None,
-        None if bias is None else bias.flatten(0, 1).unsqueeze(1).float(),
-    )
+def pieces(part: Part, rows: slice, length: int, n_keys: int, dim: int) -> Iterator[Piece]:
+    """The blocks of all rounds of a part for some rows (batch and heads are one), a few at a time."""
+    n = rows.stop - rows.start
+    row = torch.arange(n, device=part.blocks.key_index.device)[:, None, None]
+    for number in range(part.blocks.key_index.shape[1]):
+        queries, keys = (index[rows, number] for index in part.blocks)  # (n, blocks, places)
+        for some in slices(keys.shape[1], AT_ONCE // (n * keys.shape[2] * dim)):
+            query, key = queries[:, some], keys[:, some]
+            no_query, no_key = query == length, key == n_keys
+            bias = None if part.bias is None else part.bias.of(rows, number, some, query, key)
+            if no_key.any():
+                hidden = torch.zeros(key.shape, device=key.device).masked_fill(no_key, MASKED).unsqueeze(-2)
+                bias = hidden if bias is None else (bias + hidden).clamp(min=MASKED)
+            yield Piece(
+                (query + row * length).masked_fill(no_query, n * length).flatten(0, 1),
+                (key + row * n_keys).masked_fill(no_key, n * n_keys).flatten(0, 1),
+                None if bias is None else bias.expand(*key.shape[:2], -1, -1).flatten(0, 1).unsqueeze(1),
+                number == 0,
+            )
 
 
-def gather(rows: Tensor, index: Tensor) -> Tensor:
-    """Rows of (..., dim), flat, at (clusters, places), for the operators: (clusters, 1, places, dim)."""
-    found = rows.reshape(-1, rows.shape[-1]).index_select(0, index.flatten())
-    return found.view(len(index), 1, -1, rows.shape[-1])
+def side_by_side(*tensors: Tensor) -> Tensor:
+    """(rows, places, dim) each as one flat tensor, the dims side by side, with a row of zeros behind the last.
 
-
-def forward_of_heads(query: Tensor, sources: list[Tensor], parts: list[tuple[Part, int]], heads: slice, scaling: float):
-    """Output and log-sum-exp, (heads, length, dim) and (heads, length) float32, of some heads.
-
-    query: (heads, length, dim); sources: keys and values side by side, (heads, n_keys, dim + value_dim).
+    One long row is gathered faster than several short ones.
     """
-    length, dim = query.shape[1:]
-    total, out = query.new_full(query.shape[:2], MASKED, dtype=torch.float32), torch.zeros(())
+    widths = [x.shape[-1] for x in tensors]
+    count = tensors[0].shape[0] * tensors[0].shape[1]
+    flat = tensors[0].new_empty(count + 1, sum(widths))
+    for place, x in zip(flat[:-1].split(widths, dim=-1), tensors, strict=True):
+        place.view(*x.shape).copy_(x)
+    flat[-1] = 0
+    return flat
+
+
+def gather(flat: Tensor, index: Tensor) -> Tensor:
+    """Rows of a flat tensor at (blocks, places), as the operators want them: (blocks, 1, places, dim)."""
+    return flat.index_select(0, index.flatten()).view(len(index), 1, -1, flat.shape[-1])
+
+
+def forward_of_rows(query: Tensor, sources: list[Tensor], parts: list[tuple[Part, int]], rows: slice, scaling: float):
+    """Output and log-sum-exp, (n, length, dim) and (n, length) float32, of some rows.
+
+    query: (n, length, dim); sources: keys and values, flat and side by side.
+    """
+    n, length, dim = query.shape
+    flat = side_by_side(query)
+    total = query.new_full((n * length + 1,), MASKED, dtype=torch.float32)
+    out = query.new_zeros(n * length + 1, sources[0].shape[1] - dim, dtype=torch.float32)
     for part, which in parts:
         source = sources[which]
-        for number in range(part.blocks.key_index.shape[1]):
-            one = shown(part, heads, number, length, source.shape[1])
-            k, v = gather(source, one.keys).split([dim, source.shape[-1] - dim], dim=-1)
-            found, log_sum = FORWARD(gather(query, one.queries), k, v, attn_mask=one.bias, scale=scaling)
-            slot = slot_of_query(one, total.numel())
-            found = found.flatten(0, 2).index_select(0, slot).view(*total.shape, -1).float()
-            log_sum = log_sum.flatten()[slot].view_as(total)
-            merged = torch.logaddexp(total, log_sum)
-            out = out * (total - merged).exp_().unsqueeze(-1) + found.mul_((log_sum - merged).exp_().unsqueeze(-1))
-            total = merged
-    return out, total
+        for one in pieces(part, rows, length, (len(source) - 1) // n, source.shape[1]):
+            k, v = gather(source, one.keys).split([dim, source.shape[1] - dim], dim=-1)
+            found, log_sum = FORWARD(gather(flat, one.queries), k, v, attn_mask=one.bias, scale=scaling)
+            index, found, log_sum = one.queries.flatten(), found.flatten(0, 2).float(), log_sum.flatten()
+            if not one.first or part is not parts[0][0]:
+                before = total[index]
+                merged = torch.logaddexp(before, log_sum)
+                found = found.mul_((log_sum - merged).exp_()[:, None])
+                found.addcmul_(out.index_select(0, index), (before - merged).exp_()[:, None])
+                log_sum = merged
+            out.index_copy_(0, index, found)
+            total.index_copy_(0, index, log_sum)
+    return out[:-1].view(n, length, -1), total[:-1].view(n, length)
 
 
-def slot_of_query(one: Shown, n_queries: int) -> Tensor:
-    """Where each query stands among the places of a round: (n_queries,), long; anything for one that does not."""
-    index = one.queries if one.no_query is None else one.queries.masked_fill(one.no_query[:, 0], n_queries)
-    place = torch.arange(index.numel(), device=index.device)
-    return place.new_zeros(n_queries + 1).scatter_(0, index.flatten(), place)[:n_queries]
+def backward_of_rows(sides: Tensor, total: Tensor, sources, sums, parts, rows: slice, n: int, scaling: float) -> None:
+    """Add the gradients of some rows to sums: of the query first, then of each source; flat, float32.
 
-
-def backward_of_heads(sides, total, sources, sums, parts, heads: slice, dim: int, scaling: float) -> None:
-    """Add the gradients of some heads to sums: of the query first, then of each source, all (heads, rows, ...) float32.
-
-    sides: query, output and upstream gradient side by side; total: log-sum-exp; sources as in `forward_of_heads`.
+    sides: query, output and upstream gradient, flat and side by side; total: log-sum-exp; sources as forward.
     """
-    length = sides.shape[1]
+    length, dim = (len(sides) - 1) // n, sums[0].shape[1]
     for part, which in parts:
         source = sources[which]
-        widths = [dim, source.shape[-1] - dim]
-        for number in range(part.blocks.key_index.shape[1]):
-            one = shown(part, heads, number, length, source.shape[1])
+        widths = [dim, source.shape[1] - dim]
+        for one in pieces(part, rows, length, (len(source) - 1) // n, source.shape[1]):
             q, o, up = gather(sides, one.queries).split([dim, widths[1], widths[1]], dim=-1)
             k, v = gather(source, one.keys).split(widths, dim=-1)
-            log_sum = total.flatten()[one.queries].unsqueeze(1)
-            if one.no_query is not None:  # gives nothing: no gradient arrives, and all its weights are 0
-                up, log_sum = up.masked_fill(one.no_query.unsqueeze(-1), 0), log_sum.masked_fill(one.no_query, -MASKED)
+            log_sum = total[one.queries].unsqueeze(1)
             of_q, of_k, of_v = BACKWARD(
                 up, q, k, v, o, log_sum, 0.0, False, attn_mask=one.bias, scale=scaling
             )  # fmt: skip
-            for place, grad, index in (
-                (sums[0], of_q, one.queries),
-                (sums[1 + which], torch.cat([of_k, of_v], dim=-1), one.keys),
-            ):
-                place.view(-1, place.shape[-1]).index_add_(0, index.flatten(), grad.flatten(0, 2).float())
+            sums[0].index_add_(0, one.queries.flatten(), of_q.flatten(0, 2).float())
+            for place, grad in zip(sums[1 + which].split(widths, dim=-1), (of_k, of_v), strict=True):
+                place.index_add_(0, one.keys.flatten(), grad.flatten(0, 2).float())
 
 
 class FusedAttention(torch.autograd.Function):
-    """Softmax over all keys that some parts show to a query; see `attend`. Batch and heads are one here.
-
-    Rows that are gathered at the same places lie side by side, query with output and upstream gradient, key with value:
-    gathering takes as much time as arithmetic, and one long row is faster than several short ones.
-    """
+    """Softmax over all keys that some parts show to a query; see `attend`. Batch and heads are one here."""
 
     @staticmethod
-    def forward(ctx: Any, scaling: float, parts: list[tuple[Part, int]], query: Tensor, *rows: Tensor):
-        sources = [torch.cat(pair, dim=-1) for pair in zip(rows[::2], rows[1::2], strict=True)]
-        out = query.new_empty(*query.shape[:2], rows[1].shape[-1])
+    def forward(ctx: Any, scaling: float, parts: list[tuple[Part, int]], query: Tensor, *given: Tensor):
+        out = query.new_empty(*query.shape[:2], given[1].shape[-1])
         total = query.new_empty(query.shape[:2], dtype=torch.float32)
-        for heads in slices(len(query), AT_ONCE // query[0].numel()):
-            some = [source[heads] for source in sources]
-            out[heads], total[heads] = forward_of_heads(query[heads], some, parts, heads, scaling)
-        ctx.save_for_backward(query, out, total, *rows)
+        for rows in slices(len(query), AT_ONCE // query[0].numel()):
+            sources = [side_by_side(k[rows], v[rows]) for k, v in zip(given[::2], given[1::2], strict=True)]
+            out[rows], total[rows] = forward_of_rows(query[rows], sources, parts, rows, scaling)
+        ctx.save_for_backward(query, out, total, *given)
         ctx.scaling, ctx.parts = scaling, parts
         ctx.mark_non_differentiable(total)
         return out, total
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        query, out, total, *rows = ctx.saved_tensors
-        dim, grads = query.shape[-1], [torch.empty_like(x) for x in (query, *rows)]
-        for heads in slices(len(query), AT_ONCE // query[0].numel()):
-            sides = torch.cat([x[heads] for x in (query, out, upstream[0])], dim=-1)
-            sources = [torch.cat([k[heads], v[heads]], -1) for k, v in zip(rows[::2], rows[1::2], strict=True)]
-            sums = [torch.zeros_like(x, dtype=torch.float32) for x in (query[heads], *sources)]
-            backward_of_heads(sides, total[heads], sources, sums, ctx.parts, heads, dim, ctx.scaling)
-            grads[0][heads] = sums[0]
-            for number, of_source in enumerate(sums[1:]):
-                grads[1 + 2 * number][heads], grads[2 + 2 * number][heads] = of_source[..., :dim], of_source[..., dim:]
+        query, out, total, *given = ctx.saved_tensors
+        dim, grads = query.shape[-1], [torch.empty_like(x) for x in (query, *given)]
+        for rows in slices(len(query), AT_ONCE // query[0].numel()):
+            sides = side_by_side(query[rows], out[rows], upstream[0][rows])
+            sources = [side_by_side(k[rows], v[rows]) for k, v in zip(given[::2], given[1::2], strict=True)]
+            n = rows.stop - rows.start
+            sums = [torch.zeros_like(x, dtype=torch.float32) for x in (sides[:, :dim], *sources)]
+            log_sum = F.pad(total[rows].flatten(), (0, 1), value=-MASKED)  # an empty place gives no weight
+            backward_of_rows(sides, log_sum, sources, sums, ctx.parts, rows, n, ctx.scaling)
+            grads[0][rows] = sums[0][:-1].view(n, -1, dim)
+            for number, found in enumerate(sums[1:]):
+                found = found[:-1].view(n, -1, found.shape[1])
+                grads[1 + 2 * number][rows], grads[2 + 2 * number][rows] = found[..., :dim], found[..., dim:]
         return None, None, *grads
 
 

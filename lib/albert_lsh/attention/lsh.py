@@ -31,6 +31,7 @@ from albert_lsh.attention.clusters import (
     cluster_tables,
     cut,
     hide_keys,
+    places,
     sort_tokens,
     take,
     token_mask,
@@ -79,17 +80,23 @@ def select(
     cluster_size,
     hashing,
     block_size,
+    global_tokens,
     far_field,
     scaling,
     generator,
     **_,
 ) -> Seen:
-    """One clustering, and the clusters that each block of queries chooses."""
+    """One clustering; the keys of everybody and of the clusters that each block of queries chooses, without the window.
+
+    Nothing of the window is hidden in the window's own part, so that keys of everybody that are near are seen there.
+    """
     clusters = cluster(key, mask & ~everybodys, cluster_size, hashing, generator)
     blocks = cluster(query, mask, block_size, hashing, generator)
     chosen = choose_clusters(query, key, blocks, clusters, n_hashes=n_hashes, choose=choose, scaling=scaling)
     index = chosen.flatten(2).unsqueeze(-1).expand(-1, -1, -1, clusters.shape[3])
     keys = clusters.gather(2, index).view(*chosen.shape[:3], -1)
+    shared = places(everybodys, min(global_tokens, query.shape[2]))[:, :, None]
+    keys = torch.cat([shared.expand(*keys.shape[:3], -1), keys], dim=-1)
     part = Part(Blocks(blocks.unsqueeze(2), keys.unsqueeze(2)), None if window is None else Bias(window=window))
     return Seen([part], clusters, far_part(blocks, clusters, chosen, mask, window) if far_field else None)
 
@@ -148,15 +155,15 @@ def look(query, key, padding_mask, *, global_tokens, window, choose, scaling, ge
         mask = token_mask(query, padding_mask)
         everybodys = wanted_by_all(query, key, mask, global_tokens)
         nearest = find_window(query, padding_mask, window) if window else None
-        parts = []
-        if global_tokens:
-            parts.append(seen_by_all(mask, everybodys, min(global_tokens, query.shape[2])))
-        if nearest is not None:
-            parts.append(Part(hide_keys(nearest.blocks(mask), everybodys), Bias(window=nearest, beyond=True)))
+        near = [] if nearest is None else [Part(nearest.blocks(mask), Bias(window=nearest, beyond=True))]
+        settings |= {"global_tokens": global_tokens, "generator": generator}
         if choose == "collision":
-            return Seen([collide(query, key, mask, everybodys, nearest, generator=generator, **settings), *parts])
-        found = select(query, key, mask, everybodys, nearest, choose, scaling=scaling, generator=generator, **settings)
-        return found._replace(parts=[*found.parts, *parts])
+            near = [part._replace(blocks=hide_keys(part.blocks, everybodys)) for part in near]
+            if global_tokens:
+                near.append(seen_by_all(mask, everybodys, min(global_tokens, query.shape[2])))
+            return Seen([collide(query, key, mask, everybodys, nearest, **settings), *near])
+        found = select(query, key, mask, everybodys, nearest, choose, scaling=scaling, **settings)
+        return found._replace(parts=[*found.parts, *near])
 
 
 def lsh_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None, **settings) -> Tensor:

@@ -9,8 +9,9 @@ import math
 import torch
 from torch import Tensor
 
+from albert_lsh.attention import shared_qk as shared_qk_module
 from albert_lsh.attention.hashing import draw_directions
-from albert_lsh.attention.shared_qk import draw_rotations, even_buckets
+from albert_lsh.attention.shared_qk import draw_rotations
 from albert_lsh.attention.tree import POWER_STEPS
 
 
@@ -67,17 +68,27 @@ def even_cut(order: list[int], size: int) -> list[list[int]]:
     return [order[c * n // parts : (c + 1) * n // parts] for c in range(parts)]
 
 
+def choices(n_buckets: int, most: int) -> list[int]:
+    """Even numbers of buckets, none above `most`, whose product is at least n_buckets."""
+    return [n_buckets] if n_buckets <= most else [most, *choices(2 * math.ceil(n_buckets / most / 2), most)]
+
+
 def shared_qk_lsh(query, key, value, padding_mask=None, *, bucket_size, n_hashes, scaling, generator=None) -> Tensor:
-    length = query.shape[2]
-    rotations = draw_rotations(query, even_buckets(length, bucket_size), n_hashes, generator)
+    def needed(n: int) -> list[int]:
+        return choices(2 * math.ceil(n / bucket_size / 2), shared_qk_module.MOST_BUCKETS)
+
+    most = query.shape[2] if padding_mask is None else int(padding_mask.sum(-1).max())
+    rotations = [draw_rotations(query, n_buckets, n_hashes, generator) for n_buckets in needed(most)]
 
     def one(tokens, h, q, k, v):
-        n = len(q)
-        chunks = []
+        n, chunks = len(q), []
         for r in range(n_hashes):
-            rotated = q.float() @ rotations[h, r, :, : even_buckets(n, bucket_size) // 2]
-            bucket = torch.cat([rotated, -rotated], -1).argmax(-1).tolist()
-            chunks += even_cut(sorted(range(n), key=lambda i: (bucket[i], i)), bucket_size)
+            bucket: list[list[int]] = []
+            for drawn, n_buckets in zip(rotations, needed(n)):  # noqa: B905 - the longest sequence chooses more often
+                rotated = q.float() @ drawn[h, r, :, : n_buckets // 2]
+                bucket.insert(0, torch.cat([rotated, -rotated], -1).argmax(-1).tolist())
+            row = sorted(range(n), key=lambda i: ([choice[i] for choice in bucket], i))
+            chunks += even_cut(row, bucket_size)
         counts = torch.zeros(n, n)
         for c, chunk in enumerate(chunks):
             for i in chunk:

@@ -29,14 +29,14 @@ class Bias(NamedTuple):
     left: Tensor | None = None  # (rows, clusters, keys), for keys that are means: of how many tokens, 0 hides one
     number_in: Tensor | None = None  # (rows, length + width): the mean key to which the token of a number belongs
 
-    def of(self, rows: slice, number: int, query_index: Tensor, key_index: Tensor) -> Tensor:
-        """The bias of round `number`: (n, clusters, queries or 1, keys), float32.
+    def of(self, rows: slice, number: int, clusters: slice, query_index: Tensor, key_index: Tensor) -> Tensor:
+        """The bias of some clusters in round `number`: (n, clusters, queries or 1, keys), float32.
 
         query_index, key_index: (n, clusters, places), those of the blocks for n `rows`.
         """
         query, key = query_index.unsqueeze(-1), key_index.unsqueeze(-2)
         if self.left is not None:
-            left = self.left[rows].unsqueeze(2)
+            left = self.left[rows, clusters].unsqueeze(2)
             if self.window is not None and self.number_in is not None:
                 left = (left - self.window.members(rows, query_index, self.number_in, left.shape[-1])).clamp(min=0)
             return left.clamp(min=1).float().log().masked_fill(left == 0, MASKED)
@@ -66,7 +66,7 @@ class Part(NamedTuple):
         if self.bias is None:
             return None
         query, key = (index.flatten(0, 1).unbind(1) for index in self.blocks)
-        rounds = [self.bias.of(slice(None), r, query[r], key[r]) for r in range(len(key))]
+        rounds = [self.bias.of(slice(None), r, slice(None), query[r], key[r]) for r in range(len(key))]
         return torch.stack(rounds, 1).unflatten(0, self.blocks.key_index.shape[:2])
 
 

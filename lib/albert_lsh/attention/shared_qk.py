@@ -22,6 +22,8 @@ from albert_lsh.attention.clusters import (
 from albert_lsh.attention.parts import Bias, Part, count_pairs
 from albert_lsh.attention.softmax import all_pairs
 
+MOST_BUCKETS = 64  # of one choice among random directions
+
 # Reformer's score for a token's own key: far below any other, and far above that of padding.
 SELF = -5e4
 
@@ -73,21 +75,35 @@ def even_buckets(n_tokens, bucket_size: int):
 
 
 @torch.no_grad()
-def hash_blocks(query, padding_mask, *, bucket_size: int, n_hashes: int, generator) -> Blocks:
-    """Sort tokens by (bucket, position), cut the row into chunks, let each chunk see itself and the one before.
+def find_buckets(query, n_tokens: Tensor, *, bucket_size: int, n_hashes: int, generator) -> Tensor:
+    """The bucket of every token in every round: (batch, heads, n_hashes, length), long.
 
     A bucket is the nearest of n_buckets / 2 random directions and their opposites (Andoni et al. 2015); a sequence
-    gets as many buckets as its own tokens need, whatever its neighbours in the batch are padded to.
+    gets as many buckets as its own tokens need, whatever its neighbours in the batch are padded to. More than
+    `MOST_BUCKETS` are the combinations of several such choices, the later the weightier, so that hashing takes no more
+    products per token and choice the longer the sequence is (section 2 of the Reformer paper has two factors).
     """
+    needed, weight = even_buckets(n_tokens, bucket_size), 1
+    bucket = torch.zeros(1, dtype=torch.long, device=query.device)
+    while needed.any():
+        here = needed.clamp(max=MOST_BUCKETS)
+        rotations = draw_rotations(query, int(here.max()), n_hashes, generator)
+        with torch.autocast(query.device.type, enabled=False):
+            rotated = torch.einsum("bhld,hrdn->bhrln", query.float(), rotations)
+        unused = (torch.arange(rotated.shape[-1], device=query.device) >= here[:, None] // 2)[:, None, None, None]
+        both = torch.cat([rotated.masked_fill(unused, -torch.inf), (-rotated).masked_fill(unused, -torch.inf)], dim=-1)
+        bucket = bucket + both.argmax(-1) * weight
+        needed = torch.where(needed > MOST_BUCKETS, even_buckets(needed, MOST_BUCKETS), 0)
+        weight *= MOST_BUCKETS
+    return bucket
+
+
+@torch.no_grad()
+def hash_blocks(query, padding_mask, *, bucket_size: int, n_hashes: int, generator) -> Blocks:
+    """Sort tokens by (bucket, position), cut the row into chunks, let each chunk see itself and the one before."""
     n_tokens = count_tokens(query, padding_mask)
-    rotations = draw_rotations(query, even_buckets(query.shape[2], bucket_size), n_hashes, generator)
-    with torch.autocast(query.device.type, enabled=False):
-        rotated = torch.einsum("bhld,hrdn->bhrln", query.float(), rotations)
-    half = even_buckets(n_tokens, bucket_size) // 2
-    unused = torch.arange(rotated.shape[-1], device=query.device) >= half[:, None]
-    unused = unused[:, None, None, None]
-    both = torch.cat([rotated.masked_fill(unused, -torch.inf), (-rotated).masked_fill(unused, -torch.inf)], dim=-1)
-    own = cut(sort_tokens(both.argmax(-1), padding_mask), n_tokens, bucket_size)
+    bucket = find_buckets(query, n_tokens, bucket_size=bucket_size, n_hashes=n_hashes, generator=generator)
+    own = cut(sort_tokens(bucket, padding_mask), n_tokens, bucket_size)
     return Blocks(own, torch.cat([own, chunk_before(own, n_tokens)], dim=-1))
 
 
