@@ -8,11 +8,12 @@ import papermill
 import pytest
 import torch
 from albert_lsh import attention, fidelity, load_model, reading, record_passes, switch_attention
-from albert_lsh.diagnostics import Variant, compare, look, summary
+from albert_lsh.diagnostics import compare, look, summary
 from albert_lsh.fidelity import Asked
 from albert_lsh.model import extend_positions, load_tokenizer
 from albert_lsh.runs import ParameterError, Parameters
 from albert_lsh.training import keep_model, prepare_model, sample
+from albert_lsh.variants import Variant
 from test_study import ROOT
 
 SETTINGS = {"n_hashes": 1, "cluster_size": 3}

@@ -21,18 +21,19 @@ from datasets import Dataset, DatasetDict
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh import metrics, squad
-from albert_lsh.diagnostics import Variant, by_head_and_length, diagnose, list_variants, look
+from albert_lsh.diagnostics import by_head_and_length, diagnose, look
 from albert_lsh.model import load_model, load_tokenizer, switch_attention
-from albert_lsh.runs import ParameterError, Parameters, from_given, provenance, read_result, write_atomically
+from albert_lsh.runs import Parameters, provenance, read_result, write_atomically
 from albert_lsh.tasks import encode, find_task, held_out, load_data
 from albert_lsh.training import StudyTrainer, sample, training_arguments
+from albert_lsh.variants import Variant, from_given_with_variants, list_variants
 
 
 @dataclass(frozen=True)
 class Asked:
     """The parameters of fidelity.ipynb.
 
-    variants: as `diagnostics.list_variants` takes them.
+    variants: as `variants.list_variants` takes them.
     """
 
     trained: str
@@ -46,11 +47,7 @@ class Asked:
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Asked":
         """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
-        asked = from_given(cls, given, "fidelity.ipynb")
-        try:
-            list_variants(asked.variants)
-        except ValueError as error:
-            raise ParameterError(f"{error} (fidelity.ipynb)") from error
+        asked = from_given_with_variants(cls, given, "fidelity.ipynb")
         return replace(asked, output=asked.output or str(Path(asked.trained) / f"fidelity-{asked.split}.csv"))
 
     @property

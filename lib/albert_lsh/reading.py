@@ -14,17 +14,18 @@ import pandas as pd
 import torch
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from albert_lsh.diagnostics import diagnose, list_variants, look
+from albert_lsh.diagnostics import diagnose, look
 from albert_lsh.model import extend_positions, load_model, load_tokenizer, max_positions
-from albert_lsh.runs import ParameterError, from_given, provenance, write_atomically
+from albert_lsh.runs import ParameterError, provenance, write_atomically
 from albert_lsh.tasks import load_data
+from albert_lsh.variants import from_given_with_variants, list_variants
 
 BATCH_TOKENS = 2048  # of a batch
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The parameters of reading.ipynb; variants as `diagnostics.list_variants` takes them."""
+    """The parameters of reading.ipynb; variants as `variants.list_variants` takes them."""
 
     variants: dict[str, Any]
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
@@ -37,11 +38,7 @@ class Reading:
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Reading":
         """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
-        reading = from_given(cls, given, "reading.ipynb")
-        try:
-            list_variants(reading.variants)
-        except ValueError as error:
-            raise ParameterError(f"{error} (reading.ipynb)") from error
+        reading = from_given_with_variants(cls, given, "reading.ipynb")
         for name in ("max_length", "paragraphs"):
             if getattr(reading, name) < 1:
                 raise ParameterError(f"{name}={getattr(reading, name)} must be 1 or more (reading.ipynb)")
