@@ -8,33 +8,31 @@ import papermill
 import pytest
 import torch
 from albert_lsh import attention, fidelity, load_model, reading, record_passes, switch_attention
-from albert_lsh.diagnostics import Variant, compare, look, summary
+from albert_lsh.diagnostics import compare, look, summary
 from albert_lsh.fidelity import Asked
 from albert_lsh.model import extend_positions, load_tokenizer
 from albert_lsh.runs import ParameterError, Parameters
 from albert_lsh.training import keep_model, prepare_model, sample
+from albert_lsh.variants import Variant
 from test_study import ROOT
 
 SETTINGS = {"n_hashes": 1, "cluster_size": 3}
 
 
-@pytest.fixture(params=["mini-mrpc", "mini-squad"])
-def trained(request, tmp_path):
-    """The folder of a run that kept its model; the model is as it was drawn, which is all that is needed here."""
-    run = Parameters.check(
-        {
-            "task": request.param,
-            "train_examples": 300,
-            "batch_size": 8,
-            "save_model": True,
-            "output_dir": str(tmp_path),
-        },
-        "squad.ipynb" if "squad" in request.param else "glue.ipynb",
-    )
-    head = "question-answering" if "squad" in request.param else "classification"
+def keep_untrained(folder, task):
+    """What a run leaves that kept its model; the model is as it was drawn, which is all that is needed here."""
+    given = {"task": task, "train_examples": 300, "batch_size": 8, "save_model": True, "output_dir": str(folder)}
+    run = Parameters.check(given, "squad.ipynb" if "squad" in task else "glue.ipynb")
+    head = "question-answering" if "squad" in task else "classification"
     keep_model(run, prepare_model(run, head=head), load_tokenizer("mini"))
     record = {"status": "complete", "parameters": dataclasses.asdict(run), "metrics": {}, "headline": {}}
-    (tmp_path / "result.json").write_text(json.dumps(record))
+    (folder / "result.json").write_text(json.dumps(record))
+
+
+@pytest.fixture(params=["mini-mrpc", "mini-squad"])
+def trained(request, tmp_path):
+    """The folder of a run that kept its model."""
+    keep_untrained(tmp_path, request.param)
     return tmp_path
 
 
@@ -213,9 +211,11 @@ def test_an_interrupted_reading_goes_on_where_it_was(tmp_path):
     asked = reading.Reading.check({**given, "variants": variants, "output": str(tmp_path / "table.csv")})
     torch.manual_seed(0)  # of the model's weights
     table, _ = reading.read_all(asked)
-    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["table-layers.csv", "table.csv"]
+    for path in tmp_path.iterdir():
+        path.unlink()
     table.head(1).assign(error=-1.0).to_csv(tmp_path / "table.partial.csv", index=False)  # what a killed one leaves
-    pd.DataFrame({"variant": ["window"]}).to_csv(tmp_path / "table-looks.partial.csv", index=False)
+    pd.DataFrame({"variant": ["window"]}).to_csv(tmp_path / "table-layers.partial.csv", index=False)
     torch.manual_seed(0)
     again, _ = reading.read_all(asked)
     assert again["error"].tolist() == [-1.0, pytest.approx(table["error"][1], rel=1e-4)]

@@ -17,14 +17,7 @@ from transformers import BatchEncoding, PreTrainedModel
 from albert_lsh import attention as attentions
 from albert_lsh.attention.clusters import highest
 from albert_lsh.model import Pass, mean_coverage, record_passes, switch_attention
-
-
-class Variant(NamedTuple):
-    """An attention with its settings, under a name of its own."""
-
-    label: str
-    attention: str
-    settings: dict[str, Any]
+from albert_lsh.variants import Variant
 
 
 class Looks(NamedTuple):
@@ -32,30 +25,6 @@ class Looks(NamedTuple):
 
     states: torch.Tensor  # (tokens, hidden)
     passes: list[list[Pass]]  # by batch
-
-
-def list_variants(given: dict[str, Any]) -> list[Variant]:
-    """Variants as a notebook or a study names them, their settings completed.
-
-    Args:
-        given: {label: {"attention": name, settings ...}}; "share" and "length" among the settings stand for those
-            that `attention.settings_for` gives.
-    Raises:
-        ValueError: no variant, or one that cannot be (the message names it).
-    """
-    if not given:
-        raise ValueError("variants={} must name at least one")
-    found = []
-    for label, value in given.items():
-        settings = dict(value) if isinstance(value, dict) else {}
-        name = settings.pop("attention", None)
-        try:
-            if "share" in settings:
-                settings = attentions.settings_for(name, **settings)
-            found.append(Variant(label, name, attentions.check(name, settings)))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"variants: {label!r}: {error}") from error
-    return found
 
 
 @torch.no_grad()

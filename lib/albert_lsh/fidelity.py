@@ -8,7 +8,6 @@ each `Variant`, `measure` says
                                  best keys, error of the output: on some examples (see `diagnostics`)
 """
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,18 +20,19 @@ from datasets import Dataset, DatasetDict
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh import metrics, squad
-from albert_lsh.diagnostics import Variant, by_head_and_length, diagnose, list_variants, look
+from albert_lsh.diagnostics import by_head_and_length, diagnose, look
 from albert_lsh.model import load_model, load_tokenizer, switch_attention
-from albert_lsh.runs import ParameterError, Parameters, from_given, provenance, read_result, write_atomically
+from albert_lsh.runs import Parameters, provenance, read_result
 from albert_lsh.tasks import encode, find_task, held_out, load_data
 from albert_lsh.training import StudyTrainer, sample, training_arguments
+from albert_lsh.variants import Measured, Variant, fill, from_given_with_variants, list_variants
 
 
 @dataclass(frozen=True)
 class Asked:
     """The parameters of fidelity.ipynb.
 
-    variants: as `diagnostics.list_variants` takes them.
+    variants: as `variants.list_variants` takes them.
     """
 
     trained: str
@@ -46,11 +46,7 @@ class Asked:
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Asked":
         """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
-        asked = from_given(cls, given, "fidelity.ipynb")
-        try:
-            list_variants(asked.variants)
-        except ValueError as error:
-            raise ParameterError(f"{error} (fidelity.ipynb)") from error
+        asked = from_given_with_variants(cls, given, "fidelity.ipynb")
         return replace(asked, output=asked.output or str(Path(asked.trained) / f"fidelity-{asked.split}.csv"))
 
     @property
@@ -154,9 +150,7 @@ def measure(
         score, after = answer(subject)
         switch_attention(subject.model, "softmax")
         row: dict[str, Any] = {
-            "variant": variant.label,
-            "attention": variant.attention,
-            "settings": json.dumps(variant.settings),
+            **variant.columns,
             "score_name": subject.score_name,
             "score": score,
             "softmax": softmax,
@@ -168,32 +162,20 @@ def measure(
 
 
 def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`measure` every variant that asked.output does not have yet, and write that table after each.
+    """`measure` every variant that asked.output does not have yet; that table is written when all are there.
 
     Beside it, with "-heads" in the name, go the diagnostics of each layer and head, and of short and long sequences.
+    What an interrupted call has measured is kept (see `variants.fill`).
 
     Returns:
         The table, one row a variant; and the looks into the attention by variant, layer, head and length.
     """
-    path = Path(asked.output or "")
-    looks_path = path.with_name(f"{path.stem}-heads.csv")
-    variants = list_variants(asked.variants)
-    about: dict[str, Any] = dict(provenance(subject.parameters.device))
-    about |= {"task": subject.parameters.task, "seed": subject.parameters.seed, "hash_seed": asked.seed}
-    about |= {"split": asked.split, "examples": len(subject.examples), "looked_into": asked.looked_into}
-    wanted = {v.label: json.dumps(v.settings) for v in variants}
-    rows: list[dict[str, Any]] = []
-    looks: list[pd.DataFrame] = []
-    if path.exists():
-        rows, looks = pd.read_csv(path).to_dict("records"), [pd.read_csv(looks_path)]  # type: ignore[assignment]
-    alike = {name: about[name] for name in ("hash_seed", "examples", "looked_into")}
-    rows = [row for row in rows if wanted.get(row["variant"]) == row["settings"] and row.items() >= alike.items()]
-    there = {row["variant"] for row in rows}
-    looks = [look[look["variant"].isin(there)] for look in looks]
-    missing = [v for v in variants if v.label not in there]
-    for row, look_rows in measure(subject, missing, seed=asked.seed, examples=asked.looked_into):
-        rows.append({**row, **about})
-        looks.append(by_head_and_length(look_rows).assign(variant=row["variant"]))
-        write_atomically(looks_path, pd.concat(looks).to_csv(index=False, float_format="%.6g"))
-        write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
-    return pd.DataFrame(rows), pd.concat(looks)
+    same = {"task": subject.parameters.task, "seed": subject.parameters.seed, "hash_seed": asked.seed}
+    same |= {"split": asked.split, "examples": len(subject.examples), "looked_into": asked.looked_into}
+    about = provenance(subject.parameters.device)
+
+    def measured(missing: list[Variant]) -> Iterator[Measured]:
+        for row, rows in measure(subject, missing, seed=asked.seed, examples=asked.looked_into):
+            yield {**row, **about}, by_head_and_length(rows)
+
+    return fill(Path(asked.output or ""), "heads", list_variants(asked.variants), same, measured)

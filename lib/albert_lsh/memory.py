@@ -2,19 +2,22 @@
 
 `load_model` has a setting for each.
 
-recompute_layers(model)        activations inside a layer are computed again in the backward pass, not stored
-                               (Chen et al. 2016; Reformer makes its layers reversible to the same end)
-chunk_feed_forward(model, n)   the feed-forward part goes through n positions at a time (Kitaev et al. 2020,
-                               section 3.1), each recomputed, so that its wide activations never stand side by side
+    recompute_layers(model)        activations inside a layer are computed again in the backward pass, not stored
+                                   (Chen et al. 2016; Reformer makes its layers reversible to the same end)
+    chunk_feed_forward(model, n)   the feed-forward part goes through n positions at a time (Kitaev et al. 2020,
+                                   section 3.1), each recomputed, so that its wide activations never stand side by side
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+
+if TYPE_CHECKING:
+    from albert_lsh.model import Passes
 
 CHUNKED = ("ff_chunk", "feed_forward_chunk")  # the feed-forward part of a layer: ALBERT's, BERT's and RoBERTa's name
 
@@ -39,19 +42,23 @@ def recompute_layers(model: PreTrainedModel) -> PreTrainedModel:
     """Store only what goes into each layer, in place; returns the model of `load_model`."""
     passes = next(module.__dict__["passes"] for module in model.modules() if "passes" in module.__dict__)
     for layer in layers(model):
-        forward = layer.forward
-
-        def of_pass(*args: Any, forward: Callable[..., Any] = forward, **kwargs: Any) -> Any:
-            number = passes.number
-
-            def run(*args: Any, **kwargs: Any) -> Any:
-                passes.number = number  # the same pass draws the same hashes when it is done again
-                return forward(*args, **kwargs)
-
-            return recomputed(run)(*args, **kwargs)
-
-        layer.forward = of_pass
+        layer.forward = with_its_pass(layer.forward, passes)
     return model
+
+
+def with_its_pass(forward: Callable[..., Any], passes: "Passes") -> Callable[..., Any]:
+    """A layer's forward, recomputed; done again it counts as the same pass, so that it draws the same hashes."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        number = passes.number
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            passes.number = number
+            return forward(*args, **kwargs)
+
+        return recomputed(run)(*args, **kwargs)
+
+    return call
 
 
 def chunk_feed_forward(model: PreTrainedModel, size: int) -> PreTrainedModel:

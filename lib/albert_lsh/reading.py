@@ -5,7 +5,7 @@ if there are enough of them, else with the paragraphs that follow it. Where the 
 extended.
 """
 
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,18 @@ import pandas as pd
 import torch
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from albert_lsh.diagnostics import diagnose, list_variants, look
+from albert_lsh.diagnostics import diagnose, look, summary
 from albert_lsh.model import extend_positions, load_model, load_tokenizer, max_positions
-from albert_lsh.runs import ParameterError, from_given, provenance, write_atomically
+from albert_lsh.runs import ParameterError, provenance
 from albert_lsh.tasks import load_data
+from albert_lsh.variants import Measured, Variant, fill, from_given_with_variants, list_variants
 
 BATCH_TOKENS = 2048  # of a batch
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The parameters of reading.ipynb; variants as `diagnostics.list_variants` takes them."""
+    """The parameters of reading.ipynb; variants as `variants.list_variants` takes them."""
 
     variants: dict[str, Any]
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
@@ -37,11 +38,7 @@ class Reading:
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Reading":
         """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
-        reading = from_given(cls, given, "reading.ipynb")
-        try:
-            list_variants(reading.variants)
-        except ValueError as error:
-            raise ParameterError(f"{error} (reading.ipynb)") from error
+        reading = from_given_with_variants(cls, given, "reading.ipynb")
         for name in ("max_length", "paragraphs"):
             if getattr(reading, name) < 1:
                 raise ParameterError(f"{name}={getattr(reading, name)} must be 1 or more (reading.ipynb)")
@@ -69,40 +66,34 @@ def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: 
     return torch.tensor(chosen[:count])
 
 
-def read_all(reading: Reading) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every variant held against softmax; the table is written to reading.output when all are done.
+def measure(reading: Reading, variants: list[Variant]) -> Iterator[Measured]:
+    """Read under softmax, then under one variant after the other.
 
-    What is measured is kept beside it until then, so that an interrupted reading goes on where it was.
-
-    Returns:
-        The table, one row a variant (see `diagnostics.diagnose`), and the looks into every pass.
+    Yields:
+        For each variant its row of the table (see `diagnostics.diagnose`), and what it does layer by layer.
     """
-    about = provenance("cpu")
     model, tokenizer = load_model(reading.model, head="base"), load_tokenizer(reading.model)
     if reading.max_length > max_positions(model.config):
         extend_positions(model, reading.max_length)
     ids = sequences(load_texts(reading.task), tokenizer, reading.max_length, reading.paragraphs)
     at_once = max(1, BATCH_TOKENS // reading.max_length)
     batches = [BatchEncoding({"input_ids": x, "attention_mask": torch.ones_like(x)}) for x in ids.split(at_once)]
-    base = look(model, batches)
-    about |= {"model": reading.model, "task": reading.task, "split": "validation"}
-    alike = {"length": reading.max_length, "paragraphs": reading.paragraphs, "hash_seed": reading.seed}
-    path = Path(reading.output or "")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kept, kept_looks = (path.with_name(f"{path.stem}{end}.partial.csv") for end in ("", "-looks"))
-    table, looks = (pd.read_csv(x) if kept.exists() else pd.DataFrame() for x in (kept, kept_looks))
-    for variant in list_variants(reading.variants):
-        named = {"variant": variant.label, "attention": variant.attention, "settings": json.dumps(variant.settings)}
-        wanted = {**named, **alike, "model": reading.model, "task": reading.task}
-        if any(row.items() >= wanted.items() for row in table.to_dict("records")):
-            continue
+    base, about = look(model, batches), provenance("cpu")
+    for variant in variants:
         row, rows = diagnose(model, batches, base, variant, reading.seed)
-        table = pd.concat([table, pd.DataFrame([{**named, **row, **alike, **about}])], ignore_index=True)
-        looks = pd.concat([looks, rows.assign(variant=variant.label)], ignore_index=True)
-        write_atomically(kept_looks, looks.to_csv(index=False))
-        write_atomically(kept, table.to_csv(index=False))
-    table, looks = (x[x["variant"].isin(reading.variants)].reset_index(drop=True) for x in (table, looks))
-    write_atomically(path, table.to_csv(index=False))
-    kept.unlink()
-    kept_looks.unlink()
-    return table, looks
+        yield {**variant.columns, **row, **about}, summary(rows, ["layer"])
+
+
+def read_all(reading: Reading) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`measure` every variant that reading.output does not have yet; that table is written when all are there.
+
+    Beside it, with "-layers" in the name, goes what each does layer by layer. What an interrupted call has measured is
+    kept (see `variants.fill`).
+
+    Returns:
+        The table, one row a variant; and the looks into the attention by variant and layer.
+    """
+    same = {"model": reading.model, "task": reading.task, "split": "validation", "length": reading.max_length}
+    same |= {"paragraphs": reading.paragraphs, "hash_seed": reading.seed}
+    variants = list_variants(reading.variants)
+    return fill(Path(reading.output or ""), "layers", variants, same, lambda missing: measure(reading, missing))

@@ -1,0 +1,83 @@
+"""The attentions with settings and shapes to test them on, and how outputs and gradients are taken and compared."""
+
+import torch
+from albert_lsh import attention
+from albert_lsh.attention import naive
+
+REFERENCES = {
+    "softmax": naive.softmax,
+    "softmax-eager": naive.softmax,
+    "shared-qk": naive.shared_qk,
+    "shared-qk-lsh": naive.shared_qk_lsh,
+    "lsh": naive.lsh,
+    "window": naive.window,
+    "random": naive.random,
+    "top-k": naive.top_k,
+    "nystrom": naive.nystrom,
+    "yoso": naive.yoso,
+    "yoso-e": naive.yoso_e,
+}
+PLAIN = {"hashing": "plain", "choose": "collision", "global_tokens": 0}
+LSH = [
+    {"n_hashes": 3, "cluster_size": 3},
+    {**PLAIN, "n_hashes": 3, "cluster_size": 7},
+    {**PLAIN, "n_hashes": 3, "cluster_size": 7, "duplicates": "each"},
+    {**PLAIN, "n_hashes": 1, "cluster_size": 2, "window": 4},
+    {"n_hashes": 3, "cluster_size": 5, "hashing": "keys", "choose": "collision", "global_tokens": 2, "window": 3},
+    {"n_hashes": 2, "cluster_size": 4, "hashing": "cross-polytope", "choose": "collision"},
+    {"n_hashes": 2, "cluster_size": 4, "hashing": "cross-polytope"},
+    {"n_hashes": 1, "cluster_size": 3, "hashing": "plain", "block_size": 2, "global_tokens": 0},
+    {"n_hashes": 2, "cluster_size": 5, "block_size": 4, "window": 5},
+    {"n_hashes": 2, "cluster_size": 4, "far_field": True},
+    {"n_hashes": 1, "cluster_size": 1, "far_field": True, "global_tokens": 0},
+    {"n_hashes": 2, "cluster_size": 3, "far_field": True, "block_size": 3, "choose": "mean-query", "window": 4},
+]
+SETTINGS = {
+    "shared-qk-lsh": [{"bucket_size": 5, "n_hashes": 3}, {"bucket_size": 64, "n_hashes": 2}],
+    "lsh": LSH,
+    "random": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 2, "cluster_size": 4, "global_tokens": 2}],
+    "window": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2, "global_tokens": 3}],
+    "top-k": [{"n_hashes": 2, "cluster_size": 3}],
+    "reformer": [{"bucket_size": 4, "n_hashes": 2, "full_attn_thres": 8}],
+    "nystrom": [{"num_landmarks": 7}],
+    "yoso": [{"n_hashes": 5, "hash_code_len": 3}],
+    "yoso-e": [{"hash_code_len": 4}],
+}
+CASES = [(name, settings) for name in REFERENCES for settings in SETTINGS.get(name, [{}])]
+IDS = ["-".join([name, *(f"{k}={v}" for k, v in settings.items())]) for name, settings in CASES]
+ALL = [(name, SETTINGS.get(name, [{}])[0]) for name in attention.names()]
+HASHED = ["shared-qk-lsh", "lsh", "random", "yoso"]
+# (batch, heads, length, head_dim): a lone token, fewer tokens than a cluster, no multiple of anything, a multiple
+SHAPES = [(1, 1, 1, 3), (2, 3, 5, 5), (2, 2, 37, 12), (1, 2, 60, 16)]
+
+
+def tensors(shape, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator).to(dtype) for _ in range(3)]
+
+
+def padding(shape, kind):
+    """None, padding at the end, or padding anywhere; the first sequence is full, every sequence has a token."""
+    batch, _, length, _ = shape
+    if kind == "full":
+        return None
+    mask = torch.arange(length) < torch.linspace(length, 1, batch).long()[:, None]
+    if kind == "scattered":
+        mask = mask | (torch.rand(batch, length, generator=torch.Generator().manual_seed(1)) < 0.3)
+        mask = mask.flip(1)
+    return mask
+
+
+def run(function, inputs, upstream, *args, **kwargs):
+    """Output and the three gradients, as float64."""
+    leaves = [t.clone().requires_grad_() for t in inputs]
+    out = function(*leaves, *args, **kwargs)
+    out.backward(upstream.to(out.dtype))
+    grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in leaves]
+    return [t.detach().double() for t in (out, *grads)]
+
+
+def error(measured, reference):
+    """Frobenius norm of the difference over that of the reference, for output and gradients together."""
+    difference = sum((m - r).square().sum() for m, r in zip(measured, reference, strict=True))
+    return (difference / sum(r.square().sum() for r in reference)).sqrt().item()
