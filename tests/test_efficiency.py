@@ -1,17 +1,33 @@
 """The efficiency notebook: every case runs, tables are written, bad parameters are named. No time is asserted."""
 
+import numpy as np
 import pandas as pd
 import papermill
 import pytest
 import torch
+from albert_lsh import efficiency
 from albert_lsh.attention import coverage
-from albert_lsh.efficiency import CASES, Measuring, default_lsh, inputs, memories, plain, slopes
+from albert_lsh.cases import CASES
+from albert_lsh.efficiency import STEPS, Measuring, crossings, inputs, memories, slopes, times
 from albert_lsh.runs import ParameterError
 from test_study import ROOT
 
 
-def test_the_notebook_runs_every_case(tmp_path):
-    parameters = {"lengths": [128, 256], "cases": list(CASES), "keys": 64, "repeats": 1, "memory": False}
+def measuring(tmp_path, **change) -> Measuring:
+    few = {
+        "lengths": [128],
+        "cases": ["softmax", "lsh"],
+        "step_lengths": [],
+        "step_cases": [],
+        "keys": 64,
+        "repeats": 1,
+    }
+    return Measuring.check({**few, "output_dir": str(tmp_path), **change})
+
+
+def test_the_notebook_measures_every_case_and_draws(tmp_path):
+    parameters = {"lengths": [64, 128], "cases": list(CASES), "keys": 64, "repeats": 1, "memory": False}
+    parameters |= {"step_lengths": [64], "step_cases": ["softmax", "lsh"], "text_length": 128, "text_model": None}
     papermill.execute_notebook(
         ROOT / "notebooks" / "efficiency.ipynb",
         tmp_path / "out.ipynb",
@@ -23,41 +39,95 @@ def test_the_notebook_runs_every_case(tmp_path):
     assert len(table) == len(CASES) * 2 * 2
     assert (table["least"] <= table["seconds"]).all()
     assert (table["seconds"] <= table["most"]).all()
-    assert set(slopes(table, "seconds", least=128).index) == set(CASES)
+    assert set(slopes(table, "seconds", least=64).index) == set(CASES)
+    assert list(pd.read_csv(tmp_path / "step-cpu-fp32.csv")["case"]) == ["softmax", "lsh"]
+    assert (tmp_path / "efficiency-time.svg").exists()
 
 
-def test_cases_have_the_same_number_of_keys():
-    query, key, _ = inputs(512, Measuring([512], ["lsh"], keys=64))
-    for settings in (plain(64), default_lsh(512, 64)):
-        seen = coverage("lsh", query, key, **settings).pairs
-        assert 0.6 * 64 / 512 < seen <= 64 / 512
+@pytest.mark.parametrize("name", ["plain lsh", "plain lsh, one round", "lsh", "lsh, window, far field"])
+def test_cases_have_the_same_number_of_keys(name, tmp_path):
+    query, key, _ = inputs(512, measuring(tmp_path))
+    seen = coverage("lsh", query, key, **CASES[name].settings(512, 64)).pairs
+    assert 0.6 * 64 / 512 < seen <= 64 / 512
 
 
-def test_peak_memory_is_that_of_a_process_of_its_own():
+def test_peak_memory_is_that_of_a_process_of_its_own(tmp_path):
     """The eager form keeps two matrices of 12 x 1,024 x 1,024 numbers at least; fused attention none."""
     ballast = torch.ones(2**28)  # what the parent holds, or held at its peak, must not count
-    table = memories(Measuring([1024], ["softmax", "softmax-eager"], keys=64)).set_index("case")["bytes"]
+    asked = measuring(tmp_path, lengths=[1024], cases=["softmax", "softmax-eager"])
+    timed = pd.DataFrame({"case": asked.cases, "length": [1024, 1024]})
+    table = memories(asked, timed).set_index("case")["bytes"]
     assert table["softmax-eager"] > 2 * 12 * 1024**2 * 4
     assert 2 * 2**20 < table["softmax"] < 12 * 1024**2 * 4
     assert ballast.sum() > 0
 
 
-def test_every_case_gives_an_output_of_its_value_shape():
-    tensors = inputs(256, Measuring([256], ["lsh"], keys=64))
-    for name, build in CASES.items():
-        out = build(256, 64)(*tensors)
-        assert out.shape == tensors[2].shape, name
-        assert torch.isfinite(out).all(), name
+def test_a_recomputed_step_takes_less_memory(tmp_path):
+    asked = measuring(tmp_path, lengths=[], step_lengths=[512], step_cases=["softmax", "softmax, recomputed"])
+    nothing = pd.DataFrame({"case": [], "length": []})
+    table = memories(asked, nothing).set_index("case")["bytes"]
+    assert table["softmax, recomputed"] < 0.7 * table["softmax"]
+
+
+def test_memory_is_linear_in_the_length(tmp_path):
+    """Nothing of length x length numbers: at four times the length not much more than four times the memory."""
+    asked = measuring(tmp_path, lengths=[1024, 4096], cases=["plain lsh, each key once", "lsh"])
+    timed = pd.DataFrame([(case, x) for case in asked.cases for x in asked.lengths], columns=["case", "length"])
+    table = memories(asked, timed).pivot(index="case", columns="length", values="bytes")
+    assert (table[4096] < 6 * table[1024]).all()
+
+
+def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path, monkeypatch):
+    asked, begun = measuring(tmp_path, lengths=[128, 256]), []
+
+    def stop(length, *_):
+        begun.append(length)
+        if begun == [128, 256]:
+            raise KeyboardInterrupt
+        return inputs(length, asked)
+
+    monkeypatch.setattr(efficiency, "inputs", stop)
+    with pytest.raises(KeyboardInterrupt):
+        times(asked)
+    assert not asked.table("time").exists()
+    assert set(times(asked)["length"]) == {128, 256}
+    assert begun == [128, 256, 256]
+    assert list(tmp_path.iterdir()) == [asked.table("time")]
+
+
+def test_what_is_slow_is_left_out_at_longer_lengths(tmp_path):
+    table = times(measuring(tmp_path, lengths=[64, 128], slowest=0.0))
+    assert set(table["length"]) == {64}
+
+
+def test_crossings_are_interpolated():
+    seconds = {"softmax": [1, 4, 16], "early": [0.5, 1, 2], "late": [2, 4.0001, 8], "never": [2, 8, 32]}
+    rows = [(case, x, s) for case, column in seconds.items() for x, s in zip((512, 1024, 2048), column, strict=True)]
+    found = crossings(pd.DataFrame(rows, columns=["case", "length", "seconds"]))
+    assert found["early"] == pytest.approx(512)
+    assert found["late"] == pytest.approx(1024, rel=1e-3)
+    assert np.isnan(found["never"])
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"cases": ["lhs"]}, "cases: 'lhs' is not one of: softmax"),
-        ({"lengths": [64]}, "lengths: 64 must be a whole number, keys / 4 or more"),
+        ({"step_cases": ["yoso-e, transformers"]}, "step_cases: 'yoso-e, transformers' is not one of: softmax"),
+        ({"lengths": [100]}, "lengths: 100 must be a power of two, 64 or more"),
+        ({"step_lengths": ["512"]}, "step_lengths: '512' must be a power of two"),
+        ({"keys": 100}, "keys=100 must be a power of two"),
+        ({"precision": "fp64"}, "precision='fp64' is not one of: fp32, bf16, fp16"),
+        ({"device": "cuda"}, "memory=True needs device='cpu', not 'cuda'"),
+        ({"repeats": 0}, "repeats=0 must be 1 or more"),
         ({"repeat": 3}, "'repeat' is not a parameter of efficiency.ipynb; did you mean 'repeats'"),
     ],
 )
-def test_bad_parameters_are_named(change, message):
+def test_bad_parameters_are_named(change, message, tmp_path):
     with pytest.raises(ParameterError, match=message):
-        Measuring.check({"lengths": [1024], "cases": ["lsh"], **change})
+        measuring(tmp_path, **change)
+
+
+def test_a_step_can_have_any_attention_that_a_model_can():
+    assert set(STEPS) >= {"softmax", "lsh", "nystrom", "yoso", "shared-qk-lsh", "reformer-pytorch", "lsh, recomputed"}
+    assert "nystrom, transformers" not in STEPS

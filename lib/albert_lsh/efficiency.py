@@ -1,16 +1,18 @@
-"""Time and memory of attentions and of their peers, side by side.
+"""Time and memory of attentions and of their peers, side by side: alone, and inside a model of ALBERT-base's shape.
 
-    python -m albert_lsh.efficiency memory lsh 4096 512 fp32     peak memory of one case, in a process of its own: bytes
+    python -m albert_lsh.efficiency '{"kind": "attention", "case": "lsh", "length": 4096}'    its peak memory, in bytes
 
 Times are taken in one process, the cases in turn, several rounds, so that what disturbs one disturbs all; what counts
-is the ratio. A case is an attention with settings for about the same number of keys per query, or a peer: torch's fused
-softmax attention is `softmax`, reformer-pytorch's LSHAttention is a peer of its own.
+is the ratio. Memory is taken in a process of its own for each measurement.
 """
 
+import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +20,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from reformer_pytorch import LSHAttention
 from torch import Tensor
+from transformers import AlbertConfig, AlbertForSequenceClassification, BatchEncoding, PreTrainedModel
 
-from albert_lsh import attention
+from albert_lsh.cases import CASES
+from albert_lsh.diagnostics import compare, look, summary
+from albert_lsh.model import extend_positions, load_model, load_tokenizer, max_positions
+from albert_lsh.reading import load_texts, sequences
 from albert_lsh.runs import ParameterError, from_given, provenance, write_atomically
+from albert_lsh.variants import Variant
 
-HEADS, HEAD_DIM = 12, 64  # ALBERT-base's
-QUADRATIC = ("softmax", "softmax-eager")
-MIB = 2**20
+HEADS, HEAD_DIM, VOCABULARY = 12, 64, 30000  # ALBERT-base's
+STEP_TOKENS = 1024  # of a training step's batch of two sequences, or else one
+ENOUGH = 30  # seconds that a case takes before it is not repeated any more
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Inside a model: the case whose attention it has, and options of load_model that save memory.
+STEPS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name, case in CASES.items() if case.name} | {
+    "softmax, recomputed": ("softmax", {"recompute": True}),
+    "lsh, recomputed": ("lsh", {"recompute": True}),
+    "lsh, recomputed, in chunks": ("lsh", {"recompute": True, "feed_forward_chunk": 512}),
+}
 
 
 @dataclass(frozen=True)
@@ -35,123 +48,212 @@ class Measuring:
 
     lengths: list[Any]
     cases: list[Any]
+    step_lengths: list[Any]
+    step_cases: list[Any]
     keys: int = 512
     precision: str = "fp32"
     device: str = "cpu"
     repeats: int = 5
-    longest_eager: int = 8192
+    longest_quadratic: int = 8192
+    slowest: float = 60.0
     memory: bool = True
+    text_model: str | None = None
+    text_length: int = 2048
     output_dir: str = "results/efficiency"
 
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Measuring":
         """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
-        measuring = from_given(cls, given, "efficiency.ipynb")
-        for name in measuring.cases:
-            if name not in CASES:
-                raise ParameterError(f"cases: {name!r} is not one of: {', '.join(CASES)} (efficiency.ipynb)")
-        for length in measuring.lengths:
-            if not isinstance(length, int) or length < measuring.keys // 4:
-                raise ParameterError(f"lengths: {length!r} must be a whole number, keys / 4 or more (efficiency.ipynb)")
-        return measuring
+        asked = from_given(cls, given, "efficiency.ipynb")
+        for parameter, choices in (("cases", list(CASES)), ("step_cases", list(STEPS))):
+            for name in getattr(asked, parameter):
+                if name not in choices:
+                    message = f"{parameter}: {name!r} is not one of: {', '.join(choices)} (efficiency.ipynb)"
+                    raise ParameterError(message)
+        for parameter in ("lengths", "step_lengths"):
+            for length in getattr(asked, parameter):
+                if not isinstance(length, int) or length < 64 or length & (length - 1):
+                    message = f"{parameter}: {length!r} must be a power of two, 64 or more (efficiency.ipynb)"
+                    raise ParameterError(message)
+        if asked.keys < 64 or asked.keys & (asked.keys - 1):
+            raise ParameterError(f"keys={asked.keys} must be a power of two, 64 or more (efficiency.ipynb)")
+        if asked.precision not in PRECISIONS:
+            known = ", ".join(PRECISIONS)
+            raise ParameterError(f"precision={asked.precision!r} is not one of: {known} (efficiency.ipynb)")
+        if asked.repeats < 1:
+            raise ParameterError(f"repeats={asked.repeats} must be 1 or more (efficiency.ipynb)")
+        if asked.memory and asked.device != "cpu":
+            raise ParameterError(f"memory=True needs device='cpu', not {asked.device!r} (efficiency.ipynb)")
+        return asked
 
-
-def plain(keys: int) -> dict[str, Any]:
-    """Hashed clusters alone, in as many rounds as reformer-pytorch has by default in our cases."""
-    return {
-        "n_hashes": 4, "cluster_size": keys // 4, "hashing": "plain", "choose": "collision", "global_tokens": 0,
-        "duplicates": "each",
-    }  # fmt: skip
-
-
-def of_ours(name: str, settings: Callable[[int, int], dict[str, Any]]) -> Callable[[int, int], Callable[..., Tensor]]:
-    """A case that is one of our attentions; settings(length, keys)."""
-
-    def build(length: int, keys: int) -> Callable[..., Tensor]:
-        chosen = settings(length, keys)
-        return lambda query, key, value: attention.attend(name, query, key, value, **chosen)
-
-    return build
-
-
-def reformer_pytorch(length: int, keys: int) -> Callable[..., Tensor]:
-    """The package's attention: four rounds, each query sees its own bucket and the one before."""
-    layer = LSHAttention(bucket_size=keys // 8, n_hashes=4, dropout=0.0)
-    return lambda query, key, value: layer(query.flatten(0, 1), value.flatten(0, 1))[0].view(value.shape)
-
-
-def default_lsh(length: int, keys: int) -> dict[str, Any]:
-    """The default, which queries of a block choose together so that the cost stays linear."""
-    share = min(1.0, keys / length)
-    settings = attention.settings_for("lsh", length, share, far_field=False)
-    return {**settings, "block_size": max(1, 2 * round(length**0.5) // 4), "choose": "mean-query"}
-
-
-CASES: dict[str, Callable[[int, int], Callable[..., Tensor]]] = {
-    "softmax": of_ours("softmax", lambda length, keys: {}),
-    "softmax-eager": of_ours("softmax-eager", lambda length, keys: {}),
-    "reformer-pytorch": reformer_pytorch,
-    "shared-qk-lsh": of_ours("shared-qk-lsh", lambda length, keys: {"n_hashes": 4, "bucket_size": keys // 8}),
-    "plain lsh": of_ours("lsh", lambda length, keys: plain(keys)),
-    "lsh": of_ours("lsh", default_lsh),
-    "nystrom": of_ours("nystrom", lambda length, keys: {"num_landmarks": min(keys // 2, length // 2)}),
-    "yoso": of_ours("yoso", lambda length, keys: {}),
-    "window": of_ours("window", lambda length, keys: {"n_hashes": keys, "cluster_size": 1}),
-}
+    def table(self, kind: str) -> Path:
+        return Path(self.output_dir) / f"{kind}-{self.device}-{self.precision}.csv"
 
 
 def inputs(length: int, measuring: Measuring) -> list[Tensor]:
     """Query, key and value, (1, 12, length, 64), the same for every case."""
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[measuring.precision]
     generator = torch.Generator().manual_seed(length)
     shape = (1, HEADS, length, HEAD_DIM)
+    dtype = PRECISIONS[measuring.precision]
     return [torch.randn(shape, generator=generator).to(measuring.device, dtype) for _ in range(3)]
 
 
-def run_once(case: Callable[..., Tensor], tensors: list[Tensor], backward: bool) -> None:
-    leaves = [t.detach().requires_grad_(backward) for t in tensors]
-    with torch.set_grad_enabled(backward):
-        out = case(*leaves)
-    if backward:
-        out.backward(torch.ones_like(out))
-    if tensors[0].is_cuda:
-        torch.cuda.synchronize()
+def pass_of(case: Callable[..., Tensor], tensors: list[Tensor], backward: bool) -> Callable[[], None]:
+    """A function that goes through an attention once."""
+
+    def run() -> None:
+        leaves = [t.detach().requires_grad_(backward) for t in tensors]
+        with torch.set_grad_enabled(backward):
+            out = case(*leaves)
+        if backward:
+            out.backward(torch.ones_like(out))
+
+    return run
+
+
+def seconds_of(runs: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each of some functions, called in turn; what takes long is repeated less."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats + 1):
+        for name, run in runs.items():
+            if sum(seconds[name]) < ENOUGH:
+                began = time.perf_counter()
+                run()
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                seconds[name].append(time.perf_counter() - began)
+    return {name: found[1:] or found for name, found in seconds.items()}  # the first warms up, where there are more
+
+
+def described(name: str, found: list[float]) -> dict[str, Any]:
+    """A row's columns: the case, its median, least and most seconds, and how many they are."""
+    columns = {"case": name, "seconds": float(np.median(found)), "least": min(found), "most": max(found)}
+    return columns | {"repeats": len(found)}
+
+
+def fill(path: Path, units: list[dict[str, Any]], make: Callable[..., list[dict[str, Any]]]) -> pd.DataFrame:
+    """The rows that make(rows so far, **unit) gives for each unit, in a table at `path` when all are there.
+
+    Until then they are kept beside it, so that measuring goes on where it was interrupted if the commit is the same.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial, commit = path.with_suffix(".partial.csv"), provenance("cpu")["commit"]
+    rows: list[dict[str, Any]] = []
+    if partial.exists():
+        kept = pd.read_csv(partial)
+        rows = [{str(k): v for k, v in row.items()} for row in kept[kept["commit"] == commit].to_dict("records")]
+    for unit in units:
+        if not any(unit.items() <= row.items() for row in rows):
+            rows += make(rows, **unit)
+            write_atomically(partial, pd.DataFrame(rows).to_csv(index=False))
+    table = pd.DataFrame(rows)
+    write_atomically(path, table.to_csv(index=False))
+    partial.unlink()
+    return table
 
 
 def times(measuring: Measuring) -> pd.DataFrame:
-    """Seconds by case, length and pass: median, least and most of `repeats`, one row each."""
-    about, rows = provenance(measuring.device), []
-    for length in measuring.lengths:
-        tensors = inputs(length, measuring)
-        names = [
-            n for n in measuring.cases if n not in ("softmax-eager", "window") or length <= measuring.longest_eager
-        ]
-        cases = {name: CASES[name](length, measuring.keys) for name in names}
+    """Seconds by case, length and pass, one row each.
+
+    A case that took more than `slowest` seconds at one length is left out at longer ones, and one that stores a matrix
+    of length x length above `longest_quadratic`.
+    """
+    common = {"keys": measuring.keys, "precision": measuring.precision, "threads": torch.get_num_threads()}
+    common |= provenance(measuring.device)
+
+    def make(rows: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
+        slow = {row["case"] for row in rows if row["seconds"] > measuring.slowest}
+        tensors, found = inputs(length, measuring), []
+        names = [name for name in fitting(measuring.cases, length, measuring) if name not in slow]
+        built = {name: CASES[name].build(length, measuring.keys) for name in names}
         for backward in (False, True):
-            seconds: dict[str, list[float]] = {name: [] for name in cases}
-            for number in range(measuring.repeats + 1):
-                for name, case in cases.items():
-                    began = time.perf_counter()
-                    run_once(case, tensors, backward)
-                    if number:  # the first warms up
-                        seconds[name].append(time.perf_counter() - began)
-            for name, found in seconds.items():
-                row = {"case": name, "length": length, "pass": "forward+backward" if backward else "forward"}
-                row |= {"seconds": float(np.median(found)), "least": min(found), "most": max(found)}
-                row |= {"keys": measuring.keys, "precision": measuring.precision, "repeats": measuring.repeats}
-                rows.append(row | {"threads": torch.get_num_threads()} | about)
-    return pd.DataFrame(rows)
+            runs = {name: pass_of(case, tensors, backward) for name, case in built.items()}
+            for name, seconds in seconds_of(runs, measuring.repeats).items():
+                row = {"length": length, "pass": "forward+backward" if backward else "forward"}
+                found.append(described(name, seconds) | row | common)
+        return found
+
+    return fill(measuring.table("time"), [{"length": length} for length in sorted(measuring.lengths)], make)
 
 
-def peak_memory(name: str, length: int, keys: int, precision: str) -> int:
-    """Bytes that one forward and backward pass takes at its peak, above what was there: in this process, on Linux."""
-    measuring = Measuring([length], [name], keys=keys, precision=precision)
-    case, tensors = CASES[name](length, keys), inputs(length, measuring)
-    small = [t[:, :, : max(64, keys // 4)] for t in tensors]
-    run_once(CASES[name](small[0].shape[2], keys), small, backward=True)  # what is loaded at first use is no cost
+def fitting(cases: list[str], length: int, measuring: Measuring) -> list[str]:
+    """The cases that can be measured at a length."""
+    return [name for name in cases if length <= measuring.longest_quadratic or not CASES[name].quadratic]
+
+
+def base_model(folder: str, length: int, keys: int, step: str) -> PreTrainedModel:
+    """A model of ALBERT-base's shape with random weights and an attention, for sequences of `length` tokens.
+
+    folder: where its weights are, or are put.
+    """
+    case, options = STEPS[step]
+    if not (Path(folder) / "config.json").exists():
+        config = AlbertConfig(
+            vocab_size=VOCABULARY, hidden_size=HEADS * HEAD_DIM, num_attention_heads=HEADS, intermediate_size=3072,
+            max_position_embeddings=512, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        )  # fmt: skip
+        AlbertForSequenceClassification(config).save_pretrained(folder)
+    found = CASES[case]
+    settings = found.settings(length, min(keys, length // 2))
+    model = load_model(folder, attention=found.name, settings=settings, **options)
+    return (model if length <= max_positions(model.config) else extend_positions(model, length)).train()
+
+
+def batch_of(length: int) -> int:
+    return min(2, max(1, STEP_TOKENS // length))
+
+
+def step_of(model: PreTrainedModel, length: int, measuring: Measuring) -> Callable[[], None]:
+    """A function that makes one training step: forward, backward, AdamW; the model is moved to the device."""
+    model.to(torch.device(measuring.device))  # type: ignore[arg-type]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    batch = batch_of(length)
+    ids = torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(0)).to(model.device)
+    labels = torch.arange(batch, device=model.device) % 2
+    low, kind = PRECISIONS[measuring.precision], model.device.type
+
+    def step() -> None:
+        with nullcontext() if low is torch.float32 else torch.autocast(kind, dtype=low):
+            loss = model(ids, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def steps(measuring: Measuring) -> pd.DataFrame:
+    """Seconds of a training step of ALBERT-base's shape, by case and length; at most half of the keys are seen."""
+    common = {"precision": measuring.precision, "threads": torch.get_num_threads()} | provenance(measuring.device)
+
+    def make(rows: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
+        with tempfile.TemporaryDirectory() as folder:
+            models = {name: base_model(folder, length, measuring.keys, name) for name in measuring.step_cases}
+        runs = {name: step_of(model, length, measuring) for name, model in models.items()}
+        columns = {"length": length, "batch": batch_of(length), "keys": min(measuring.keys, length // 2)}
+        return [
+            described(name, found) | columns | common for name, found in seconds_of(runs, measuring.repeats).items()
+        ]
+
+    return fill(measuring.table("step"), [{"length": length} for length in sorted(measuring.step_lengths)], make)
+
+
+def peak_memory(kind: str, case: str, length: int, keys: int = 512, precision: str = "fp32") -> int:
+    """Bytes that a forward and backward pass of an attention, or a model's step, takes above what was there before.
+
+    For Linux, and for a process that has done nothing else.
+    """
+    measuring = Measuring([length], [case], [length], [case], keys=keys, precision=precision)
+    if kind == "step":
+        with tempfile.TemporaryDirectory() as folder:
+            run = step_of(base_model(folder, length, keys, case), length, measuring)
+            step_of(base_model(folder, 64, keys, case), 64, measuring)()  # what is loaded at first use is no cost
+    else:
+        run = pass_of(CASES[case].build(length, keys), inputs(length, measuring), backward=True)
+        pass_of(CASES[case].build(64, 64), inputs(64, measuring), backward=True)()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew; what a process inherits is none of its own
     before = resident("VmRSS")
-    run_once(case, tensors, backward=True)
+    run()
     return resident("VmHWM") - before
 
 
@@ -161,41 +263,103 @@ def resident(name: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def memories(measuring: Measuring) -> pd.DataFrame:
-    """Peak memory by case and length, each in a process of its own."""
-    about, rows = provenance(measuring.device), []
-    for length in measuring.lengths:
-        for name in measuring.cases:
-            if name in ("softmax-eager", "window") and length > measuring.longest_eager:
-                continue
-            command = [sys.executable, "-m", "albert_lsh.efficiency", "memory", name, str(length), str(measuring.keys)]
-            done = subprocess.run([*command, measuring.precision], capture_output=True, text=True, check=True)
-            rows.append({"case": name, "length": length, "bytes": int(done.stdout.split()[-1]), "keys": measuring.keys,
-                         "precision": measuring.precision} | about)  # fmt: skip
-    return pd.DataFrame(rows)
+def memories(measuring: Measuring, slow: pd.DataFrame) -> pd.DataFrame:
+    """Peak memory by kind (attention or step), case and length, each in a process of its own.
+
+    slow: the table of `times`; what is missing there is not measured here.
+    """
+    timed = set(zip(slow["case"], slow["length"], strict=True))
+    attentions = [("attention", n, x) for x in sorted(measuring.lengths) for n in measuring.cases if (n, x) in timed]
+    models = [("step", n, x) for x in sorted(measuring.step_lengths) for n in measuring.step_cases]
+    common = {"keys": measuring.keys, "precision": measuring.precision}
+
+    def make(rows: list[dict[str, Any]], **unit: Any) -> list[dict[str, Any]]:
+        command = [sys.executable, "-m", "albert_lsh.efficiency", json.dumps(unit | common)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"measuring the memory of {unit} failed:\n{done.stderr}")
+        return [unit | {"bytes": int(done.stdout.split()[-1])} | common | provenance(measuring.device)]
+
+    units = [{"kind": kind, "case": name, "length": length} for kind, name, length in attentions + models]
+    return fill(measuring.table("memory"), units, make)
 
 
-def measure_all(measuring: Measuring) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Times and memory, written to output_dir/{time,memory}-<device>-<precision>.csv."""
-    folder = Path(measuring.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    tables = times(measuring), memories(measuring) if measuring.memory else pd.DataFrame()
-    for kind, table in zip(("time", "memory"), tables, strict=True):
-        if len(table):
-            path = folder / f"{kind}-{measuring.device}-{measuring.precision}.csv"
-            write_atomically(path, table.to_csv(index=False))
-    return tables
+def qualities(measuring: Measuring) -> pd.DataFrame:
+    """What each attention keeps of softmax's on real queries and keys, and its time on these, summed over layers.
+
+    One text of `text_length` tokens, SQuAD's paragraphs one after the other, in the encoder `text_model`.
+    """
+    assert measuring.text_model is not None
+    name, length = measuring.text_model, measuring.text_length
+    model, tokenizer = load_model(name, head="base"), load_tokenizer(name)
+    if length > max_positions(model.config):
+        extend_positions(model, length)
+    ids = sequences(load_texts("squad"), tokenizer, length, 1)
+    passes = look(model, [BatchEncoding({"input_ids": ids, "attention_mask": torch.ones_like(ids)})]).passes[0]
+    common = {"keys": measuring.keys, "text_model": name, "threads": torch.get_num_threads()} | provenance("cpu")
+
+    def make(rows: list[dict[str, Any]], case: str, length: int) -> list[dict[str, Any]]:
+        found = CASES[case]
+        variant = Variant(case, found.name, found.settings(length, measuring.keys))
+        looks = pd.concat(compare(one, variant).assign(layer=n, batch=0) for n, one in enumerate(passes))
+        row = summary(looks.assign(all=0), ["all"]).iloc[0]
+        share = {name: row[name] for name in ("pairs", "mass", "error")}
+        built = found.build(length, measuring.keys)
+
+        def every_layer() -> None:
+            for one in passes:
+                pass_of(built, [one.query, one.key, one.value], backward=True)()
+
+        seconds = seconds_of({case: every_layer}, measuring.repeats)[case]
+        return [described(case, seconds) | {"length": length} | share | common]
+
+    ours = [n for n in fitting(measuring.cases, length, measuring) if CASES[n].name not in ("", "reformer")]
+    return fill(measuring.table("quality"), [{"case": n, "length": length} for n in ours], make)
 
 
 def slopes(table: pd.DataFrame, value: str, least: int = 2048) -> pd.Series:
     """The power of the length with which each case grows, fitted on log axes from `least` tokens on."""
-    rows = table[table["length"] >= least]
-    return rows.groupby("case", sort=False)[["length", value]].apply(
-        lambda x: np.polyfit(np.log(x["length"]), np.log(x[value]), 1)[0] if len(x) > 1 else np.nan
-    )
+    grown = {}
+    for case, rows in table[table["length"] >= least].groupby("case", sort=False):
+        if len(rows) > 1:
+            grown[case] = np.polyfit(np.log(rows["length"]), np.log(rows[value]), 1)[0]
+    return pd.Series(grown, dtype=float)
+
+
+def crossings(table: pd.DataFrame, against: str = "softmax") -> pd.Series:
+    """The length from which each case is faster than another, interpolated on log axes; NaN where it never is.
+
+    table: rows of one pass.
+    """
+    seconds = table.pivot(index="length", columns="case", values="seconds").sort_index()
+    found = {}
+    for case in seconds.columns.drop(against):
+        both = seconds[[case, against]].dropna()
+        length, ratio = np.log(both.index.to_numpy(float)), np.log((both[case] / both[against]).to_numpy())
+        slower = np.flatnonzero(ratio >= 0)
+        last = slower[-1] if len(slower) else -1
+        if last == len(ratio) - 1:
+            found[case] = np.nan
+        elif last < 0:
+            found[case] = np.exp(length[0])  # or earlier
+        else:
+            found[case] = np.exp(np.interp(0, -ratio[last : last + 2], length[last : last + 2]))
+    return pd.Series(found, name="length", dtype=float)
+
+
+def measure_all(measuring: Measuring) -> dict[str, pd.DataFrame]:
+    """All tables, by name (time, step, memory, quality), written to output_dir/<name>-<device>-<precision>.csv."""
+    tables = {"time": times(measuring)}
+    if measuring.step_lengths:
+        tables["step"] = steps(measuring)
+    if measuring.memory:
+        tables["memory"] = memories(measuring, tables["time"])
+    if measuring.text_model:
+        tables["quality"] = qualities(measuring)
+    return tables
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 6 or sys.argv[1] != "memory" or sys.argv[2] not in CASES:
+    if len(sys.argv) != 2:
         raise SystemExit(__doc__)
-    print(peak_memory(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]))
+    print(peak_memory(**json.loads(sys.argv[1])))

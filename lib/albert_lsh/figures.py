@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
-from albert_lsh.efficiency import slopes
+from albert_lsh.efficiency import crossings, slopes
 from albert_lsh.runs import repository_root
 from albert_lsh.tables import (
     load_history,
@@ -84,6 +84,7 @@ VARIANTS = {  # whose colour a variant of `fidelity` has
 
 
 PEERS = {"reformer-pytorch": "reformer", "plain lsh": "shared-qk-lsh", "shared-qk-lsh": "shared-qk"}  # likewise
+NOT_DRAWN = ("random", "top-k", "shared-qk", "plain lsh, each key once", "nystrom, transformers", "yoso-e")
 
 
 def style_of(attention: str) -> Style:
@@ -278,24 +279,65 @@ def plot_settings(table: pd.DataFrame, share: float = 0.25) -> Figure:
     return figure
 
 
-def plot_efficiency(seconds: pd.DataFrame, peaks: pd.DataFrame) -> Figure:
-    """Time of a forward and backward pass, and peak memory, against the length on log axes, with fitted powers."""
-    both = seconds[seconds["pass"] == "forward+backward"]
-    panels = [(both, "seconds", "seconds, forward and backward", 1.0), (peaks, "bytes", "peak memory (MiB)", 2**20)]
-    panels = [panel for panel in panels if len(panel[0])]
-    figure, axes = new_figure(3.4 * len(panels), 2.8, ncols=len(panels))
-    for axis, (table, value, label, unit) in zip(axes[0], panels, strict=True):
-        powers = slopes(table, value)
-        for case, rows in table.groupby("case", sort=False):
-            style = style_of(PEERS.get(str(case), str(case)))
-            look = {"color": style.colour, "linestyle": style.line, "marker": style.marker}
-            power = f" ({powers[case]:.1f})" if pd.notna(powers.get(case)) else ""
-            axis.plot(rows["length"], rows[value] / unit, label=f"{case}{power}", **look)
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.set(xlabel="length (tokens)", ylabel=label)
-        axis.legend(fontsize=5.5, handlelength=2.4)
+def case_look(case: str) -> dict[str, Any]:
+    """The style of what efficiency.ipynb measures: its attention's; hollow markers for a second form of it."""
+    kind = case.split(",")[0]
+    style = style_of(PEERS.get(kind, kind))
+    hollow = {"markerfacecolor": "white"} if "," in case else {}
+    return {"color": style.colour, "linestyle": style.line, "marker": style.marker} | hollow
+
+
+def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.0) -> Figure:
+    """A quantity of each case against the length on log axes.
+
+    The legend gives the fitted power of the length and, for times, from how many tokens on a case is faster than fused
+    softmax attention.
+    """
+    figure, axes = new_figure(6.2, 3.6)
+    axis, powers = axes[0, 0], slopes(table, value)
+    faster = crossings(table) if value == "seconds" else pd.Series(dtype=float)
+    for case, rows in table.groupby("case", sort=False):
+        if case in NOT_DRAWN:  # as fast as others that are; the tables have them
+            continue
+        notes = [f"power {powers[case]:.1f}"] if pd.notna(powers.get(case)) else []
+        notes += [f"faster from {faster[case]:,.0f}"] if pd.notna(faster.get(case)) else []
+        label = f"{case} ({', '.join(notes)})" if notes else str(case)
+        axis.plot(rows["length"], rows[value] / unit, label=label, **case_look(str(case)))
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set(xlabel="length (tokens)", ylabel=quantity)
+    axis.legend(fontsize=5.5, handlelength=2.4, loc="center left", bbox_to_anchor=(1.01, 0.5))
     return figure
+
+
+def plot_quality(table: pd.DataFrame) -> Figure:
+    """What is kept of softmax attention on real text, against the time that it takes: one point a case."""
+    figure, axes = new_figure(6.8, 3.0, ncols=2)
+    estimates = table["case"].str.startswith(("nystrom", "yoso"))  # they leave no key out: all mass is there
+    panels = {"mass": ("softmax's mass on the keys attended", table[~estimates]), "error": ("error of output", table)}
+    for axis, (value, (label, rows)) in zip(axes[0], panels.items(), strict=True):
+        for case, seconds, found in zip(rows["case"], rows["seconds"], rows[value], strict=True):
+            axis.plot(seconds, found, **case_look(case) | {"linestyle": ""})
+            axis.annotate(case, (seconds, found), (3, 2), textcoords="offset points", fontsize=5)
+        axis.set_xscale("log")
+        axis.set(xlabel="seconds, forward and backward, all layers", ylabel=label)
+    return figure
+
+
+def write_efficiency_figures(folder: Path, tables: dict[str, pd.DataFrame]) -> dict[str, Figure]:
+    """Draw the tables of `efficiency.measure_all`, save each figure in `folder` and return them."""
+    time, figures = tables["time"], {}
+    with mpl.rc_context(LOOK):
+        both = time[time["pass"] == "forward+backward"]
+        figures["efficiency-time"] = plot_growth(both, "seconds", "seconds, forward and backward")
+        if "memory" in tables:
+            peaks = tables["memory"][tables["memory"]["kind"] == "attention"]
+            figures["efficiency-memory"] = plot_growth(peaks, "bytes", "peak memory (MiB)", 2**20)
+        if "quality" in tables:
+            figures["efficiency-quality"] = plot_quality(tables["quality"])
+        for name, figure in figures.items():
+            save(figure, folder / name)
+    return figures
 
 
 def draw_box(axis: Axes, x: float, y: float, width: float, height: float, text: str, **look: Any) -> None:

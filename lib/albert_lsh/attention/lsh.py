@@ -42,10 +42,8 @@ from albert_lsh.attention.nearest import Window, find_window
 from albert_lsh.attention.parts import Bias, Part, count_pairs
 from albert_lsh.attention.tree import tree
 
-# Up to this length gathering rows takes longer than computing all scores and masking most of them; up to eight times
-# this length where fewer queries than this choose clusters together.
+# Up to this length gathering rows takes longer than computing all scores and masking most of them.
 DENSE_LENGTH = 512
-FEW_QUERIES = 16
 
 
 class Seen(NamedTuple):
@@ -183,8 +181,7 @@ def lsh_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0,
     if seen.far is not None and seen.clusters is not None:
         mean_key, mean_value = (mean_of(rows.float(), seen.clusters)[0].to(rows.dtype) for rows in (key, value))
         far = mean_key, mean_value, seen.far
-    alone = settings["choose"] != "collision" and settings["block_size"] < FEW_QUERIES
-    if query.shape[2] <= DENSE_LENGTH * (8 if alone else 1):
+    if query.shape[2] <= DENSE_LENGTH:
         once = settings["duplicates"] == "once"
         out = attend_densely(query, key, value, seen.parts, far, once=once, scaling=scaling, dropout=dropout)
         return clear_padding(out, padding_mask)
