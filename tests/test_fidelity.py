@@ -7,10 +7,10 @@ import pandas as pd
 import papermill
 import pytest
 import torch
-from albert_lsh import attention, fidelity, load_model, reading, record_passes, switch_attention
+from albert_lsh import attention, fidelity, load_model, record_passes, switch_attention
 from albert_lsh.diagnostics import compare, look, summary
 from albert_lsh.fidelity import Asked
-from albert_lsh.model import extend_positions, load_tokenizer
+from albert_lsh.model import load_tokenizer
 from albert_lsh.runs import ParameterError, Parameters
 from albert_lsh.training import keep_model, prepare_model, sample
 from albert_lsh.variants import Variant
@@ -146,76 +146,3 @@ def test_the_notebook_runs(trained, tmp_path):
         notebook, tmp_path / "out.ipynb", parameters=parameters, kernel_name="python3", progress_bar=False
     )
     assert pd.read_csv(trained / "fidelity-held-out.csv")["variant"].tolist() == ["lsh", "top-k"]
-
-
-def test_paragraphs_are_read_whole_or_put_together():
-    tokenizer = load_tokenizer("mini")
-    texts = reading.load_texts("mini-squad")
-    assert len(texts) == len(set(texts))
-    for length, count in ((24, 5), (200, 2)):
-        ids = reading.sequences(texts, tokenizer, length, count)
-        assert ids.shape == (count, length)
-        assert (ids != tokenizer.pad_token_id).all()
-    assert tokenizer.decode(ids[0]).count("[SEP]") == 1
-    with pytest.raises(ValueError, match=r"paragraphs=2 of max_length=100000: there is text for 0 only"):
-        reading.sequences(texts, tokenizer, 100_000, 2)
-
-
-def test_extended_positions_repeat_and_take_longer_sequences():
-    model = load_model("mini", head="base")
-    learned = model.embeddings.position_embeddings.weight.clone()
-    present, ids = len(learned), torch.arange(5, 45).repeat(20)[None]
-    short = model(ids[:, :present]).last_hidden_state
-    with pytest.raises(ValueError, match="a sequence of 800 tokens is longer"):
-        model(ids)
-    extend_positions(model, 800)
-    assert torch.equal(model.embeddings.position_embeddings.weight[present : 2 * present], learned)
-    assert torch.equal(model(ids[:, :present]).last_hidden_state, short)
-    assert model(ids).last_hidden_state.isfinite().all()
-    with pytest.raises(ValueError, match="length=800 must be above the 800 positions"):
-        extend_positions(model, 800)
-
-
-def test_the_reading_notebook_runs(tmp_path):
-    variants = {name: {"attention": name, "share": 0.25, "length": 300} for name in ("lsh", "window", "top-k")} | {
-        "all": {"attention": "lsh", "n_hashes": 1, "cluster_size": 512}
-    }
-    parameters = {"model": "mini", "task": "mini-squad", "max_length": 300, "paragraphs": 2, "variants": variants}
-    parameters["output"] = str(tmp_path / "table.csv")
-    notebook = ROOT / "notebooks" / "reading.ipynb"
-    papermill.execute_notebook(
-        notebook, tmp_path / "out.ipynb", parameters=parameters, kernel_name="python3", progress_bar=False
-    )
-    table = pd.read_csv(tmp_path / "table.csv").set_index("variant")
-    assert table.loc["all", ["error", "drift"]].max() < 1e-5
-    assert (table.loc[["lsh", "window", "top-k"], "share"] <= 0.25).all()
-    assert table["mass"].drop("all").idxmax() == "top-k"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),
-        ({"paragraphs": 0}, "paragraphs=0 must be 1 or more"),
-        ({"max_lenght": 5}, "'max_lenght' is not a parameter of reading.ipynb; did you mean 'max_length'"),
-    ],
-)
-def test_bad_parameters_of_reading_are_named(change, message):
-    with pytest.raises(ParameterError, match=message):
-        reading.Reading.check({"variants": {"a": {"attention": "window"}}, **change})
-
-
-def test_an_interrupted_reading_goes_on_where_it_was(tmp_path):
-    variants = {name: {"attention": name, "n_hashes": 2, "cluster_size": 4} for name in ("window", "random")}
-    given = {"model": "mini", "task": "mini-squad", "max_length": 32, "paragraphs": 3}
-    asked = reading.Reading.check({**given, "variants": variants, "output": str(tmp_path / "table.csv")})
-    torch.manual_seed(0)  # of the model's weights
-    table, _ = reading.read_all(asked)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["table-layers.csv", "table.csv"]
-    for path in tmp_path.iterdir():
-        path.unlink()
-    table.head(1).assign(error=-1.0).to_csv(tmp_path / "table.partial.csv", index=False)  # what a killed one leaves
-    pd.DataFrame({"variant": ["window"]}).to_csv(tmp_path / "table-layers.partial.csv", index=False)
-    torch.manual_seed(0)
-    again, _ = reading.read_all(asked)
-    assert again["error"].tolist() == [-1.0, pytest.approx(table["error"][1], rel=1e-4)]

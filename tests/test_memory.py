@@ -66,6 +66,24 @@ def test_less_is_stored_for_the_backward_pass(name):
     assert stored["chunked"] < stored["plain"]
 
 
+@pytest.mark.parametrize(
+    ("saving", "positions"),
+    [({}, [22]), ({"recompute": True}, [22] * 2), ({"feed_forward_chunk": 5}, [5, 5, 5, 5, 2] * 2)],
+    ids=str,
+)
+def test_every_layer_goes_through_its_positions_so_and_again_if_recomputed(name, saving, positions):
+    """What the widest parts of every layer are given, forward and backward."""
+    model = load_model(name, head="base", **saving).train()
+    wide = [m for m in model.modules() if getattr(m, "out_features", 0) == model.config.intermediate_size]
+    given = {m: [] for m in wide}
+    for module in wide:
+        module.register_forward_hook(lambda module, inputs, _: given[module].append(inputs[0].shape[1]))
+    model(torch.arange(5, 49).view(2, 22)).last_hidden_state.sum().backward()
+    times = model.config.num_hidden_layers // len(wide)  # ALBERT has one layer
+    assert times * len(wide) == model.config.num_hidden_layers
+    assert [sorted(found) for found in given.values()] == [sorted(positions * times)] * len(wide)
+
+
 def test_bad_sizes_are_named():
     with pytest.raises(ValueError, match="size=0 must be 1 or more"):
         load_model("mini", head="base", feed_forward_chunk=0)

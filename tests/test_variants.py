@@ -81,10 +81,22 @@ def test_a_finished_table_is_never_replaced_by_a_worse_one(ask, tmp_path):
     assert ask.measured == list(table["variant"]) == ["lsh"]
     assert set(looks["variant"]) == {"lsh"}
     assert set(pd.read_csv(path)["variant"]) == set(GIVEN)
-    ask(path, ["random", "window"])
+    before, _ = ask(path, ["random", "window"])
     assert ask.measured == []
-    ask(path, ["random", "window"], seed=1)
+    after, _ = ask(path, ["random", "window"], seed=1)
     assert ask.measured == ["random", "window"]
+    assert [x != y for x, y in zip(before["error"], after["error"], strict=True)] == [True, False]
+
+
+def test_what_was_begun_and_is_no_longer_asked_for_goes(ask, tmp_path):
+    """A variant that was given another name, say, is not to appear under both."""
+    path = tmp_path / "tables" / "table.csv"
+    with pytest.raises(Killed):
+        ask(path, GIVEN, killed_at="lsh")
+    ask(path, ["random"])
+    assert ask.measured == []
+    assert [file.name.count(".partial") for file in path.parent.iterdir()] == [0, 0]
+    assert list(pd.read_csv(path)["variant"]) == ["random"]
 
 
 def measured_into(done):
@@ -125,7 +137,8 @@ def test_killed_at_any_write_it_is_taken_up(tmp_path, monkeypatch, earlier):
             found = pd.read_csv(path, dtype={"variant": str})["variant"].tolist() if path.exists() else []
             assert found == earlier
         monkeypatch.setattr(variants, "write_atomically", write)
-        fill(path, "looks", asked, {"seed": 0}, measured_into(second))
+        table, looks = fill(path, "looks", asked, {"seed": 0}, measured_into(second))
+        assert list(table["variant"]) == list(dict.fromkeys(looks["variant"])) == ["9", "lsh", "window"]
         written = sum(file.name == "table.partial.csv" for file in writes[:last])
         assert second == [v.label for v in asked if v.label not in [*earlier, *first[:written]]]
         ends.append({file.name: file.read_text() for file in path.parent.iterdir()})

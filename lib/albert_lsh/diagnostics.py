@@ -44,18 +44,20 @@ def diagnose(
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """One variant held against `base`, the model's look at the same batches under softmax; softmax is left in it.
 
+    Args:
+        seed: of the hashes, which are the switched model's in both looks.
     Returns:
         drift (of the last hidden state), share and compared (see `attention.Coverage`), mass, recall and error; and
         the rows of `compare` with the layer and the number of the batch they belong to.
     """
-    rows = pd.concat(
-        compare(one, variant).assign(layer=layer, batch=number)
-        for number, passes in enumerate(base.passes)
-        for layer, one in enumerate(passes)
-    )
     switch_attention(model, variant.attention, variant.settings, seed)
     switched = look(model, batches)
     switch_attention(model, "softmax")
+    rows = pd.concat(
+        compare(one._replace(seed=other.seed), variant).assign(layer=layer, batch=number)
+        for number, passes in enumerate(zip(base.passes, switched.passes, strict=True))
+        for layer, (one, other) in enumerate(zip(*passes, strict=True))
+    )
     budget = mean_coverage([p for passes in switched.passes for p in passes])
     row = {"drift": ((switched.states - base.states).norm() / base.states.norm()).item()}
     row |= {"share": budget.pairs, "compared": budget.compared}

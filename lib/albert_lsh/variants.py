@@ -75,7 +75,7 @@ def fill(
 
     After each variant both are written under a name with ".partial", where the next call finds them if this one is
     interrupted. The tables appear under their own names when all variants are there, the one at `path` last. Rows of
-    variants that are not asked for stay in a table that has them.
+    variants that are not asked for stay in a finished table; unfinished ones go.
 
     Args:
         path: of the table; the other one has "-<beside>" in its name.

@@ -1,0 +1,126 @@
+"""A pretrained model that reads paragraphs: what it is given, and that every number is of the right attention."""
+
+import json
+
+import pandas as pd
+import papermill
+import pytest
+import torch
+from albert_lsh import attention, load_model, reading, record_passes
+from albert_lsh.model import extend_positions, load_tokenizer
+from albert_lsh.runs import ParameterError
+from test_study import ROOT
+
+FEW = {name: {"attention": name, "n_hashes": 2, "cluster_size": 4} for name in ("window", "random")}
+
+
+def read(path, variants, seed=0):
+    """The tables of a small model, whose weights are drawn anew, the same every time."""
+    given = {"model": "mini", "task": "mini-squad", "max_length": 32, "paragraphs": 3, "seed": seed}
+    torch.manual_seed(0)
+    return reading.read_all(reading.Reading.check({**given, "variants": variants, "output": str(path)}))
+
+
+def test_paragraphs_are_read_whole_or_put_together():
+    tokenizer = load_tokenizer("mini")
+    texts = reading.load_texts("mini-squad")
+    assert len(texts) == len(set(texts))
+    for length, count in ((24, 5), (200, 2)):
+        ids = reading.sequences(texts, tokenizer, length, count)
+        assert ids.shape == (count, length)
+        assert (ids != tokenizer.pad_token_id).all()
+        assert len(ids.unique(dim=0)) == count
+    assert tokenizer.decode(ids[0]).count("[SEP]") == 1
+    with pytest.raises(ValueError, match=r"paragraphs=2 of max_length=100000: there is text for 0 only"):
+        reading.sequences(texts, tokenizer, 100_000, 2)
+
+
+def test_extended_positions_repeat_and_take_longer_sequences():
+    model = load_model("mini", head="base")
+    learned = model.embeddings.position_embeddings.weight.clone()
+    present, ids = len(learned), torch.arange(5, 45).repeat(20)[None]
+    short = model(ids[:, :present]).last_hidden_state
+    with pytest.raises(ValueError, match="a sequence of 800 tokens is longer"):
+        model(ids)
+    extend_positions(model, 800)
+    assert torch.equal(model.embeddings.position_embeddings.weight[present : 2 * present], learned)
+    assert torch.equal(model(ids[:, :present]).last_hidden_state, short)
+    assert model(ids).last_hidden_state.isfinite().all()
+    with pytest.raises(ValueError, match="length=800 must be above the 800 positions"):
+        extend_positions(model, 800)
+
+
+def test_the_reading_notebook_runs(tmp_path):
+    variants = {name: {"attention": name, "share": 0.25, "length": 300} for name in ("lsh", "window", "top-k")} | {
+        "all": {"attention": "lsh", "n_hashes": 1, "cluster_size": 512}
+    }
+    parameters = {"model": "mini", "task": "mini-squad", "max_length": 300, "paragraphs": 2, "variants": variants}
+    parameters["output"] = str(tmp_path / "table.csv")
+    notebook = ROOT / "notebooks" / "reading.ipynb"
+    papermill.execute_notebook(
+        notebook, tmp_path / "out.ipynb", parameters=parameters, kernel_name="python3", progress_bar=False
+    )
+    table = pd.read_csv(tmp_path / "table.csv").set_index("variant")
+    assert table.loc["all", ["error", "drift"]].max() < 1e-5
+    assert (table.loc[["lsh", "window", "top-k"], "share"] <= 0.25).all()
+    assert table["mass"].drop("all").idxmax() == "top-k"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),
+        ({"paragraphs": 0}, "paragraphs=0 must be 1 or more"),
+        ({"max_lenght": 5}, "'max_lenght' is not a parameter of reading.ipynb; did you mean 'max_length'"),
+    ],
+)
+def test_bad_parameters_of_reading_are_named(change, message):
+    with pytest.raises(ParameterError, match=message):
+        reading.Reading.check({"variants": {"a": {"attention": "window"}}, **change})
+
+
+def test_an_interrupted_reading_goes_on_where_it_was(tmp_path):
+    path = tmp_path / "table.csv"
+    table, _ = read(path, FEW)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["table-layers.csv", "table.csv"]
+    for file in tmp_path.iterdir():
+        file.unlink()
+    table.head(1).assign(error=-1.0).to_csv(tmp_path / "table.partial.csv", index=False)  # what a killed one leaves
+    pd.DataFrame({"variant": ["window"]}).to_csv(tmp_path / "table-layers.partial.csv", index=False)
+    again, _ = read(path, FEW)
+    assert again["error"].tolist() == [-1.0, pytest.approx(table["error"][1], rel=1e-4)]
+
+
+def test_each_variants_numbers_are_its_own(tmp_path):
+    """Held against models loaded with the variant, and, one layer at a time, against softmax on the same tensors."""
+    table, looks = read(tmp_path / "table.csv", FEW, seed=4)
+    ids = reading.sequences(reading.load_texts("mini-squad"), load_tokenizer("mini"), 32, 3)
+
+    def passes_and_states(seed, **chosen):
+        torch.manual_seed(0)
+        model = load_model("mini", head="base", seed=seed, **chosen)
+        with record_passes(model) as passes, torch.no_grad():
+            return passes, model(ids).last_hidden_state
+
+    passes, states = passes_and_states(4)
+    for _, row in table.iterrows():
+        settings, errors = json.loads(row["settings"]), []
+        for seen in passes:
+            tensors = seen.query, seen.key, seen.value
+            softmax = attention.attend("softmax", *tensors)
+            other = attention.attend(row["attention"], *tensors, seed=seen.seed, **settings)
+            errors.append(((other - softmax).norm() / softmax.norm()).item())
+        of_layers = looks[looks["variant"] == row["variant"]]
+        assert of_layers["layer"].tolist() == list(range(len(passes)))
+        assert of_layers["error"].tolist() == pytest.approx(errors, rel=1e-4)
+        assert row["error"] == pytest.approx(sum(errors) / len(errors), rel=1e-4)
+        _, switched = passes_and_states(4, attention=row["attention"], settings=settings)
+        assert row["drift"] == pytest.approx(((switched - states).norm() / states.norm()).item(), rel=1e-4)
+
+
+def test_batches_do_not_matter(tmp_path, monkeypatch):
+    together, _ = read(tmp_path / "together.csv", FEW)
+    monkeypatch.setattr(reading, "BATCH_TOKENS", 64)  # two sequences, then one
+    apart, _ = read(tmp_path / "apart.csv", FEW)
+    numbers = ["drift", "share", "mass", "recall"]
+    pd.testing.assert_frame_equal(apart[numbers], together[numbers], rtol=1e-4)
