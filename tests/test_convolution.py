@@ -1,10 +1,22 @@
-"""The convolution of the values: against the reference and the originals, and what it promises."""
+"""The convolution of the values: against the reference and the originals; what it promises; its weights in a model."""
+
+import copy
 
 import pytest
 import torch
-from albert_lsh import attention
+from albert_lsh import attention, load_model, switch_attention
 from albert_lsh.attention import naive
-from transformers import NystromformerConfig, YosoConfig
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    AutoModel,
+    BertConfig,
+    BertModel,
+    NystromformerConfig,
+    RobertaConfig,
+    RobertaModel,
+    YosoConfig,
+)
 from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
 from transformers.models.yoso.modeling_yoso import YosoSelfAttention
 
@@ -162,3 +174,122 @@ def test_bad_kernels_are_named(name, settings, message):
     rows = [torch.ones(1, 2, 8, 4)] * 3
     with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
         attention.attend(name, *rows, **settings)
+
+
+SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "num_hidden_layers": 3, "vocab_size": 99}
+IDS = torch.arange(5, 47).view(2, 21)
+MASK = (torch.arange(21) < torch.tensor([[21], [9]])).long()
+LAYERS = {"albert": 1, "bert": 3, "roberta": 3}  # with weights of their own
+
+
+@pytest.fixture(scope="module", params=LAYERS)
+def folder(request, tmp_path_factory):
+    """A small encoder of each type, saved as Transformers saves it."""
+    torch.manual_seed(0)
+    make = {
+        "albert": lambda: AlbertModel(AlbertConfig(**SMALL, embedding_size=16, max_position_embeddings=40)),
+        "bert": lambda: BertModel(BertConfig(**SMALL, max_position_embeddings=40)),
+        "roberta": lambda: RobertaModel(RobertaConfig(**SMALL, max_position_embeddings=42, pad_token_id=1)),
+    }
+    path = tmp_path_factory.mktemp(request.param) / request.param
+    make[request.param]().save_pretrained(path)
+    return str(path)
+
+
+def filters(model):
+    return {name: p for name, p in model.named_parameters() if "convolution" in name}
+
+
+def fill(model):
+    with torch.no_grad():
+        for number, weight in enumerate(filters(model).values()):
+            weight.copy_(torch.linspace(-1, 1, weight.numel()).view_as(weight) + number)
+
+
+def states(model):
+    with torch.no_grad():
+        return model(IDS, attention_mask=MASK).last_hidden_state[MASK.bool()]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_pretrained_model_computes_at_first_what_it_would_without(folder, name):
+    plain = load_model(folder, head="base", attention=name, settings=SETTINGS[name])
+    model = load_model(folder, head="base", attention=name, settings={**SETTINGS[name], "conv_kernel_size": 5})
+    assert torch.equal(states(model), states(plain))
+    pretrained, weights = AutoModel.from_pretrained(folder).state_dict(), model.state_dict()
+    assert all(torch.equal(pretrained[key], weights[key]) for key in pretrained)
+    fill(model)
+    assert not torch.allclose(states(model), states(plain))
+
+
+@pytest.mark.parametrize("head", ["base", "classification", "question-answering", "masked-lm"])
+def test_the_weights_begin_at_zero_whatever_was_in_memory(folder, head, monkeypatch):
+    """Transformers makes room for weights that a checkpoint lacks, and leaves it to the model to fill it."""
+    monkeypatch.setattr(torch, "empty_like", lambda tensor, **more: torch.full_like(tensor, 7, **more))
+    model = load_model(folder, head=head, attention="yoso", settings={"conv_kernel_size": 5})
+    assert [tuple(p.shape) for p in filters(model).values()] == [(4, 5)] * LAYERS[folder.rsplit("/", 1)[-1]]
+    assert not any(p.any() for p in filters(model).values())
+
+
+def test_the_weights_are_trained_saved_and_loaded_again(folder, tmp_path):
+    settings = {"num_landmarks": 7, "conv_kernel_size": 3}
+    model = load_model(folder, attention="nystrom", settings=settings, num_labels=3).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(IDS, attention_mask=MASK, labels=torch.tensor([0, 2])).loss.backward()
+    optimizer.step()
+    assert all(p.any() for p in filters(model).values())
+    model.eval().save_pretrained(tmp_path)
+    again = load_model(str(tmp_path))
+    assert filters(again).keys() == filters(model).keys()
+    assert all(torch.equal(p, filters(model)[key]) for key, p in filters(again).items())
+    with pytest.raises(ValueError, match="conv_kernel_size=5: the model was saved with 3; load that, then switch"):
+        load_model(str(tmp_path), settings={"conv_kernel_size": 5, "num_landmarks": 7})
+    with torch.no_grad():
+        assert torch.equal(again(IDS, attention_mask=MASK).logits, model(IDS, attention_mask=MASK).logits)
+        assert torch.equal(copy.deepcopy(model)(IDS).logits, model(IDS).logits)
+
+
+def test_the_weights_move_with_the_model(folder):
+    model = load_model(folder, head="base", attention="yoso-e", settings={"conv_kernel_size": 3}).to(torch.bfloat16)
+    assert {p.dtype for p in filters(model).values()} == {torch.bfloat16}
+    assert states(model).dtype == torch.bfloat16
+    switch_attention(model, "yoso-e", {"conv_kernel_size": 5})
+    assert {p.dtype for p in filters(model).values()} == {torch.bfloat16}
+    assert {p.device.type for p in filters(model.to("meta")).values()} == {"meta"}
+
+
+def test_switching_keeps_the_weights_of_the_same_size(folder):
+    """The very parameters, which an optimiser may hold; another size begins at zero."""
+    model, settings = load_model(folder, head="base"), {"hash_code_len": 4, "conv_kernel_size": 3}
+    plain = states(switch_attention(model, "yoso-e", {"hash_code_len": 4}))
+    assert not filters(model)
+    assert torch.equal(states(switch_attention(model, "yoso-e", settings)), plain)
+    fill(model)
+    there, filled = filters(model), states(model)
+    assert torch.equal(states(switch_attention(model, "yoso-e", {"hash_code_len": 4})), plain)
+    switch_attention(model, "nystrom", {"num_landmarks": 7, "conv_kernel_size": 3})
+    assert torch.equal(states(switch_attention(model, "yoso-e", settings)), filled)
+    assert all(p is there[key] for key, p in filters(model).items())
+    switch_attention(model, "yoso-e", {**settings, "conv_kernel_size": 5})
+    assert not any(p.any() for p in filters(model).values())
+    assert torch.equal(states(model), plain)
+
+
+def test_recomputing_gives_the_same_gradients(folder):
+    grads = []
+    for recompute in (False, True):
+        settings = {"n_hashes": 5, "hash_code_len": 3, "conv_kernel_size": 3}
+        model = load_model(folder, head="base", attention="yoso", settings=settings, recompute=recompute).train()
+        fill(model)
+        torch.manual_seed(2)
+        model(IDS, attention_mask=MASK).last_hidden_state.square().sum().backward()
+        grads.append([p.grad for p in filters(model).values()])
+    for one, other in zip(*grads, strict=True):
+        assert one.any()
+        torch.testing.assert_close(other, one)
+
+
+def test_bad_kernels_of_models_are_named(folder):
+    for function in (load_model, lambda f, **k: switch_attention(load_model(f), **k)):
+        with pytest.raises(ValueError, match="nystrom: conv_kernel_size=6 must be an odd whole number, 1 or more"):
+            function(folder, attention="nystrom", settings={"conv_kernel_size": 6})

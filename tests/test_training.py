@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+import torch
 from albert_lsh import tasks
 from albert_lsh.metrics import for_trainer, score_splits
 from albert_lsh.model import load_model, load_tokenizer
@@ -68,6 +69,16 @@ def test_only_complete_checkpoints_of_the_same_run_are_taken_up(tmp_path):
     assert json.loads((tmp_path / "checkpoints" / "parameters.json").read_text())["learning_rate"] == 1.0
     remove_checkpoints(run)
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_the_weights_of_a_convolution_are_in_the_checkpoints(tmp_path):
+    run = make(tmp_path, attention="nystrom", attention_settings={"num_landmarks": 8, "conv_kernel_size": 3}, epochs=1)
+    trained = {name: p.clone() for name, p in fit(run)[0].trainer.model.named_parameters()}
+    assert [p.any() for name, p in trained.items() if "convolution" in name] == [True]
+    resumed = fit(run)[0].trainer  # after its last step: nothing is left to train
+    kept = load_model(last_checkpoint(run))
+    for model in (resumed.model, kept):
+        assert all(torch.equal(p, trained[name]) for name, p in model.named_parameters())
 
 
 def test_more_tokens_than_positions_are_refused_before_training(tmp_path):

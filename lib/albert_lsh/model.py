@@ -4,7 +4,7 @@
 the model's config, so `save_pretrained` and `load_model(path)` bring them back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from transformers.masking_utils import flash_attention_mask
 from albert_lsh import attention as attentions
 from albert_lsh import memory, mini
 from albert_lsh.attention.clusters import count_tokens
+from albert_lsh.attention.convolution import Convolution
 from albert_lsh.attention.reformer import ReformerSelfAttention
 
 HEADS = {
@@ -44,7 +45,10 @@ class ModelError(ValueError):
 
 
 class Pass(NamedTuple):
-    """What one pass through an attention was given: enough to ask whom it let meet, or to do it again."""
+    """What one pass through an attention was given: enough to ask whom it let meet, or to do it again.
+
+    The weights of a convolution of the values are the model's and not among it.
+    """
 
     attention: str
     settings: dict[str, Any]
@@ -145,6 +149,8 @@ def attend_in_model(
     passes.record(query, key, value, mask)
     name, settings = passes.next_attention
     generator = passes.next(module.training)
+    if settings.get("conv_kernel_size") is not None:
+        settings = {**settings, "conv_weight": module.convolution.weight}
     out = attentions.ATTENTIONS[name].attend(
         query, key, value, mask, scaling=scaling, dropout=dropout, generator=generator, **settings
     )
@@ -194,12 +200,21 @@ def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
             new.apply(model._init_weights)
 
 
-def transplanted(model_class: type[PreTrainedModel], settings: dict[str, Any]) -> type[PreTrainedModel]:
-    """The same class with reformer-pytorch's attention, so that `from_pretrained` knows which weights there are."""
+def convolve_values(model: PreTrainedModel, size: int) -> None:
+    """Give every attention the weights of a convolution, zeros at first; weights of this size that are there stay."""
+    for module in attention_modules(model):
+        there = getattr(module, "convolution", None)
+        if there is None or there.weight.shape[1] != size:
+            new = Convolution(model.config.num_attention_heads, size)
+            module.convolution = new.to(module.get_parameter("value.weight"))  # its device and dtype
+
+
+def changed(model_class: type[PreTrainedModel], change: Callable[[PreTrainedModel], None]) -> type[PreTrainedModel]:
+    """The same class with other weights in its attention, so that `from_pretrained` knows which there are."""
 
     def __init__(self, config, *args, **kwargs):
         model_class.__init__(self, config, *args, **kwargs)
-        transplant(self, settings)
+        change(self)
 
     return type(model_class.__name__, (model_class,), {"__init__": __init__, "__module__": model_class.__module__})
 
@@ -269,7 +284,8 @@ def load_model(
         feed_forward_chunk: positions that go through the feed-forward parts at a time, recomputed too; None: all.
         config: options of the model's config, for instance num_labels.
     Returns:
-        The model, in evaluation mode. Weights that are not pretrained are drawn from torch's global generator.
+        The model, in evaluation mode. Weights that are not pretrained are drawn from torch's global generator; those
+        of a convolution of the values (setting conv_kernel_size) begin at zero, where it changes nothing.
     Raises:
         ValueError: unknown head, attention, setting or pass. ModelError (a ValueError): no such model, or none that has
             queries, keys and values where we know to find them.
@@ -293,13 +309,23 @@ def load_model(
         model_class = HEADS[head]._model_mapping[type(options)]  # type: ignore[index]
     except KeyError as error:
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) has no {head!r} head") from error
+    settings = options.albert_lsh["settings"]
     if name == "reformer":
-        model_class = transplanted(model_class, options.albert_lsh["settings"])
+        model_class = changed(model_class, lambda model: transplant(model, settings))
+    elif size := settings.get("conv_kernel_size"):
+        if (there := saved["settings"].get("conv_kernel_size", size)) not in (None, size):
+            raise ValueError(f"conv_kernel_size={size}: the model was saved with {there}; load that, then switch")
+        model_class = changed(model_class, lambda model: convolve_values(model, size))
     if name_or_path == "mini":
         options._attn_implementation = INTERFACE
         model = model_class(options)
     else:
-        model = model_class.from_pretrained(name_or_path, config=options, attn_implementation=INTERFACE)
+        model, found = model_class.from_pretrained(
+            name_or_path, config=options, attn_implementation=INTERFACE, output_loading_info=True
+        )
+        for key in found["missing_keys"]:
+            if key.endswith(".convolution.weight"):
+                nn.init.zeros_(model.get_parameter(key))  # Transformers knows no way to begin them
     if not attention_modules(model):
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) is not an ALBERT, BERT or RoBERTa encoder")
     counter = Passes(options.albert_lsh, max_positions(options))
@@ -322,6 +348,9 @@ def switch_attention(
 ) -> PreTrainedModel:
     """Give a model of `load_model` another attention, or another budget, in place, all weights as they are.
 
+    A convolution of the values (setting conv_kernel_size) that is new to the model begins at zero. One that is there
+    stays, unused, while the attention has none; one of another size takes its place.
+
     Args:
         attention, settings, seed, passes: as in `load_model`; settings that are not given take their defaults.
     Returns:
@@ -335,6 +364,8 @@ def switch_attention(
     if "reformer" in (attention, before):
         raise ValueError(f"{before!r} cannot become {attention!r}: reformer has projections of its own")
     only = check_passes(passes, model.config, attention)
+    if size := settings.get("conv_kernel_size"):
+        convolve_values(model, size)
     counter.chosen = {"attention": attention, "settings": settings, "seed": seed, "passes": only}
     model.config.albert_lsh = counter.chosen
     return model
