@@ -22,6 +22,7 @@ SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "
 SETTINGS = {
     "reformer": {"bucket_size": 4, "n_hashes": 2},
     "shared-qk-lsh": {"bucket_size": 4, "n_hashes": 2},
+    "nystrom": {"num_landmarks": 6},
     **{name: {"n_hashes": 2, "cluster_size": 4} for name in ("lsh", "window", "random")},
 }
 
@@ -181,6 +182,18 @@ def test_unknown_names_are_errors(folder, tmp_path):
     GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9, n_positions=8)).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"\(gpt2\) (is not an ALBERT, BERT or RoBERTa encoder|has no)"):
         load_model(str(tmp_path), head="base")
+
+
+def test_more_landmarks_than_positions_are_an_error(folder):
+    message = "num_landmarks=41 is above the 40 positions of this model"
+    with pytest.raises(ValueError, match=message):
+        load_model(folder, attention="nystrom", settings={"num_landmarks": 41})
+    model = load_model(folder, head="base", attention="nystrom", settings={"num_landmarks": 40})
+    with pytest.raises(ValueError, match=message):
+        switch_attention(model, "nystrom", {"num_landmarks": 41})
+    softmax = load_model(folder, head="base")
+    keep, inputs = batch()["attention_mask"].bool(), batch()
+    torch.testing.assert_close(model(**inputs).last_hidden_state[keep], softmax(**inputs).last_hidden_state[keep])
 
 
 def test_a_model_that_cannot_be_reached_is_one_clear_error():

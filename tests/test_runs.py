@@ -55,6 +55,7 @@ def test_a_notebooks_other_names_are_no_parameters():
         ({"seed": None}, "seed=None must be given"),
         ({"warmup_share": 1}, "warmup_share=1.0 must be at least 0 and below 1"),
         ({"resume": "maybe"}, "resume='maybe' must be true or false"),
+        ({"attention": "nystrom", "max_length": 48}, "num_landmarks=64 is above max_length=48"),
         ({"precision": "int8"}, "precision='int8' is not one of: auto, fp32, bf16, fp16"),
         ({"model": 7}, "model=7 must be text"),
     ],

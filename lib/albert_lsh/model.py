@@ -255,6 +255,15 @@ def check_passes(passes: list[int] | None, config, name: str) -> list[int] | Non
     return list(passes)
 
 
+def check_landmarks(settings: dict[str, Any], config) -> None:
+    """Raise ValueError for more landmarks than the model has positions: every sequence would have softmax attention."""
+    if settings.get("num_landmarks", 0) > (limit := max_positions(config)):
+        raise ValueError(
+            f"num_landmarks={settings['num_landmarks']} is above the {limit} positions of this model; with no more "
+            "tokens than landmarks nystrom is softmax attention"
+        )
+
+
 def load_model(
     name_or_path: str,
     *,
@@ -287,8 +296,8 @@ def load_model(
         The model, in evaluation mode. Weights that are not pretrained are drawn from torch's global generator; those
         of a convolution of the values (setting conv_kernel_size) begin at zero, where it changes nothing.
     Raises:
-        ValueError: unknown head, attention, setting or pass. ModelError (a ValueError): no such model, or none that has
-            queries, keys and values where we know to find them.
+        ValueError: unknown head, attention, setting or pass; more landmarks than positions. ModelError (a ValueError):
+            no such model, or none that has queries, keys and values where we know to find them.
     """
     if head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
@@ -304,12 +313,13 @@ def load_model(
         "seed": saved["seed"] if seed is None else seed,
         "passes": check_passes(passes, options, name),
     }
+    settings = options.albert_lsh["settings"]
+    check_landmarks(settings, options)
 
     try:
         model_class = HEADS[head]._model_mapping[type(options)]  # type: ignore[index]
     except KeyError as error:
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) has no {head!r} head") from error
-    settings = options.albert_lsh["settings"]
     if name == "reformer":
         model_class = changed(model_class, lambda model: transplant(model, settings))
     elif size := settings.get("conv_kernel_size"):
@@ -356,7 +366,8 @@ def switch_attention(
     Returns:
         The model.
     Raises:
-        ValueError: unknown attention, setting or pass; "reformer", to or from, which has projections of its own.
+        ValueError: unknown attention, setting or pass; more landmarks than positions; "reformer", to or from, which
+            has projections of its own.
     """
     settings = attentions.check(attention, settings)
     counter = attention_modules(model)[0].__dict__["passes"]
@@ -364,6 +375,7 @@ def switch_attention(
     if "reformer" in (attention, before):
         raise ValueError(f"{before!r} cannot become {attention!r}: reformer has projections of its own")
     only = check_passes(passes, model.config, attention)
+    check_landmarks(settings, model.config)
     if size := settings.get("conv_kernel_size"):
         convolve_values(model, size)
     counter.chosen = {"attention": attention, "settings": settings, "seed": seed, "passes": only}

@@ -71,7 +71,8 @@ class Parameters:
 
         Raises:
             ParameterError: a name that is no parameter (a misspelling, with the nearest real one), a value of the
-                wrong type or out of range, an unknown task, attention or setting, CUDA asked for where there is none.
+                wrong type or out of range, an unknown task, attention or setting, more landmarks than tokens, CUDA
+                asked for where there is none.
         """
         try:
             made = from_given(cls, given, notebook)
@@ -80,6 +81,11 @@ class Parameters:
             task = find_task(made.task)
             if task.is_squad != (notebook == "squad.ipynb"):
                 raise ValueError(f"task={made.task!r} belongs to {'squad' if task.is_squad else 'glue'}.ipynb")
+            if full.get("num_landmarks", 0) > made.max_length:
+                raise ValueError(
+                    f"num_landmarks={full['num_landmarks']} is above max_length={made.max_length}; with no more tokens "
+                    "than landmarks nystrom is softmax attention"
+                )
         except ParameterError:
             raise
         except ValueError as error:

@@ -3,8 +3,12 @@
     softmax(Q K~^T) pinv(softmax(Q~ K~^T)) softmax(Q~ K^T) V
 
 Q~ and K~ are the means of `num_landmarks` segments of the sequence; the pseudo-inverse is found by iteration. Cost and
-memory are linear in the length. Padding is in no segment. A sequence of at most `num_landmarks` tokens has softmax
-attention, as in the original. With `conv_kernel_size` a depth-wise convolution of the values is added (`convolution`).
+memory are linear in the length. Padding is in no segment. With `conv_kernel_size` a depth-wise convolution of the
+values is added (`convolution`).
+
+A sequence of at most `num_landmarks` tokens has softmax attention itself, as in the original: batches are padded to
+their longest sequence, so a short one, or a batch of short ones, is no mistake. `load_model` and `Parameters.check`
+refuse more landmarks than any sequence can have tokens.
 """
 
 import torch
