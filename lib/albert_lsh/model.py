@@ -93,7 +93,7 @@ class Passes:
     """
 
     def __init__(self, chosen: dict[str, Any], max_length: int):
-        """chosen: attention, settings, seed, and the numbers of the passes that have this attention (None: all)."""
+        """chosen: what the model's config keeps of the attention; see `load_model`."""
         self.chosen, self.max_length = chosen, max_length
         self.number = 0
         self.recorded: list[Pass] | None = None
@@ -113,19 +113,22 @@ class Passes:
     def next_seed(self) -> int:
         return self.chosen["seed"] + 1_000_003 * self.number
 
-    @property
-    def next_attention(self) -> tuple[str, dict[str, Any]]:
+    def next_attention(self, training: bool) -> tuple[str, dict[str, Any]]:
         """Name and settings of the next pass's attention; softmax where it is not chosen."""
-        only = self.chosen["passes"]
+        only, settings = self.chosen["passes"], self.chosen["settings"]
         if only is not None and self.number not in only:
             return "softmax", {}
-        return self.chosen["attention"], self.chosen["settings"]
+        if not training:
+            settings = {**settings, **self.chosen["evaluation_settings"]}
+        return self.chosen["attention"], settings
 
-    def record(self, query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
+    def record(
+        self, query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None, training: bool = False
+    ) -> None:
         """Keep what the next pass is given, if somebody asked for it (`record_passes`)."""
         if self.recorded is not None:
             tensors = (query.detach(), key.detach(), value.detach(), padding_mask)
-            name, settings = self.next_attention
+            name, settings = self.next_attention(training)
             self.recorded.append(Pass(name, settings, self.next_seed, *tensors))
 
     def next(self, training: bool) -> torch.Generator | None:
@@ -146,8 +149,8 @@ def attend_in_model(
     passes = module.passes
     mask = None if attention_mask is None else attention_mask.bool()
     attentions.check_tensors(query, key, value, mask)
-    passes.record(query, key, value, mask)
-    name, settings = passes.next_attention
+    passes.record(query, key, value, mask, module.training)
+    name, settings = passes.next_attention(module.training)
     generator = passes.next(module.training)
     if settings.get("conv_kernel_size") is not None:
         settings = {**settings, "conv_weight": module.convolution.weight}
@@ -264,6 +267,27 @@ def check_landmarks(settings: dict[str, Any], config) -> None:
         )
 
 
+def choice(
+    config,
+    attention: str,
+    settings: dict[str, Any] | None,
+    seed: int,
+    passes: list[int] | None,
+    evaluation_settings: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """What a model's config keeps of its attention; ValueError if this is not for a model of this config."""
+    settings = attentions.check(attention, settings)
+    for full in (settings, attentions.check_evaluation(attention, settings, evaluation_settings)):
+        check_landmarks(full, config)
+    return {
+        "attention": attention,
+        "settings": settings,
+        "seed": seed,
+        "passes": check_passes(passes, config, attention),
+        "evaluation_settings": evaluation_settings or {},
+    }
+
+
 def load_model(
     name_or_path: str,
     *,
@@ -272,6 +296,7 @@ def load_model(
     settings: dict[str, Any] | None = None,
     seed: int | None = None,
     passes: list[int] | None = None,
+    evaluation_settings: dict[str, Any] | None = None,
     recompute: bool = False,
     feed_forward_chunk: int | None = None,
     **config,
@@ -289,6 +314,8 @@ def load_model(
         passes: numbers of the passes through the layers, 0 first, that have this attention, the others having softmax;
             for instance list(range(4, 12)) for the last eight of ALBERT-base's twelve. None takes what was saved with
             the model for this attention, else all.
+        evaluation_settings: laid over the settings while the model is in evaluation mode, for instance more hashes than
+            it is trained with; None takes what was saved with the model, where the settings are those, else none.
         recompute: compute activations inside the layers again in the backward pass instead of storing them.
         feed_forward_chunk: positions that go through the feed-forward parts at a time, recomputed too; None: all.
         config: options of the model's config, for instance num_labels.
@@ -302,19 +329,18 @@ def load_model(
     if head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
     options = load_config(name_or_path, **config)
-    saved = getattr(options, "albert_lsh", None) or {"attention": "softmax", "settings": {}, "seed": 0, "passes": None}
+    saved = {"attention": "softmax", "settings": {}, "seed": 0} | (getattr(options, "albert_lsh", None) or {})
     name = attention or saved["attention"]
     if name == saved["attention"]:
-        settings = saved["settings"] if settings is None else settings
-        passes = saved["passes"] if passes is None else passes
-    options.albert_lsh = {
-        "attention": name,
-        "settings": attentions.check(name, settings),
-        "seed": saved["seed"] if seed is None else seed,
-        "passes": check_passes(passes, options, name),
-    }
+        if settings is None:
+            settings = saved["settings"]
+            evaluation_settings = (
+                saved.get("evaluation_settings") if evaluation_settings is None else evaluation_settings
+            )
+        passes = saved.get("passes") if passes is None else passes
+    seed = saved["seed"] if seed is None else seed
+    options.albert_lsh = choice(options, name, settings, seed, passes, evaluation_settings)
     settings = options.albert_lsh["settings"]
-    check_landmarks(settings, options)
 
     try:
         model_class = HEADS[head]._model_mapping[type(options)]  # type: ignore[index]
@@ -355,6 +381,7 @@ def switch_attention(
     settings: dict[str, Any] | None = None,
     seed: int = 0,
     passes: list[int] | None = None,
+    evaluation_settings: dict[str, Any] | None = None,
 ) -> PreTrainedModel:
     """Give a model of `load_model` another attention, or another budget, in place, all weights as they are.
 
@@ -362,24 +389,21 @@ def switch_attention(
     stays, unused, while the attention has none; one of another size takes its place.
 
     Args:
-        attention, settings, seed, passes: as in `load_model`; settings that are not given take their defaults.
+        attention, settings, seed, passes, evaluation_settings: as in `load_model`; what is not given takes its default.
     Returns:
         The model.
     Raises:
         ValueError: unknown attention, setting or pass; more landmarks than positions; "reformer", to or from, which
             has projections of its own.
     """
-    settings = attentions.check(attention, settings)
     counter = attention_modules(model)[0].__dict__["passes"]
     before = counter.chosen["attention"]
     if "reformer" in (attention, before):
         raise ValueError(f"{before!r} cannot become {attention!r}: reformer has projections of its own")
-    only = check_passes(passes, model.config, attention)
-    check_landmarks(settings, model.config)
-    if size := settings.get("conv_kernel_size"):
+    chosen = choice(model.config, attention, settings, seed, passes, evaluation_settings)
+    if size := chosen["settings"].get("conv_kernel_size"):
         convolve_values(model, size)
-    counter.chosen = {"attention": attention, "settings": settings, "seed": seed, "passes": only}
-    model.config.albert_lsh = counter.chosen
+    model.config.albert_lsh = counter.chosen = chosen
     return model
 
 

@@ -19,7 +19,18 @@ from albert_lsh.attention import hashing, lsh, nystrom, random, reformer, shared
 from albert_lsh.attention.budget import settings_for
 from albert_lsh.attention.clusters import MASKED
 
-__all__ = ["ATTENTIONS", "Coverage", "attend", "check", "check_tensors", "coverage", "names", "pairs", "settings_for"]
+__all__ = [
+    "ATTENTIONS",
+    "Coverage",
+    "attend",
+    "check",
+    "check_evaluation",
+    "check_tensors",
+    "coverage",
+    "names",
+    "pairs",
+    "settings_for",
+]
 
 
 class Attention(NamedTuple):
@@ -141,6 +152,24 @@ def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
         if full["far_field"]:
             raise ValueError(f"{name}: far_field=True needs one clustering, so choose='mean-key' or 'mean-query'")
     return full
+
+
+def check_evaluation(name: str, settings: dict[str, Any], given: dict[str, Any] | None) -> dict[str, Any]:
+    """The full settings of an attention in evaluation: `given` laid over those that it is trained with.
+
+    Raises:
+        ValueError: as `check` does; a kernel, whose weights only training gives; reformer, which is made with its
+            settings.
+    """
+    given = given or {}
+    if name == "reformer" and given:
+        raise ValueError(f"evaluation_settings={given!r}: 'reformer' has in evaluation the settings it was made with")
+    if "conv_kernel_size" in given:
+        raise ValueError("evaluation_settings: conv_kernel_size has weights, which have to be trained with it")
+    try:
+        return check(name, {**settings, **given})
+    except ValueError as error:
+        raise ValueError(f"evaluation_settings: {error}") from error
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
