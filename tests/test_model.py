@@ -22,6 +22,7 @@ SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "
 SETTINGS = {
     "reformer": {"bucket_size": 4, "n_hashes": 2},
     "shared-qk-lsh": {"bucket_size": 4, "n_hashes": 2},
+    "nystrom": {"num_landmarks": 6},
     **{name: {"n_hashes": 2, "cluster_size": 4} for name in ("lsh", "window", "random")},
 }
 
@@ -154,6 +155,47 @@ def test_lsh_with_one_cluster_is_softmax_on_the_real_minilm(minilm):
         assert (ours - softmax).norm() < 1e-5 * softmax.norm()
 
 
+def test_evaluation_settings_hold_in_evaluation_alone(folder, tmp_path):
+    few, many = SETTINGS["lsh"], {"n_hashes": 5, "cluster_size": 4}
+    laid_over = load_model(folder, head="base", attention="lsh", settings=few, evaluation_settings={"n_hashes": 5})
+    plain = {n: load_model(folder, head="base", attention="lsh", settings=s) for n, s in enumerate((few, many))}
+    for training, like in ((False, 1), (True, 0), (False, 1)):
+        outs = []
+        for model in (laid_over, plain[like]):
+            torch.manual_seed(0)
+            with record_passes(model) as passes:
+                outs.append(model.train(training)(**batch()).last_hidden_state)
+            assert {p.settings["n_hashes"] for p in passes} == {2 if training else 5}
+        assert torch.equal(*outs)
+
+    laid_over.save_pretrained(tmp_path)
+    for given, n_hashes in (({}, 5), ({"settings": few}, 2), ({"evaluation_settings": {}}, 2)):
+        again, like = load_model(str(tmp_path), head="base", **given), plain[n_hashes == 5].eval()
+        assert torch.equal(again(**batch()).last_hidden_state, like(**batch()).last_hidden_state)
+    switch_attention(laid_over, "lsh", few)
+    assert torch.equal(laid_over(**batch()).last_hidden_state, plain[0](**batch()).last_hidden_state)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("lsh", {"n_hash": 8}, "evaluation_settings: attention 'lsh' has no setting 'n_hash'"),
+        ("lsh", {"n_hashes": 0}, "evaluation_settings: lsh: n_hashes=0 must be a whole number, 1 or more"),
+        ("lsh", {"choose": "collision"}, "evaluation_settings: lsh: hashing='tree' sorts queries and keys apart"),
+        ("softmax", {"n_hashes": 8}, "evaluation_settings: attention 'softmax' has no setting 'n_hashes'"),
+        ("nystrom", {"num_landmarks": 41}, "num_landmarks=41 is above the 40 positions"),
+        ("nystrom", {"conv_kernel_size": 3}, "evaluation_settings: conv_kernel_size has weights"),
+        ("reformer", {"n_hashes": 8}, "'reformer' has in evaluation the settings it was made with"),
+    ],
+)
+def test_bad_evaluation_settings_are_named(folder, name, given, message):
+    with pytest.raises(ValueError, match=message):
+        load_model(folder, attention=name, settings=SETTINGS.get(name), evaluation_settings=given)
+    if name != "reformer":
+        with pytest.raises(ValueError, match=message):
+            switch_attention(load_model(folder), name, SETTINGS.get(name), evaluation_settings=given)
+
+
 def test_a_sequence_longer_than_the_positions_is_refused(folder):
     model = load_model(folder, head="base")
     with pytest.raises(ValueError, match="a sequence of 41 tokens is longer than the 40 positions"):
@@ -181,6 +223,18 @@ def test_unknown_names_are_errors(folder, tmp_path):
     GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9, n_positions=8)).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"\(gpt2\) (is not an ALBERT, BERT or RoBERTa encoder|has no)"):
         load_model(str(tmp_path), head="base")
+
+
+def test_more_landmarks_than_positions_are_an_error(folder):
+    message = "num_landmarks=41 is above the 40 positions of this model"
+    with pytest.raises(ValueError, match=message):
+        load_model(folder, attention="nystrom", settings={"num_landmarks": 41})
+    model = load_model(folder, head="base", attention="nystrom", settings={"num_landmarks": 40})
+    with pytest.raises(ValueError, match=message):
+        switch_attention(model, "nystrom", {"num_landmarks": 41})
+    softmax = load_model(folder, head="base")
+    keep, inputs = batch()["attention_mask"].bool(), batch()
+    torch.testing.assert_close(model(**inputs).last_hidden_state[keep], softmax(**inputs).last_hidden_state[keep])
 
 
 def test_a_model_that_cannot_be_reached_is_one_clear_error():

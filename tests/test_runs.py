@@ -5,8 +5,8 @@ import json
 
 import pytest
 import torch
-from albert_lsh import attention
-from albert_lsh.runs import ParameterError, Parameters, check_free, read_result, run_folder, write_atomically
+from albert_lsh import attention, study
+from albert_lsh.runs import LATER, ParameterError, Parameters, check_free, read_result, run_folder, write_atomically
 
 GOOD = {"task": "mini-mrpc", "attention": "lsh", "output_dir": "out"}
 
@@ -21,12 +21,18 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
         "attention_settings": '{"n_hashes": 2}',
         "train_examples": "None",
         "resume": "False",
+        "evaluation_settings": '{"n_hashes": 8}',
+        "passes": "[0, 2]",
+        "recompute": "True",
+        "feed_forward_chunk": "16",
     }
     run = Parameters.check(given)
     assert (run.learning_rate, run.epochs, run.max_length, run.seed) == (1e-5, 2.0, 64, 3)
     assert run.attention_settings == {**attention.ATTENTIONS["lsh"].settings, "n_hashes": 2}
     assert run.train_examples is None
     assert run.resume is False
+    assert (run.evaluation_settings, run.passes) == ({"n_hashes": 8}, [0, 2])
+    assert (run.recompute, run.feed_forward_chunk) == (True, 16)
     assert run.device in ("cpu", "cuda")
     assert run.precision in ("bf16", "fp32")
 
@@ -55,6 +61,27 @@ def test_a_notebooks_other_names_are_no_parameters():
         ({"seed": None}, "seed=None must be given"),
         ({"warmup_share": 1}, "warmup_share=1.0 must be at least 0 and below 1"),
         ({"resume": "maybe"}, "resume='maybe' must be true or false"),
+        ({"attention": "nystrom", "max_length": 48}, "num_landmarks=64 is above max_length=48"),
+        (
+            {"attention": "nystrom", "evaluation_settings": {"num_landmarks": 129}},
+            "num_landmarks=129 is above max_length=128",
+        ),
+        ({"evaluation_settings": {"buckets": 2}}, "evaluation_settings: attention 'lsh' has no setting 'buckets'"),
+        ({"evaluation_settings": {"n_hashes": 0}}, "evaluation_settings: lsh: n_hashes=0 must be a whole number"),
+        ({"evaluation_settings": [8]}, "evaluation_settings=[8] must be a dictionary"),
+        (
+            {"attention": "reformer", "evaluation_settings": {"n_hashes": 8}},
+            "'reformer' has in evaluation the settings",
+        ),
+        ({"passes": []}, "passes=[] must be numbers of passes, from 0 on; None stands for all"),
+        ({"passes": [0, -1]}, "passes=[0, -1] must be numbers of passes"),
+        ({"passes": [True]}, "passes=[True] must be numbers of passes"),
+        ({"passes": ["last"]}, "passes=['last'] must be numbers of passes"),
+        ({"passes": 3}, "passes=3 must be a list"),
+        ({"attention": "reformer", "passes": [0]}, "passes=[0]: 'reformer' replaces the projections of all passes"),
+        ({"recompute": 2}, "recompute=2 must be true or false"),
+        ({"feed_forward_chunk": 0}, "feed_forward_chunk=0 must be 1 or more"),
+        ({"feed_forward_chunk": 1.5}, "feed_forward_chunk=1.5 must be a whole number"),
         ({"precision": "int8"}, "precision='int8' is not one of: auto, fp32, bf16, fp16"),
         ({"model": 7}, "model=7 must be text"),
     ],
@@ -94,6 +121,44 @@ def test_a_finished_result_is_not_overwritten_by_another_run(tmp_path):
     check_free(dataclasses.replace(run, resume=False))  # the same run may be made again
     with pytest.raises(ParameterError, match=r"holds the result of another run \(seed is 0 there, 1 here\)"):
         check_free(dataclasses.replace(run, seed=1))
+
+
+def old_record(folder, **given):
+    """A result as it was written before there were the parameters LATER, and a convolution's kernel."""
+    run = Parameters.check({**GOOD, "output_dir": str(folder), **given})
+    parameters = {k: v for k, v in dataclasses.asdict(run).items() if k not in LATER}
+    parameters["attention_settings"] = {k: v for k, v in run.attention_settings.items() if k != "conv_kernel_size"}
+    record = {"status": "complete", "parameters": parameters, "metrics": {}, "headline": {}}
+    write_atomically(folder / "result.json", json.dumps(record))
+    return run, parameters
+
+
+@pytest.mark.parametrize("name", ["lsh", "nystrom", "reformer"])
+def test_a_result_older_than_a_parameter_has_its_default(tmp_path, name):
+    run, recorded = old_record(tmp_path, attention=name)
+    assert read_result(tmp_path / "result.json")["parameters"] == dataclasses.asdict(run) | recorded | {
+        "attention_settings": run.attention_settings
+    }
+    check_free(run)
+    with pytest.raises(ParameterError, match=r"another run \(recompute is False there, True here\)"):
+        check_free(dataclasses.replace(run, recompute=True))
+    if name == "nystrom":
+        settings = {**run.attention_settings, "conv_kernel_size": 3}
+        with pytest.raises(ParameterError, match=r"another run \(attention_settings is .*None}.* there, .*3} here\)"):
+            check_free(dataclasses.replace(run, attention_settings=settings))
+
+
+@pytest.mark.parametrize("name", ["lsh", "nystrom"])
+def test_a_study_counts_an_older_result_as_done(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("albert_lsh.runs.repository_root", lambda: tmp_path)
+    given = {"task": "mini-mrpc", "model": "mini", "attention": name, "attention_settings": {}, "seed": 0}
+    made = study.Run("mini", "mini-mrpc", name, 0, given, {})
+    old_record(made.folder, **given)
+    assert made.is_done()
+    said = {"passes": None, "evaluation_settings": {}, "recompute": False, "feed_forward_chunk": None}
+    assert dataclasses.replace(made, parameters={**given, **said}).is_done()
+    with pytest.raises(study.StudyError, match=r"was made with passes=None, not \[0\] as studies/mini.yaml now says"):
+        dataclasses.replace(made, parameters={**given, "passes": [0]}).is_done()
 
 
 def test_writing_leaves_the_old_file_when_it_fails(tmp_path):

@@ -64,6 +64,19 @@ def test_a_notebook_runs_with_the_attentions_that_no_mini_study_has(attention, t
     assert 0 < record["attended_share"] <= 1
 
 
+def test_a_notebook_runs_with_all_that_a_model_can(tmp_path):
+    chosen = {"attention": "lsh", "attention_settings": {"n_hashes": 2, "cluster_size": 8}}
+    chosen |= {"evaluation_settings": {"n_hashes": 1}, "passes": [1], "recompute": True, "feed_forward_chunk": 16}
+    parameters = {**QUICK, **chosen, "task": "mini-squad", "train_examples": 32, "eval_examples": 16}
+    parameters |= {"output_dir": str(tmp_path / "run")}
+    notebook = ROOT / "notebooks" / "squad.ipynb"
+    output = tmp_path / "out.ipynb"
+    papermill.execute_notebook(notebook, output, parameters=parameters, kernel_name="python3", progress_bar=False)
+    recorded = json.loads((tmp_path / "run" / "result.json").read_text())["parameters"]
+    for name in ("evaluation_settings", "passes", "recompute", "feed_forward_chunk"):
+        assert recorded[name] == chosen[name]
+
+
 def test_a_misspelled_parameter_stops_the_notebook_before_it_works(tmp_path):
     with pytest.raises(papermill.PapermillExecutionError, match="'learning_rte' is not a parameter of squad.ipynb"):
         papermill.execute_notebook(

@@ -4,9 +4,10 @@ import dataclasses
 import json
 
 import pytest
+import torch
 from albert_lsh import tasks
 from albert_lsh.metrics import for_trainer, score_splits
-from albert_lsh.model import load_model, load_tokenizer
+from albert_lsh.model import load_model, load_tokenizer, record_passes
 from albert_lsh.runs import ParameterError, Parameters
 from albert_lsh.training import attended, keep_model, last_checkpoint, prepare_model, remove_checkpoints, train
 
@@ -68,6 +69,71 @@ def test_only_complete_checkpoints_of_the_same_run_are_taken_up(tmp_path):
     assert json.loads((tmp_path / "checkpoints" / "parameters.json").read_text())["learning_rate"] == 1.0
     remove_checkpoints(run)
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_the_weights_of_a_convolution_are_in_the_checkpoints(tmp_path):
+    run = make(tmp_path, attention="nystrom", attention_settings={"num_landmarks": 8, "conv_kernel_size": 3}, epochs=1)
+    trained = {name: p.clone() for name, p in fit(run)[0].trainer.model.named_parameters()}
+    assert [p.any() for name, p in trained.items() if "convolution" in name] == [True]
+    resumed = fit(run)[0].trainer  # after its last step: nothing is left to train
+    kept = load_model(last_checkpoint(run))
+    for model in (resumed.model, kept):
+        assert all(torch.equal(p, trained[name]) for name, p in model.named_parameters())
+
+
+def test_evaluation_settings_change_the_score_and_not_what_is_learned(tmp_path):
+    """Trained with two clusters of four; evaluated, during training and after it, with one cluster of one."""
+    few, data = {"n_hashes": 1, "cluster_size": 1, "global_tokens": 0}, {"train_examples": 256, "eval_examples": 200}
+    plain, encoded, share = fit(make(tmp_path / "plain", **data))
+    other, _, other_share = fit(make(tmp_path / "other", evaluation_settings=few, **data))
+    task = tasks.find_task("mini-mrpc")
+    scores = [score_splits(done.trainer, task, encoded)[0]["score"] for done in (plain, other)]
+    assert scores[0] != scores[1]
+    assert scores[1]["accuracy"] == other.history.iloc[-1]["accuracy"]
+    for name, weight in plain.trainer.model.named_parameters():
+        assert torch.equal(other.trainer.model.get_parameter(name), weight), name
+    assert plain.history["train_loss"].equals(other.history["train_loss"])
+    evaluated = [done.history["eval_loss"].dropna() for done in (plain, other)]
+    assert len(evaluated[0]) == 2
+    assert not (evaluated[0] == evaluated[1]).any()
+    assert other_share.pairs < 0.1 < share.pairs
+
+
+def test_recomputing_trains_the_same(tmp_path):
+    runs = [make(tmp_path / str(again), recompute=again) for again in (False, True)]
+    plain, recomputed = (fit(run)[0] for run in runs)
+    assert recomputed.history["train_loss"].tolist() == pytest.approx(plain.history["train_loss"].tolist(), rel=1e-5)
+    assert last_checkpoint(runs[0]) is not None
+    with pytest.raises(ParameterError, match="checkpoints of a run with another recompute"):
+        last_checkpoint(dataclasses.replace(runs[0], recompute=True))
+
+
+def test_a_runs_parameters_reach_its_model(tmp_path):
+    run = make(tmp_path, passes=[1], feed_forward_chunk=5, evaluation_settings={"n_hashes": 3})
+    model, ids = prepare_model(run, head="classification"), torch.arange(5, 27)[None]
+    for training, n_hashes in ((True, 2), (False, 3)):
+        with record_passes(model.train(training)) as passes:
+            model(ids)
+        assert [p.attention for p in passes] == ["softmax", "lsh"]
+        assert passes[1].settings["n_hashes"] == n_hashes
+    lengths = []
+    inner = model.get_submodule("albert.encoder.albert_layer_groups.0.albert_layers.0.ffn")
+    inner.register_forward_hook(lambda module, inputs, out: lengths.append(out.shape[1]))
+    model(ids)
+    assert lengths == [5, 5, 5, 5, 2] * 2
+    with pytest.raises(ValueError, match="passes: 2 is not one of the model's passes, 0 to 1"):
+        prepare_model(dataclasses.replace(run, passes=[2]), head="classification")
+
+
+def test_checkpoints_older_than_a_parameter_are_taken_up(tmp_path):
+    run = make(tmp_path)
+    assert last_checkpoint(run) is None
+    (tmp_path / "checkpoints" / "checkpoint-9").mkdir()
+    (tmp_path / "checkpoints" / "checkpoint-9" / "trainer_state.json").write_text("{}")
+    record = tmp_path / "checkpoints" / "parameters.json"
+    later = ("evaluation_settings", "passes", "recompute", "feed_forward_chunk")
+    record.write_text(json.dumps({k: v for k, v in json.loads(record.read_text()).items() if k not in later}))
+    assert last_checkpoint(run).endswith("checkpoint-9")
 
 
 def test_more_tokens_than_positions_are_refused_before_training(tmp_path):

@@ -4,7 +4,7 @@
 the model's config, so `save_pretrained` and `load_model(path)` bring them back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from transformers.masking_utils import flash_attention_mask
 from albert_lsh import attention as attentions
 from albert_lsh import memory, mini
 from albert_lsh.attention.clusters import count_tokens
+from albert_lsh.attention.convolution import Convolution
 from albert_lsh.attention.reformer import ReformerSelfAttention
 
 HEADS = {
@@ -44,7 +45,10 @@ class ModelError(ValueError):
 
 
 class Pass(NamedTuple):
-    """What one pass through an attention was given: enough to ask whom it let meet, or to do it again."""
+    """What one pass through an attention was given: enough to ask whom it let meet, or to do it again.
+
+    The weights of a convolution of the values are the model's and not among it.
+    """
 
     attention: str
     settings: dict[str, Any]
@@ -89,7 +93,7 @@ class Passes:
     """
 
     def __init__(self, chosen: dict[str, Any], max_length: int):
-        """chosen: attention, settings, seed, and the numbers of the passes that have this attention (None: all)."""
+        """chosen: what the model's config keeps of the attention; see `load_model`."""
         self.chosen, self.max_length = chosen, max_length
         self.number = 0
         self.recorded: list[Pass] | None = None
@@ -109,19 +113,22 @@ class Passes:
     def next_seed(self) -> int:
         return self.chosen["seed"] + 1_000_003 * self.number
 
-    @property
-    def next_attention(self) -> tuple[str, dict[str, Any]]:
+    def next_attention(self, training: bool) -> tuple[str, dict[str, Any]]:
         """Name and settings of the next pass's attention; softmax where it is not chosen."""
-        only = self.chosen["passes"]
+        only, settings = self.chosen["passes"], self.chosen["settings"]
         if only is not None and self.number not in only:
             return "softmax", {}
-        return self.chosen["attention"], self.chosen["settings"]
+        if not training:
+            settings = {**settings, **self.chosen["evaluation_settings"]}
+        return self.chosen["attention"], settings
 
-    def record(self, query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
+    def record(
+        self, query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None, training: bool = False
+    ) -> None:
         """Keep what the next pass is given, if somebody asked for it (`record_passes`)."""
         if self.recorded is not None:
             tensors = (query.detach(), key.detach(), value.detach(), padding_mask)
-            name, settings = self.next_attention
+            name, settings = self.next_attention(training)
             self.recorded.append(Pass(name, settings, self.next_seed, *tensors))
 
     def next(self, training: bool) -> torch.Generator | None:
@@ -142,9 +149,11 @@ def attend_in_model(
     passes = module.passes
     mask = None if attention_mask is None else attention_mask.bool()
     attentions.check_tensors(query, key, value, mask)
-    passes.record(query, key, value, mask)
-    name, settings = passes.next_attention
+    passes.record(query, key, value, mask, module.training)
+    name, settings = passes.next_attention(module.training)
     generator = passes.next(module.training)
+    if settings.get("conv_kernel_size") is not None:
+        settings = {**settings, "conv_weight": module.convolution.weight}
     out = attentions.ATTENTIONS[name].attend(
         query, key, value, mask, scaling=scaling, dropout=dropout, generator=generator, **settings
     )
@@ -194,12 +203,21 @@ def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
             new.apply(model._init_weights)
 
 
-def transplanted(model_class: type[PreTrainedModel], settings: dict[str, Any]) -> type[PreTrainedModel]:
-    """The same class with reformer-pytorch's attention, so that `from_pretrained` knows which weights there are."""
+def convolve_values(model: PreTrainedModel, size: int) -> None:
+    """Give every attention the weights of a convolution, zeros at first; weights of this size that are there stay."""
+    for module in attention_modules(model):
+        there = getattr(module, "convolution", None)
+        if there is None or there.weight.shape[1] != size:
+            new = Convolution(model.config.num_attention_heads, size)
+            module.convolution = new.to(module.get_parameter("value.weight"))  # its device and dtype
+
+
+def changed(model_class: type[PreTrainedModel], change: Callable[[PreTrainedModel], None]) -> type[PreTrainedModel]:
+    """The same class with other weights in its attention, so that `from_pretrained` knows which there are."""
 
     def __init__(self, config, *args, **kwargs):
         model_class.__init__(self, config, *args, **kwargs)
-        transplant(self, settings)
+        change(self)
 
     return type(model_class.__name__, (model_class,), {"__init__": __init__, "__module__": model_class.__module__})
 
@@ -240,6 +258,36 @@ def check_passes(passes: list[int] | None, config, name: str) -> list[int] | Non
     return list(passes)
 
 
+def check_landmarks(settings: dict[str, Any], config) -> None:
+    """Raise ValueError for more landmarks than the model has positions: every sequence would have softmax attention."""
+    if settings.get("num_landmarks", 0) > (limit := max_positions(config)):
+        raise ValueError(
+            f"num_landmarks={settings['num_landmarks']} is above the {limit} positions of this model; with no more "
+            "tokens than landmarks nystrom is softmax attention"
+        )
+
+
+def choice(
+    config,
+    attention: str,
+    settings: dict[str, Any] | None,
+    seed: int,
+    passes: list[int] | None,
+    evaluation_settings: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """What a model's config keeps of its attention; ValueError if this is not for a model of this config."""
+    settings = attentions.check(attention, settings)
+    for full in (settings, attentions.check_evaluation(attention, settings, evaluation_settings)):
+        check_landmarks(full, config)
+    return {
+        "attention": attention,
+        "settings": settings,
+        "seed": seed,
+        "passes": check_passes(passes, config, attention),
+        "evaluation_settings": evaluation_settings or {},
+    }
+
+
 def load_model(
     name_or_path: str,
     *,
@@ -248,6 +296,7 @@ def load_model(
     settings: dict[str, Any] | None = None,
     seed: int | None = None,
     passes: list[int] | None = None,
+    evaluation_settings: dict[str, Any] | None = None,
     recompute: bool = False,
     feed_forward_chunk: int | None = None,
     **config,
@@ -265,41 +314,54 @@ def load_model(
         passes: numbers of the passes through the layers, 0 first, that have this attention, the others having softmax;
             for instance list(range(4, 12)) for the last eight of ALBERT-base's twelve. None takes what was saved with
             the model for this attention, else all.
+        evaluation_settings: laid over the settings while the model is in evaluation mode, for instance more hashes than
+            it is trained with; None takes what was saved with the model, where the settings are those, else none.
         recompute: compute activations inside the layers again in the backward pass instead of storing them.
         feed_forward_chunk: positions that go through the feed-forward parts at a time, recomputed too; None: all.
         config: options of the model's config, for instance num_labels.
     Returns:
-        The model, in evaluation mode. Weights that are not pretrained are drawn from torch's global generator.
+        The model, in evaluation mode. Weights that are not pretrained are drawn from torch's global generator; those
+        of a convolution of the values (setting conv_kernel_size) begin at zero, where it changes nothing.
     Raises:
-        ValueError: unknown head, attention, setting or pass. ModelError (a ValueError): no such model, or none that has
-            queries, keys and values where we know to find them.
+        ValueError: unknown head, attention, setting or pass; more landmarks than positions. ModelError (a ValueError):
+            no such model, or none that has queries, keys and values where we know to find them.
     """
     if head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
     options = load_config(name_or_path, **config)
-    saved = getattr(options, "albert_lsh", None) or {"attention": "softmax", "settings": {}, "seed": 0, "passes": None}
+    saved = {"attention": "softmax", "settings": {}, "seed": 0} | (getattr(options, "albert_lsh", None) or {})
     name = attention or saved["attention"]
     if name == saved["attention"]:
-        settings = saved["settings"] if settings is None else settings
-        passes = saved["passes"] if passes is None else passes
-    options.albert_lsh = {
-        "attention": name,
-        "settings": attentions.check(name, settings),
-        "seed": saved["seed"] if seed is None else seed,
-        "passes": check_passes(passes, options, name),
-    }
+        if settings is None:
+            settings = saved["settings"]
+            evaluation_settings = (
+                saved.get("evaluation_settings") if evaluation_settings is None else evaluation_settings
+            )
+        passes = saved.get("passes") if passes is None else passes
+    seed = saved["seed"] if seed is None else seed
+    options.albert_lsh = choice(options, name, settings, seed, passes, evaluation_settings)
+    settings = options.albert_lsh["settings"]
 
     try:
         model_class = HEADS[head]._model_mapping[type(options)]  # type: ignore[index]
     except KeyError as error:
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) has no {head!r} head") from error
     if name == "reformer":
-        model_class = transplanted(model_class, options.albert_lsh["settings"])
+        model_class = changed(model_class, lambda model: transplant(model, settings))
+    elif size := settings.get("conv_kernel_size"):
+        if (there := saved["settings"].get("conv_kernel_size", size)) not in (None, size):
+            raise ValueError(f"conv_kernel_size={size}: the model was saved with {there}; load that, then switch")
+        model_class = changed(model_class, lambda model: convolve_values(model, size))
     if name_or_path == "mini":
         options._attn_implementation = INTERFACE
         model = model_class(options)
     else:
-        model = model_class.from_pretrained(name_or_path, config=options, attn_implementation=INTERFACE)
+        model, found = model_class.from_pretrained(
+            name_or_path, config=options, attn_implementation=INTERFACE, output_loading_info=True
+        )
+        for key in found["missing_keys"]:
+            if key.endswith(".convolution.weight"):
+                nn.init.zeros_(model.get_parameter(key))  # Transformers knows no way to begin them
     if not attention_modules(model):
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) is not an ALBERT, BERT or RoBERTa encoder")
     counter = Passes(options.albert_lsh, max_positions(options))
@@ -319,24 +381,29 @@ def switch_attention(
     settings: dict[str, Any] | None = None,
     seed: int = 0,
     passes: list[int] | None = None,
+    evaluation_settings: dict[str, Any] | None = None,
 ) -> PreTrainedModel:
     """Give a model of `load_model` another attention, or another budget, in place, all weights as they are.
 
+    A convolution of the values (setting conv_kernel_size) that is new to the model begins at zero. One that is there
+    stays, unused, while the attention has none; one of another size takes its place.
+
     Args:
-        attention, settings, seed, passes: as in `load_model`; settings that are not given take their defaults.
+        attention, settings, seed, passes, evaluation_settings: as in `load_model`; what is not given takes its default.
     Returns:
         The model.
     Raises:
-        ValueError: unknown attention, setting or pass; "reformer", to or from, which has projections of its own.
+        ValueError: unknown attention, setting or pass; more landmarks than positions; "reformer", to or from, which
+            has projections of its own.
     """
-    settings = attentions.check(attention, settings)
     counter = attention_modules(model)[0].__dict__["passes"]
     before = counter.chosen["attention"]
     if "reformer" in (attention, before):
         raise ValueError(f"{before!r} cannot become {attention!r}: reformer has projections of its own")
-    only = check_passes(passes, model.config, attention)
-    counter.chosen = {"attention": attention, "settings": settings, "seed": seed, "passes": only}
-    model.config.albert_lsh = counter.chosen
+    chosen = choice(model.config, attention, settings, seed, passes, evaluation_settings)
+    if size := chosen["settings"].get("conv_kernel_size"):
+        convolve_values(model, size)
+    model.config.albert_lsh = counter.chosen = chosen
     return model
 
 

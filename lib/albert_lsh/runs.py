@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
 # Parameters that say where and how, not what: runs that differ in these alone are the same run.
 WHERE = ("output_dir", "resume", "data_dir", "tensorboard", "save_model")
+# Parameters that came when there were records already.
+LATER = ("evaluation_settings", "passes", "recompute", "feed_forward_chunk")
 
 
 class ParameterError(ValueError):
@@ -43,6 +45,8 @@ class Parameters:
     model: str = "mini"
     attention: str = "softmax"
     attention_settings: dict[str, Any] = field(default_factory=dict)
+    evaluation_settings: dict[str, Any] = field(default_factory=dict)  # laid over these, in evaluation alone
+    passes: list[Any] | None = None  # numbers of the encoder's passes that have the attention; None: all
     seed: int = 0
     max_length: int = 128
     batch_size: int = 32
@@ -54,6 +58,8 @@ class Parameters:
     weight_decay: float = 0.01
     precision: str = "auto"
     device: str = "auto"
+    recompute: bool = False
+    feed_forward_chunk: int | None = None
     train_examples: int | None = None
     eval_examples: int | None = None
     data_dir: str | None = None
@@ -71,15 +77,23 @@ class Parameters:
 
         Raises:
             ParameterError: a name that is no parameter (a misspelling, with the nearest real one), a value of the
-                wrong type or out of range, an unknown task, attention or setting, CUDA asked for where there is none.
+                wrong type or out of range, an unknown task, attention or setting, more landmarks than tokens, CUDA
+                asked for where there is none.
         """
         try:
             made = from_given(cls, given, notebook)
             made._check_ranges()
             full = attentions.check(made.attention, made.attention_settings)
+            in_evaluation = attentions.check_evaluation(made.attention, full, made.evaluation_settings)
             task = find_task(made.task)
             if task.is_squad != (notebook == "squad.ipynb"):
                 raise ValueError(f"task={made.task!r} belongs to {'squad' if task.is_squad else 'glue'}.ipynb")
+            for settings in (full, in_evaluation):
+                if settings.get("num_landmarks", 0) > made.max_length:
+                    raise ValueError(
+                        f"num_landmarks={settings['num_landmarks']} is above max_length={made.max_length}; with no "
+                        "more tokens than landmarks nystrom is softmax attention"
+                    )
         except ParameterError:
             raise
         except ValueError as error:
@@ -89,11 +103,16 @@ class Parameters:
 
     def _check_ranges(self) -> None:
         lowest = {"max_length": 8, "batch_size": 1, "accumulation": 1, "train_examples": 1, "eval_examples": 1}
-        lowest |= {"seed": 0, "eval_steps": 1}
+        lowest |= {"seed": 0, "eval_steps": 1, "feed_forward_chunk": 1}
         for name, low in lowest.items():
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ValueError(f"{name}={value!r} must be {low} or more")
+        if self.passes is not None:
+            if not self.passes or any(type(number) is not int or number < 0 for number in self.passes):
+                raise ValueError(f"passes={self.passes!r} must be numbers of passes, from 0 on; None stands for all")
+            if self.attention == "reformer":
+                raise ValueError(f"passes={self.passes!r}: 'reformer' replaces the projections of all passes")
         for name in ("learning_rate", "epochs"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be greater than 0 and finite")
@@ -204,11 +223,29 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
+def of_record(parameters: dict[str, Any]) -> dict[str, Any]:
+    """A record's parameters; those in LATER have their defaults where it is older, for so it was done before.
+
+    So have an attention's settings that may be None. (What other new settings were, a study's file has to say.)
+    """
+    defaults, known = dataclasses.asdict(Parameters(task="")), attentions.ATTENTIONS.get(parameters["attention"])
+    optional = [name for name, value in known.settings.items() if value is None] if known else []
+    settings = parameters["attention_settings"]
+    settings = {**settings, **{name: settings.get(name) for name in optional}}
+    return {**{name: defaults[name] for name in LATER}, **parameters, "attention_settings": settings}
+
+
 def read_result(path: Path) -> dict[str, Any]:
-    """A result.json; ValueError naming the file if it is damaged or not a complete run's."""
+    """A result.json, its parameters as `of_record` has them.
+
+    Raises:
+        ValueError: naming the file, which is damaged or not a complete run's.
+    """
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         complete = result["status"] == "complete" and {"parameters", "metrics", "headline"} <= set(result)
+        if complete:
+            result["parameters"] = of_record(result["parameters"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it, and the run will be made again") from error
     if not complete:

@@ -34,7 +34,7 @@ from transformers.trainer_callback import ExportableState
 
 from albert_lsh.attention import Coverage
 from albert_lsh.model import load_model, max_positions, mean_coverage, record_passes
-from albert_lsh.runs import ParameterError, Parameters, write_atomically
+from albert_lsh.runs import ParameterError, Parameters, of_record, write_atomically
 
 CURVE_POINTS = 20  # points of the training-loss curve of a run
 
@@ -83,7 +83,11 @@ class StudyTrainer(Trainer):
 
 
 def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedModel:
-    """The model of a run, with all random numbers seeded; ParameterError if max_length exceeds its positions."""
+    """The model of a run, with all random numbers seeded.
+
+    Raises:
+        ParameterError: max_length exceeds its positions. ValueError: passes that it does not have; see `load_model`.
+    """
     set_seed(parameters.seed)
     model = load_model(
         parameters.model,
@@ -91,6 +95,10 @@ def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedM
         attention=parameters.attention,
         settings=parameters.attention_settings,
         seed=parameters.seed,
+        passes=parameters.passes,
+        evaluation_settings=parameters.evaluation_settings,
+        recompute=parameters.recompute,
+        feed_forward_chunk=parameters.feed_forward_chunk,
         **config,
     )
     limit = max_positions(model.config)
@@ -193,9 +201,8 @@ def last_checkpoint(parameters: Parameters) -> str | None:
     if record.exists() and not parameters.resume:
         shutil.rmtree(folder)
     if record.exists():
-        there = json.loads(record.read_text())
-        if there != here:
-            other = ", ".join(k for k, v in here.items() if there.get(k) != v)
+        there = of_record(json.loads(record.read_text()))
+        if other := ", ".join(k for k, v in here.items() if there.get(k) != v):
             raise ParameterError(
                 f"{folder} holds checkpoints of a run with another {other}; delete it, choose another output_dir, or "
                 "set resume=False to start anew"

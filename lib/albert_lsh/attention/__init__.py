@@ -19,7 +19,18 @@ from albert_lsh.attention import hashing, lsh, nystrom, random, reformer, shared
 from albert_lsh.attention.budget import settings_for
 from albert_lsh.attention.clusters import MASKED
 
-__all__ = ["ATTENTIONS", "Coverage", "attend", "check", "check_tensors", "coverage", "names", "pairs", "settings_for"]
+__all__ = [
+    "ATTENTIONS",
+    "Coverage",
+    "attend",
+    "check",
+    "check_evaluation",
+    "check_tensors",
+    "coverage",
+    "names",
+    "pairs",
+    "settings_for",
+]
 
 
 class Attention(NamedTuple):
@@ -44,6 +55,7 @@ _LSH = {
     "far_field": False,
     "duplicates": "once",
 }
+_CONVOLUTION = {"conv_kernel_size": None}  # of the values; None: there is none
 
 ATTENTIONS = {
     "softmax": Attention(softmax.softmax_attention, softmax.all_pairs, {}, "every token sees every token"),
@@ -81,13 +93,18 @@ ATTENTIONS = {
     "nystrom": Attention(
         nystrom.nystrom_attention,
         softmax.all_pairs,
-        {"num_landmarks": 64, "pinv_iterations": 6},
+        {"num_landmarks": 64, "pinv_iterations": 6, **_CONVOLUTION},
         "Nyströmformer: all keys, by way of a few landmarks",
     ),
     "yoso": Attention(
-        yoso.yoso_attention, yoso.yoso_pairs, {"n_hashes": 32, "hash_code_len": 9}, "YOSO: sums of hash collisions"
+        yoso.yoso_attention,
+        yoso.yoso_pairs,
+        {"n_hashes": 32, "hash_code_len": 9, **_CONVOLUTION},
+        "YOSO: sums of hash collisions",
     ),
-    "yoso-e": Attention(yoso.yoso_e_attention, softmax.all_pairs, {"hash_code_len": 9}, "the expectation of yoso"),
+    "yoso-e": Attention(
+        yoso.yoso_e_attention, softmax.all_pairs, {"hash_code_len": 9, **_CONVOLUTION}, "the expectation of yoso"
+    ),
 }
 
 CHOICES = {
@@ -97,6 +114,7 @@ CHOICES = {
     "far_field": (False, True),
 }
 LOWEST = {"cluster_size": 1, "bucket_size": 2, "full_attn_thres": 0, "global_tokens": 0, "window": 0}
+ODD = ("conv_kernel_size",)
 
 
 def names() -> list[str]:
@@ -122,8 +140,11 @@ def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
             continue
         lowest = LOWEST.get(setting, 1)
         fits = isinstance(value, int) and not isinstance(value, bool) and value >= lowest
+        if setting in ODD:
+            fits = fits and value % 2 == 1
         if not fits and not (value is None and defaults[setting] is None):
-            raise ValueError(f"{name}: {setting}={value!r} must be a whole number, {lowest} or more")
+            kind = "an odd" if setting in ODD else "a"
+            raise ValueError(f"{name}: {setting}={value!r} must be {kind} whole number, {lowest} or more")
     full = {**defaults, **(settings or {})}
     if full.get("choose") == "collision":
         if full["hashing"] == "tree":
@@ -131,6 +152,24 @@ def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
         if full["far_field"]:
             raise ValueError(f"{name}: far_field=True needs one clustering, so choose='mean-key' or 'mean-query'")
     return full
+
+
+def check_evaluation(name: str, settings: dict[str, Any], given: dict[str, Any] | None) -> dict[str, Any]:
+    """The full settings of an attention in evaluation: `given` laid over those that it is trained with.
+
+    Raises:
+        ValueError: as `check` does; a kernel, whose weights only training gives; reformer, which is made with its
+            settings.
+    """
+    given = given or {}
+    if name == "reformer" and given:
+        raise ValueError(f"evaluation_settings={given!r}: 'reformer' has in evaluation the settings it was made with")
+    if "conv_kernel_size" in given:
+        raise ValueError("evaluation_settings: conv_kernel_size has weights, which have to be trained with it")
+    try:
+        return check(name, {**settings, **given})
+    except ValueError as error:
+        raise ValueError(f"evaluation_settings: {error}") from error
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
@@ -157,6 +196,7 @@ def attend(
     *,
     seed: int = 0,
     dropout: float = 0.0,
+    conv_weight: Tensor | None = None,
     **settings,
 ) -> Tensor:
     """Attention `name` on bare tensors, the same that a model with this attention computes.
@@ -166,6 +206,7 @@ def attend(
         padding_mask: (batch, length) bool, True where there is a token; None when nothing is padded.
         seed: of the random numbers that hashing draws; the same seed gives the same hashes on every device.
         dropout: probability with which an attention weight is dropped (from torch's global generator).
+        conv_weight: (heads, conv_kernel_size), of the convolution of the values, where the attention is to have one.
         settings: the attention's own, for instance n_hashes; see `check`.
     Returns:
         (batch, heads, length, head_dim), in query's dtype; rows of padding are zero.
@@ -174,6 +215,10 @@ def attend(
     """
     settings = check(name, settings)
     check_tensors(query, key, value, padding_mask)
+    if conv_weight is not None:
+        if "conv_kernel_size" not in settings:
+            raise ValueError(f"attention {name!r} has no convolution of the values, and so no conv_weight")
+        settings["conv_weight"] = conv_weight
     generator = torch.Generator().manual_seed(seed)
     return ATTENTIONS[name].attend(
         query,

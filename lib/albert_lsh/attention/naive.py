@@ -311,7 +311,31 @@ def top_k(query, key, value, padding_mask=None, *, n_hashes, cluster_size, scali
     return each_sequence(query, key, value, padding_mask, one)
 
 
-def nystrom(query, key, value, padding_mask=None, *, num_landmarks, pinv_iterations, scaling, generator=None) -> Tensor:
+def with_convolution(attend_one, size, weight):
+    """attend_one, with its rows plus the sum of the values near each token, weighted by how far away they stand."""
+
+    def one(tokens, h, q, k, v):
+        apart = tokens[None] - tokens[:, None] + size // 2  # of key from query: the number of the filter's weight
+        near = (apart >= 0) & (apart < size)
+        weights = torch.where(near, weight[h].double()[apart.clamp(0, size - 1)], 0)
+        return attend_one(tokens, h, q, k, v) + weights @ v.double()
+
+    return attend_one if size is None else one
+
+
+def nystrom(
+    query,
+    key,
+    value,
+    padding_mask=None,
+    *,
+    num_landmarks,
+    pinv_iterations,
+    conv_kernel_size=None,
+    conv_weight=None,
+    scaling,
+    generator=None,
+) -> Tensor:
     def one(tokens, h, q, k, v):
         n, m = len(q), num_landmarks
         if n <= m:
@@ -327,7 +351,7 @@ def nystrom(query, key, value, padding_mask=None, *, num_landmarks, pinv_iterati
         last = (mean_q @ k.T * scaling).softmax(-1) @ v.double()
         return (q @ mean_k.T * scaling).softmax(-1) @ inverse @ last
 
-    return each_sequence(query, key, value, padding_mask, one)
+    return each_sequence(query, key, value, padding_mask, with_convolution(one, conv_kernel_size, conv_weight))
 
 
 def unit(x: Tensor) -> Tensor:
@@ -341,15 +365,38 @@ def yoso_one(q, k, v, weights, hash_code_len):
     return unit(weights @ v.double())
 
 
-def yoso_e(query, key, value, padding_mask=None, *, hash_code_len, scaling, generator=None) -> Tensor:
+def yoso_e(
+    query,
+    key,
+    value,
+    padding_mask=None,
+    *,
+    hash_code_len,
+    conv_kernel_size=None,
+    conv_weight=None,
+    scaling,
+    generator=None,
+) -> Tensor:
     def one(tokens, h, q, k, v):
         angle = (unit(q.double()) @ unit(k.double()).T).clamp(-1, 1).acos()
         return yoso_one(q, k, v, (1 - angle / math.pi) ** hash_code_len, hash_code_len)
 
-    return each_sequence(query, key, value, padding_mask, one)
+    return each_sequence(query, key, value, padding_mask, with_convolution(one, conv_kernel_size, conv_weight))
 
 
-def yoso(query, key, value, padding_mask=None, *, n_hashes, hash_code_len, scaling, generator=None) -> Tensor:
+def yoso(
+    query,
+    key,
+    value,
+    padding_mask=None,
+    *,
+    n_hashes,
+    hash_code_len,
+    conv_kernel_size=None,
+    conv_weight=None,
+    scaling,
+    generator=None,
+) -> Tensor:
     draws = draw_directions(query.shape[1], query.shape[3], n_hashes * hash_code_len, generator)
 
     def one(tokens, h, q, k, v):
@@ -357,4 +404,4 @@ def yoso(query, key, value, padding_mask=None, *, n_hashes, hash_code_len, scali
         alike = (signs[0][:, None] == signs[1][None]).all(-1)
         return yoso_one(q, k, v, alike.double().mean(-1), hash_code_len)
 
-    return each_sequence(query, key, value, padding_mask, one)
+    return each_sequence(query, key, value, padding_mask, with_convolution(one, conv_kernel_size, conv_weight))

@@ -3,8 +3,12 @@
     softmax(Q K~^T) pinv(softmax(Q~ K~^T)) softmax(Q~ K^T) V
 
 Q~ and K~ are the means of `num_landmarks` segments of the sequence; the pseudo-inverse is found by iteration. Cost and
-memory are linear in the length. Padding is in no segment. A sequence of at most `num_landmarks` tokens has softmax
-attention, as in the original. Its depth-wise convolution of the values, which has weights of its own, is left out.
+memory are linear in the length. Padding is in no segment. With `conv_kernel_size` a depth-wise convolution of the
+values is added (`convolution`).
+
+A sequence of at most `num_landmarks` tokens has softmax attention itself, as in the original: batches are padded to
+their longest sequence, so a short one, or a batch of short ones, is no mistake. `load_model` and `Parameters.check`
+refuse more landmarks than any sequence can have tokens.
 """
 
 import torch
@@ -12,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.clusters import MASKED, clear_padding, count_tokens, token_mask
+from albert_lsh.attention.convolution import add_convolution
 from albert_lsh.attention.softmax import softmax_attention
 
 
@@ -41,11 +46,23 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
 
 
 def nystrom_attention(
-    query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None, num_landmarks, pinv_iterations
+    query,
+    key,
+    value,
+    padding_mask=None,
+    *,
+    scaling,
+    dropout=0.0,
+    generator=None,
+    num_landmarks,
+    pinv_iterations,
+    conv_kernel_size=None,
+    conv_weight=None,
 ) -> Tensor:
     """Attention by way of landmarks; shapes as everywhere, landmarks and pseudo-inverse in float32.
 
     dropout: probability with which the weight that a query gives a landmark is dropped.
+    conv_weight: (heads, conv_kernel_size), of the convolution.
     """
     n_tokens = count_tokens(query, padding_mask)
     mask = token_mask(query, padding_mask)[:, 0]
@@ -65,4 +82,4 @@ def nystrom_attention(
     if (few := n_tokens <= num_landmarks).any():
         exact = softmax_attention(query, key, value, padding_mask, scaling=scaling, dropout=dropout)
         out = torch.where(few[:, None, None, None], exact, out)
-    return clear_padding(out, padding_mask)
+    return add_convolution(clear_padding(out, padding_mask), value, padding_mask, conv_kernel_size, conv_weight)

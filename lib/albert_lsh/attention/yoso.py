@@ -9,8 +9,8 @@ scaled to unit length instead of being divided by the sum of the weights.
                of its own; linear in the length, its error falls with 1 / sqrt(n_hashes)
 
 Gradients are the paper's lower bound (its equation 4): that of the weight with respect to q.k is taken to be
-hash_code_len / 2 times the weight. Attention weights are not dropped out: the sampled ones never stand alone. The
-original's convolution of the values, which has weights of its own, is left out.
+hash_code_len / 2 times the weight. Attention weights are not dropped out: the sampled ones never stand alone. With
+`conv_kernel_size` a depth-wise convolution of the values is added at the end (`convolution`).
 """
 
 import math
@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.clusters import clear_padding
+from albert_lsh.attention.convolution import add_convolution
 from albert_lsh.attention.hashing import draw_directions
 
 AT_ONCE = 2**22  # numbers in a table of the backward pass; more value dimensions at a time take more memory
@@ -55,13 +56,24 @@ class Expectation(torch.autograd.Function):
 
 
 def yoso_e_attention(
-    query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None, hash_code_len
+    query,
+    key,
+    value,
+    padding_mask=None,
+    *,
+    scaling,
+    dropout=0.0,
+    generator=None,
+    hash_code_len,
+    conv_kernel_size=None,
+    conv_weight=None,
 ) -> Tensor:
-    """The expectation of `yoso`. scaling and dropout are not used."""
+    """The expectation of `yoso`. scaling and dropout are not used; conv_weight: (heads, conv_kernel_size)."""
     with torch.autocast(query.device.type, enabled=False):
-        value = clear_padding(value.float(), padding_mask)
-        out = Expectation.apply(unit(query), unit(key), value, hash_code_len)
-    return finish(out, query.dtype, padding_mask)
+        rows = clear_padding(value.float(), padding_mask)
+        out = Expectation.apply(unit(query), unit(key), rows, hash_code_len)
+    out = finish(out, query.dtype, padding_mask)
+    return add_convolution(out, value, padding_mask, conv_kernel_size, conv_weight)
 
 
 @torch.no_grad()
@@ -136,20 +148,31 @@ def weighted_sum(readers, writers, left: Tensor, right: Tensor, rows: Tensor, n_
 
 
 def yoso_attention(
-    query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None, n_hashes, hash_code_len
+    query,
+    key,
+    value,
+    padding_mask=None,
+    *,
+    scaling,
+    dropout=0.0,
+    generator=None,
+    n_hashes,
+    hash_code_len,
+    conv_kernel_size=None,
+    conv_weight=None,
 ) -> Tensor:
-    """Attention by `n_hashes` samples of collisions. scaling and dropout are not used."""
+    """Attention by `n_hashes` samples of collisions. scaling and dropout are not used; conv_weight as in `yoso-e`."""
     with torch.autocast(query.device.type, enabled=False):
         unit_query, unit_key = unit(query), unit(key)
         found = [code.flatten(0, 1) for code in codes(unit_query, unit_key, n_hashes, hash_code_len, generator)]
-        value = clear_padding(value.float(), padding_mask)
         unit_key = clear_padding(unit_key, padding_mask)
-        rows = [x.flatten(0, 1) for x in (unit_query, unit_key, value)]
+        rows = [x.flatten(0, 1) for x in (unit_query, unit_key, clear_padding(value.float(), padding_mask))]
         out = Samples.apply(*rows, *found, hash_code_len).view(value.shape)
-    return finish(out, query.dtype, padding_mask)
+    out = finish(out, query.dtype, padding_mask)
+    return add_convolution(out, value, padding_mask, conv_kernel_size, conv_weight)
 
 
-def yoso_pairs(query, key, padding_mask=None, *, generator=None, n_hashes, hash_code_len) -> Tensor:
-    """In how many hashes each query and key collide: (batch, heads, length, length), long."""
+def yoso_pairs(query, key, padding_mask=None, *, generator=None, n_hashes, hash_code_len, **settings) -> Tensor:
+    """In how many hashes each query and key collide: (batch, heads, length, length), long. A convolution is no pair."""
     of_query, of_key = codes(unit(query), unit(key), n_hashes, hash_code_len, generator)
     return sum((of_query[:, :, r, :, None] == of_key[:, :, r, None, :]).long() for r in range(n_hashes))  # type: ignore[return-value]
