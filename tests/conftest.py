@@ -1,9 +1,15 @@
 """What several tests need: a real pretrained encoder, and a repository of its own to write results into."""
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
+
+# Triton decides when it is first imported, and much imports it. Nothing but `test_triton` makes use of it on a CPU.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session")

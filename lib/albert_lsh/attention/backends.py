@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from albert_lsh.attention import fused
+from albert_lsh.attention import fused, gathered
 from albert_lsh.attention.parts import Part, attend_part, merge
 
 
@@ -25,6 +25,8 @@ def attend_parts(
         (batch, heads, length, head_dim) in query's dtype, and the log-sum-exp (batch, heads, length) of the scores,
         float32, below MASKED / 2 where a query sees no key. Rows of padding are anything.
     """
+    if gathered.is_available(query, sources, dropout):
+        return gathered.attend(query, sources, parts, scaling)
     if fused.is_available(query, dropout):
         return fused.attend(query, sources, parts, scaling)
     found = [attend_part(query, *sources[n], part, scaling=scaling, dropout=dropout) for part, n in parts]

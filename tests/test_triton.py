@@ -1,0 +1,199 @@
+"""The Triton kernels against the naive references: in Triton's interpreter, or compiled where there is a GPU.
+
+`conftest` turns the interpreter on; the kernels are short of nothing there but time, hence the small shapes.
+"""
+
+import os
+import subprocess
+import sys
+import warnings
+from unittest.mock import Mock
+
+import pytest
+import torch
+from albert_lsh import attention
+from albert_lsh.attention import gathered, lsh, naive
+from albert_lsh.attention.clusters import MASKED, Blocks
+from albert_lsh.attention.parts import Part, attend_part, merge
+from attention_cases import PLAIN, REFERENCES, error, padding, run, tensors
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.triton
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+EVERYTHING = {"far_field": True, "block_size": 4, "choose": "mean-query", "window": 4, "global_tokens": 2}
+CASES = {
+    "collisions, each key once": ("lsh", {**PLAIN, "n_hashes": 3, "cluster_size": 7}),
+    "collisions, keys as often as met": ("lsh", {**PLAIN, "n_hashes": 2, "cluster_size": 9, "duplicates": "each"}),
+    "collisions and a window": ("lsh", {**PLAIN, "n_hashes": 2, "cluster_size": 9, "window": 5, "global_tokens": 1}),
+    "blocks, global, window, far": ("lsh", {"n_hashes": 2, "cluster_size": 4, **EVERYTHING}),
+    "blocks and far": ("lsh", {"n_hashes": 2, "cluster_size": 4, "far_field": True, "block_size": 6}),
+    "chunks": ("shared-qk-lsh", {"bucket_size": 6, "n_hashes": 2}),
+    "one chunk, its keys twice": ("shared-qk-lsh", {"bucket_size": 64, "n_hashes": 2}),
+}
+each_case = pytest.mark.parametrize(("name", "settings"), CASES.values(), ids=CASES)
+
+
+@pytest.fixture
+def attend(monkeypatch):
+    """`attention.attend` for tensors on the CPU by way of the kernels, which are sure to have been called."""
+    monkeypatch.setattr(lsh, "DENSE_LENGTH", 0)
+    monkeypatch.setattr(gathered, "ON_CPU", True)
+    launch = Mock(wraps=gathered.launch)
+    monkeypatch.setattr(gathered, "launch", launch)
+
+    def attend(name, *inputs, **keywords):
+        before = launch.call_count
+        out = attention.attend(name, *(None if x is None else x.to(DEVICE) for x in inputs), **keywords)
+        assert launch.call_count > before
+        return out.cpu()
+
+    return attend
+
+
+def measured_and_reference(attend, name, settings, inputs, exact, mask):
+    shape = inputs[0].shape
+    upstream = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    keywords = {"scaling": shape[-1] ** -0.5, "generator": torch.Generator().manual_seed(3)}
+    measured = run(lambda *t: attend(name, *t, mask, seed=3, **settings), inputs, upstream)
+    keywords |= attention.check(name, settings)
+    return measured, run(lambda *t: REFERENCES[name](*t, mask, **keywords), exact, upstream)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [((2, 2, 21, 12), "padded"), ((2, 1, 51, 33), "scattered"), ((1, 1, 37, 16), "full"), ((2, 2, 5, 5), "padded")],
+    ids=lambda x: x if isinstance(x, str) else "x".join(map(str, x)),
+)
+@each_case
+def test_output_and_gradients_are_the_references(attend, name, settings, shape, kind):
+    inputs = tensors(shape)
+    both = measured_and_reference(attend, name, settings, inputs, inputs, padding(shape, kind))
+    assert error(*both) < 2e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@each_case
+def test_half_precision_rounds_no_worse_than_softmax(attend, name, settings, dtype):
+    """The error allowed is three times what torch's own softmax attention makes of the same rounded inputs."""
+    shape = (2, 1, 23, 16)
+    inputs, mask = tensors(shape, dtype), padding(shape, "padded")
+    exact, upstream = [t.double() for t in inputs], torch.ones(shape)
+    plain = run(lambda *t: attention.attend("softmax", *t, mask), inputs, upstream)
+    allowed = 3 * error(plain, run(lambda *t: naive.softmax(*t, mask, scaling=0.25), exact, upstream))
+    assert error(*measured_and_reference(attend, name, settings, inputs, exact, mask)) < allowed
+
+
+@each_case
+def test_no_tokens_at_all_give_zeros_and_finite_gradients(attend, name, settings):
+    mask = torch.tensor([[True] * 9, [False] * 9])
+    out, *grads = run(lambda *t: attend(name, *t, mask, **settings), tensors((2, 1, 9, 4)), torch.ones(2, 1, 9, 4))
+    assert not out[1].any()
+    assert all(g.isfinite().all() and not g[1].any() for g in grads)
+
+
+def test_trying_tiles_leaves_the_sums_alone(attend, monkeypatch):
+    """What tuning does on a GPU: every choice that fits runs on the same tensors, then one of them once more."""
+    kernels, tried = gathered.kernels(), []
+    for kernel in (kernels.forward, kernels.backward):
+        tiles = (16, 16), (32, 16), (16, 32), (64, 64)
+        choices = [type(kernel.configs[0])({"TILE_Q": q, "TILE_K": k}) for q, k in tiles]
+        monkeypatch.setattr(kernel, "configs", choices)
+        monkeypatch.setitem(vars(kernel), "do_bench", lambda call, quantiles: tried.append(call()) or [-len(tried)])
+    inputs = tensors((1, 1, 40, 8))
+    both = measured_and_reference(attend, *CASES["collisions and a window"], inputs, inputs, None)
+    assert error(*both) < 2e-6
+    assert tried
+
+
+def test_log_sum_exp_is_the_plain_paths_and_low_where_a_query_sees_no_key():
+    """Queries 0 and 1 see keys 0 and 1, query 2 an empty place, query 3 stands nowhere."""
+    query, key, value = (t.to(DEVICE) for t in tensors((1, 1, 4, 8)))
+    blocks = Blocks(
+        *(torch.tensor(index, device=DEVICE)[None, None, None] for index in ([[0, 1], [2, 4]], [[0, 1], [4, 4]]))
+    )
+    out, log_sum = gathered.attend(query, [(key, value)], [(Part(blocks), 0)], 0.5)
+    expected = merge([attend_part(query, key, value, Part(blocks), scaling=0.5)], query.dtype)
+    torch.testing.assert_close((out[:, :, :2], log_sum[:, :, :2]), tuple(x[:, :, :2] for x in expected))
+    assert not out[:, :, 2:].any()
+    assert (log_sum[:, :, 2:] < MASKED / 2).all()
+
+
+def test_long_rows_go_the_plain_way_and_say_so_once(monkeypatch):
+    monkeypatch.setattr(gathered, "ON_CPU", True)
+    monkeypatch.setattr(gathered, "attend", Mock(side_effect=AssertionError("called")))
+    gathered.warn_of.cache_clear()
+    inputs, settings = [t.to(DEVICE) for t in tensors((1, 1, 9, 136))], {"bucket_size": 4, "n_hashes": 1}
+    with pytest.warns(UserWarning, match="head dimension 136 is above 128"):
+        attention.attend("shared-qk-lsh", *inputs, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert attention.attend("shared-qk-lsh", *inputs, **settings).isfinite().all()
+
+
+def test_who_goes_through_the_kernels(monkeypatch):
+    """No tensor on a CPU unless a test asks for it, nothing with dropout, of other kinds, or without Triton."""
+    query = torch.zeros(1, 1, 4, 8)
+    assert not gathered.is_available(query, [(query, query)], 0.0)
+    monkeypatch.setattr(gathered, "ON_CPU", True)
+    assert gathered.is_available(query, [(query, query)], 0.0)
+    assert not gathered.is_available(query, [(query, query)], 0.1)
+    assert not gathered.is_available(query.double(), [(query.double(), query.double())], 0.0)
+    assert not gathered.is_available(query, [(query, query.half())], 0.0)
+    monkeypatch.setattr(gathered, "find_spec", lambda name: None)
+    assert gathered.kernels.__wrapped__() is None
+
+
+COMPILE = """
+import torch
+from albert_lsh import attention
+from albert_lsh.attention import gathered, kernels, lsh
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+class Driver:  # of a GPU that is not there
+    get_current_target = lambda self: GPUTarget("cuda", 80, 32)
+    get_current_device = get_current_stream = lambda self, *_: 0
+
+class Compiled:  # in place of a kernel: what would be launched is compiled
+    def __init__(self, kernel):
+        self.function = kernel.fn
+
+    def __getitem__(self, grid):
+        return lambda **given: print(self.function.warmup(**given, TILE_Q=16, TILE_K=16, grid=(1,)).metadata.name)
+
+driver.set_active(Driver())
+gathered.ON_CPU, lsh.DENSE_LENGTH = True, 0
+kernels.forward, kernels.backward = Compiled(kernels.forward), Compiled(kernels.backward)
+for name, settings in CASES:
+    inputs = [torch.randn(1, 1, 40, 12, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    attention.attend(name, *inputs, **settings).sum().backward()
+"""
+
+
+def test_kernels_compile_for_a_gpu(tmp_path):
+    """The interpreter takes programs that the compiler does not. Between these two all kinds of bias occur."""
+    cases = CASES["collisions and a window"], CASES["blocks, global, window, far"]
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", COMPILE.replace("CASES", repr(cases))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {"forward", "backward"}
+
+
+if torch.cuda.is_available():
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+    @pytest.mark.parametrize("shape", [(2, 3, 700, 64), (1, 2, 1500, 128), (3, 2, 333, 80)], ids=str)
+    @each_case
+    def test_long_sequences_are_the_plain_paths(monkeypatch, attend, name, settings, shape, dtype):
+        """Against the plain path in float32: exact in float32, elsewhere no worse than it is in the same precision."""
+        inputs, mask, upstream = tensors(shape, dtype), padding(shape, "padded"), torch.ones(shape)
+        measured = run(lambda *t: attend(name, *t, mask, seed=3, **settings), inputs, upstream)
+        monkeypatch.setattr(gathered, "is_available", lambda *_: False)
+
+        def plain(*t):
+            return attention.attend(name, *(x.to(DEVICE) for x in (*t, mask)), seed=3, **settings).cpu()
+
+        reference = run(plain, [t.float() for t in inputs], upstream)
+        assert error(measured, reference) < max(2e-6, 2 * error(run(plain, inputs, upstream), reference))
