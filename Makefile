@@ -3,9 +3,11 @@
 # make test                 style, types, tests
 PYTHON ?= python3
 STUDY ?= mini
+TEXT_MODEL ?= None
 BIN := .venv/bin
 
-# make bench                time and memory of the attentions (half an hour)
+# make bench                time and memory of the attentions (an hour and a half); with TEXT_MODEL=<an encoder of the
+#                           Hub> also what they keep of its attention
 # make format               rewrite style; make lock: versions; make refresh: the repository's, where it is needed
 .PHONY: study test bench install format lock refresh
 
@@ -19,7 +21,9 @@ test: install
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
 
 bench: install
-	$(BIN)/papermill notebooks/efficiency.ipynb results/efficiency/efficiency.ipynb --cwd . --no-progress-bar
+	mkdir -p results/efficiency
+	OMP_NUM_THREADS=1 $(BIN)/papermill notebooks/efficiency.ipynb results/efficiency/efficiency.ipynb --cwd . \
+		--no-progress-bar -p text_model "$(TEXT_MODEL)"
 
 install: .venv/installed
 

@@ -31,7 +31,7 @@ def test_the_notebook_measures_every_case_and_draws(tmp_path):
     papermill.execute_notebook(
         ROOT / "notebooks" / "efficiency.ipynb",
         tmp_path / "out.ipynb",
-        parameters={**parameters, "output_dir": str(tmp_path)},
+        parameters={**parameters, "output_dir": str(tmp_path), "figures_dir": str(tmp_path)},
         kernel_name="python3",
         progress_bar=False,
     )

@@ -60,6 +60,7 @@ class Measuring:
     text_model: str | None = None
     text_length: int = 2048
     output_dir: str = "results/efficiency"
+    figures_dir: str = "figures"
 
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Measuring":

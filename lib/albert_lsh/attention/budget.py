@@ -6,7 +6,7 @@ from typing import Any
 GLOBAL_TOKENS = 2
 ROUNDS = 4  # of hashing with collisions, where the budget allows so many
 FAR_FIELD_FROM = 0.5  # share of the pairs; less leaves short sequences too few clusters (studies/fidelity.yaml)
-LONG, BLOCK = 512, 64  # tokens above which queries choose in blocks, and the least of a block: below, all is computed
+LONG = 512  # tokens above which queries choose clusters in blocks
 LEAST = {  # keys of the least budget
     "lsh": 1, "window": 1, "random": 1, "top-k": 1, "shared-qk-lsh": 4, "reformer": 4, "nystrom": 2, "yoso": 2,
 }  # fmt: skip
@@ -18,9 +18,9 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
     `lsh` spends the budget on `GLOBAL_TOKENS` keys for all and on as many clusters as fit, of about sqrt(length) / 3
     keys: the comparison with their mean keys, which is not part of the budget, then takes 3 / sqrt(length) of the
     products of softmax attention. From half of the pairs on, about half of the budget goes into a far field, if that
-    fits and `fixed` does not say otherwise. In a sequence of more than `LONG` tokens queries choose in blocks, by their
-    mean, which keeps time and memory from growing with the square of the length; block_size=1, choose="mean-key" is
-    slower and finds more. A longer sequence under the same settings attends to a smaller share.
+    fits and `fixed` does not say otherwise. In a sequence of more than `LONG` tokens 2 sqrt(length) queries choose
+    together, by their mean, which keeps time and memory from growing with the square of the length; block_size=1,
+    choose="mean-key" is slower and finds more. A longer sequence under the same settings attends to a smaller share.
 
     Args:
         name: an attention with a budget: lsh, window, random, top-k, shared-qk-lsh, reformer, nystrom, yoso.
@@ -55,7 +55,7 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
         rounds = fixed.get("n_hashes", min(ROUNDS, left))
         return {**fixed, "n_hashes": rounds, "cluster_size": max(1, left // rounds)}
     if length > LONG and not fixed.keys() & {"block_size", "choose"}:
-        fixed |= {"block_size": max(BLOCK, round(math.sqrt(length) / 2)), "choose": "mean-query"}
+        fixed |= {"block_size": round(2 * math.sqrt(length)), "choose": "mean-query"}
     size = fixed.get("cluster_size", max(2, round(math.sqrt(length) / 3)))
     if fixed.get("far_field", FAR_FIELD_FROM <= share < 1):
         larger = size if "cluster_size" in fixed else max(size, -(-2 * length // left))  # half of what is left

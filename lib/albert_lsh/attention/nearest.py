@@ -27,18 +27,14 @@ class Window(NamedTuple):
         width = self.width[rows].view(-1, *[1] * (distance.dim() - 1))
         return (distance >= 0) & (distance < width)
 
-    def members(self, rows: slice, query_index: Tensor, number_in: Tensor, n_keys: int) -> Tensor:
-        """How many tokens of its range belong to each key, for queries (rows, ...): (rows, ..., n_keys).
+    def keys(self, rows: slice, query_index: Tensor, number_in: Tensor, nothing: int) -> Tensor:
+        """The key to which each token of a query's range belongs, for queries (rows, ...): (rows, ..., width).
 
-        number_in: (rows, length + width), the key to which the token of a number belongs, n_keys for none.
+        number_in: (rows, length + width), the key to which the token of a number belongs; nothing: stands for none.
         """
-        widest = number_in.shape[1] - self.start.shape[1] + 1
-        step = torch.arange(widest, device=query_index.device)
-        number = look_up(self.start[rows], query_index).unsqueeze(-1) + step
-        key = look_up(number_in[rows], number)
-        key = key.masked_fill(step >= self.width[rows].view(-1, *[1] * query_index.dim()), n_keys)
-        count = torch.zeros(*query_index.shape, n_keys + 1, dtype=torch.long, device=key.device)
-        return count.scatter_add_(-1, key, torch.ones_like(key))[..., :n_keys]
+        step = torch.arange(number_in.shape[1] - self.start.shape[1] + 1, device=query_index.device)
+        key = look_up(number_in[rows], look_up(self.start[rows], query_index).unsqueeze(-1) + step)
+        return key.masked_fill(step >= self.width[rows].view(-1, *[1] * query_index.dim()), nothing)
 
     def blocks(self, mask: Tensor) -> Blocks:
         """Neighbouring queries with the keys of all their ranges; mask (batch, heads, length), True where a token is.

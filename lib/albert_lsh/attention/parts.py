@@ -36,10 +36,7 @@ class Bias(NamedTuple):
         """
         query, key = query_index.unsqueeze(-1), key_index.unsqueeze(-2)
         if self.left is not None:
-            left = self.left[rows, clusters].unsqueeze(2)
-            if self.window is not None and self.number_in is not None:
-                left = (left - self.window.members(rows, query_index, self.number_in, left.shape[-1])).clamp(min=0)
-            return left.clamp(min=1).float().log().masked_fill(left == 0, MASKED)
+            return self.far(rows, clusters, query_index)
         bias = torch.zeros(1, 1, 1, 1, device=key.device)
         if self.clusters is not None:
             of_query, of_key = (table[rows] for table in self.clusters)
@@ -53,6 +50,24 @@ class Bias(NamedTuple):
         if self.window is not None:
             bias = bias.masked_fill(self.window.covers(rows, query, key) != self.beyond, MASKED)
         return bias
+
+    def far(self, rows: slice, clusters: slice, query_index: Tensor) -> Tensor:
+        """`of` for keys that are means: the logarithm of how many tokens they stand for."""
+        assert self.left is not None
+        left = F.pad(self.left[rows, clusters].unsqueeze(2), (0, 1))  # (n, clusters, 1, keys + 1): nothing in the last
+        if self.window is None or self.number_in is None:
+            return log_of(left)[..., :-1]
+        # Only the keys that have members in a query's window differ from those of its neighbours.
+        near = self.window.keys(rows, query_index, self.number_in, nothing=left.shape[-1] - 1)
+        many = (near.unsqueeze(-1) == near.unsqueeze(-2)).sum(-1)
+        there = left.expand(*near.shape[:-1], -1)
+        bias = log_of(left).expand_as(there).clone()
+        return bias.scatter_(-1, near, log_of(there.gather(-1, near) - many))[..., :-1]
+
+
+def log_of(count: Tensor) -> Tensor:
+    """The logarithm, float32; MASKED of what is not above 0."""
+    return count.clamp(min=1).float().log().masked_fill(count <= 0, MASKED)
 
 
 class Part(NamedTuple):
