@@ -27,6 +27,7 @@ class Case(NamedTuple):
 
     build: Callable[[int, int], Callable[[Tensor, Tensor, Tensor], Tensor]]  # for a length and a number of keys
     quadratic: bool = False  # stores matrices of length x length numbers
+    longest: int | None = None  # tokens; where more cannot be asked of a machine with 24 GB
     name: str = ""  # of the attention, if a model can have it
     settings: Settings = lambda length, keys: {}  # of that, for a length and a number of keys
 
@@ -41,7 +42,7 @@ def ours(name: str, settings: Settings, quadratic: bool = False) -> Case:
         chosen = within(length, keys)
         return lambda query, key, value: attention.attend(name, query, key, value, **chosen)
 
-    return Case(build, quadratic, name, within)
+    return Case(build, quadratic, name=name, settings=within)
 
 
 def plain(keys: int, rounds: int) -> dict[str, Any]:
@@ -67,7 +68,8 @@ def reformer_pytorch(rounds: int) -> Case:
         layer = LSHAttention(**settings(length, keys), dropout=0.0)
         return lambda query, key, value: layer(query.flatten(0, 1), value.flatten(0, 1))[0].view(value.shape)
 
-    return Case(build, name="reformer", settings=settings)
+    # In four rounds its hashes alone, length times length / bucket_size numbers, take 26 GB at 65,536 tokens.
+    return Case(build, longest=2**15, name="reformer", settings=settings)
 
 
 def of_transformers(layer_class: Any, config_class: Any, **options: Any) -> Case:

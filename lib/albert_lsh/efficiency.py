@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from transformers import AlbertConfig, AlbertForSequenceClassification, BatchEncoding, PreTrainedModel
 
-from albert_lsh.cases import CASES
+from albert_lsh.cases import CASES, Case
 from albert_lsh.diagnostics import compare, look, summary
 from albert_lsh.model import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.reading import load_texts, sequences
@@ -32,7 +32,7 @@ from albert_lsh.variants import Variant
 
 HEADS, HEAD_DIM, VOCABULARY = 12, 64, 30000  # ALBERT-base's
 STEP_TOKENS = 1024  # of a training step's batch of two sequences, or else one
-ENOUGH = 30  # seconds that a case takes before it is not repeated any more
+ENOUGH = 12  # seconds that a case takes before it is not repeated any more
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Inside a model: the case whose attention it has, and options of load_model that save memory.
 STEPS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name, case in CASES.items() if case.name} | {
@@ -54,8 +54,8 @@ class Measuring:
     precision: str = "fp32"
     device: str = "cpu"
     repeats: int = 5
-    longest_quadratic: int = 8192
-    slowest: float = 60.0
+    longest_quadratic: int = 4096
+    slowest: float = 50.0
     memory: bool = True
     text_model: str | None = None
     text_length: int = 2048
@@ -177,9 +177,13 @@ def times(measuring: Measuring) -> pd.DataFrame:
     return fill(measuring.table("time"), [{"length": length} for length in sorted(measuring.lengths)], make)
 
 
-def fitting(cases: list[str], length: int, measuring: Measuring) -> list[str]:
+def fitting(names: list[str], length: int, measuring: Measuring) -> list[str]:
     """The cases that can be measured at a length."""
-    return [name for name in cases if length <= measuring.longest_quadratic or not CASES[name].quadratic]
+
+    def longest(case: Case) -> int:
+        return measuring.longest_quadratic if case.quadratic else case.longest or length
+
+    return [name for name in names if length <= longest(CASES[name])]
 
 
 def base_model(folder: str, length: int, keys: int, step: str) -> PreTrainedModel:
