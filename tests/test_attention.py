@@ -187,6 +187,7 @@ def test_window_and_random_have_lshs_number_of_keys():
         ("lsh", {"cluster_size": 0}, "lsh: cluster_size=0 must be a whole number, 1 or more"),
         ("lsh", {"hashing": "tee"}, "lsh: hashing='tee' is not one of: tree, plain, keys, cross-polytope"),
         ("lsh", {"choose": "collision"}, "lsh: hashing='tree' sorts queries and keys apart"),
+        ("lsh", {**PLAIN, "cluster_size": 1}, "lsh: cluster_size=1 must be 2 or more with choose='collision'"),
         ("lsh", {**PLAIN, "far_field": True}, "lsh: far_field=True needs one clustering"),
         ("lsh", {"n_hashes": 0}, "n_hashes=0 must be a whole number, 1 or more"),
         ("lsh", {"n_hashes": 2.0}, "n_hashes=2.0 must be a whole number"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from albert_lsh import attention
-from albert_lsh.attention import fused, lsh, naive
+from albert_lsh.attention import fused, lsh, naive, shared_qk, tree
 from albert_lsh.attention.shared_qk import draw_rotations
 from attention_cases import CASES, IDS, LSH, REFERENCES, SETTINGS, SHAPES, error, padding, run, tensors
 from reformer_pytorch.reformer_pytorch import LSHAttention
@@ -13,10 +13,14 @@ from transformers.models.nystromformer.modeling_nystromformer import Nystromform
 from transformers.models.yoso.modeling_yoso import YosoSelfAttention
 
 
-@pytest.fixture(params=["dense", "fused", "rows"])
+@pytest.fixture(params=["dense", "fused", "pieces", "rows"])
 def way(request, monkeypatch):
-    """How `lsh` is computed: short sequences densely, long ones in torch's fused kernel, or without it in steps."""
+    """How `lsh` is computed: short sequences densely, long ones in torch's fused kernel, at once where that fits the
+    cache and block by block where it does not, or without that kernel in steps."""
     monkeypatch.setattr(lsh, "DENSE_LENGTH", 10**6 if request.param == "dense" else 0)
+    if request.param == "pieces":
+        monkeypatch.setattr(fused, "AT_ONCE", 1)
+        monkeypatch.setattr(tree, "AT_ONCE", 1)
     if request.param == "rows":
         monkeypatch.setattr(fused, "FORWARD", None)
 
@@ -48,6 +52,13 @@ def test_output_and_gradients_are_the_references(name, settings, shape, kind):
 def test_shared_qk_lsh_without_the_fused_kernel(monkeypatch, settings, shape, kind):
     monkeypatch.setattr(fused, "FORWARD", None)
     check_reference("shared-qk-lsh", settings, shape, kind)
+
+
+@pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
+@pytest.mark.parametrize("bucket_size", [2, 3, 5])
+def test_many_buckets_are_combinations_of_few_choices(monkeypatch, bucket_size, kind):
+    monkeypatch.setattr(shared_qk, "MOST_BUCKETS", 4)
+    check_reference("shared-qk-lsh", {"bucket_size": bucket_size, "n_hashes": 2}, (3, 1, 70, 8), kind)
 
 
 def check_reference(name, settings, shape, kind):

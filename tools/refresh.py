@@ -112,16 +112,42 @@ def reading(study: str) -> str:
 
 
 def efficiency() -> str:
-    """Time of a forward and backward pass, as a multiple of fused softmax attention's, and memory, by length."""
+    """Time of a forward and backward pass as a multiple of fused softmax attention's, speed against reformer-pytorch,
+    memory, and time of a training step, by length."""
     folder = ROOT / "results" / "efficiency"
+
+    def by_length(rows: pd.DataFrame, value: str) -> pd.DataFrame:
+        return rows.pivot(index="case", columns="length", values=value).rename_axis(index=None)
+
+    def shown(table: pd.DataFrame, form: str) -> str:
+        table = table.rename(columns="{:,}".format).map(lambda x: "" if pd.isna(x) else form.format(x))
+        return markdown(table)
+
     time = pd.read_csv(folder / "time-cpu-fp32.csv")
-    time = time[time["pass"] == "forward+backward"].pivot(index="case", columns="length", values="seconds")
-    memory = pd.read_csv(folder / "memory-cpu-fp32.csv").pivot(index="case", columns="length", values="bytes")
-    ratio = (time / time.loc["softmax"]).map("{:.2f}".format)
-    mib = (memory / 2**20).map("{:.0f}".format)
-    shown = ratio.rename(columns="time, {:,}".format).join(mib.rename(columns="MiB, {:,}".format), how="outer")
-    shown.index.name = None
-    return markdown(shown.fillna(""))
+    seconds = by_length(time[time["pass"] == "forward+backward"], "seconds")
+    seconds = seconds[[length for length in seconds if length >= 512]]
+    peaks = pd.read_csv(folder / "memory-cpu-fp32.csv")
+    steps = by_length(pd.read_csv(folder / "step-cpu-fp32.csv"), "seconds")
+    faster = {
+        f"{ours} against {theirs}": seconds.loc[theirs] / seconds.loc[ours]
+        for theirs, ours in (
+            ("reformer-pytorch", "plain lsh"),
+            ("reformer-pytorch, one round", "plain lsh, one round"),
+            ("reformer-pytorch", "plain lsh, one round"),
+            ("reformer-pytorch", "lsh"),
+            ("reformer-pytorch", "lsh, window, far field"),
+        )
+    }
+    blocks = {
+        "Time, as a multiple of fused softmax attention's": shown(seconds / seconds.loc["softmax"], "{:.2f}"),
+        "How many times faster": shown(pd.DataFrame(faster).T, "{:.1f}"),
+        "Time at this length over time at half of it": shown((seconds / seconds.shift(axis=1)).iloc[:, 1:], "{:.2f}"),
+        "Peak memory, MiB": shown(by_length(peaks[peaks["kind"] == "attention"], "bytes") / 2**20, "{:.0f}"),
+        "A training step of ALBERT-base's shape, as a multiple of softmax's time": shown(
+            steps / steps.loc["softmax"], "{:.2f}"
+        ),
+    }
+    return "\n\n".join(f"**{title}**\n\n{table}" for title, table in blocks.items())
 
 
 def readme(text: str) -> str:

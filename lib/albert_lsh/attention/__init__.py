@@ -149,6 +149,8 @@ def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
     if full.get("choose") == "collision":
         if full["hashing"] == "tree":
             raise ValueError(f"{name}: hashing='tree' sorts queries and keys apart; they collide under the others")
+        if full["cluster_size"] < 2:
+            raise ValueError(f"{name}: cluster_size={full['cluster_size']} must be 2 or more with choose='collision'")
         if full["far_field"]:
             raise ValueError(f"{name}: far_field=True needs one clustering, so choose='mean-key' or 'mean-query'")
     return full

@@ -35,7 +35,7 @@ class Piece(NamedTuple):
     queries: Tensor  # (blocks, places), long
     keys: Tensor
     bias: Tensor | None  # (blocks, 1, queries or 1, keys) float32: hides empty places, and what the part hides
-    first: bool  # of the part's rounds
+    number: int  # of the round
 
 
 def pieces(part: Part, rows: slice, length: int, n_keys: int, dim: int) -> Iterator[Piece]:
@@ -55,7 +55,7 @@ def pieces(part: Part, rows: slice, length: int, n_keys: int, dim: int) -> Itera
                 (query + row * length).masked_fill(no_query, n * length).flatten(0, 1),
                 (key + row * n_keys).masked_fill(no_key, n * n_keys).flatten(0, 1),
                 None if bias is None else bias.expand(*key.shape[:2], -1, -1).flatten(0, 1).unsqueeze(1),
-                number == 0,
+                number,
             )
 
 
@@ -84,28 +84,36 @@ def forward_of_rows(query: Tensor, sources: list[Tensor], parts: list[tuple[Part
     query: (n, length, dim); sources: keys and values, flat and side by side.
     """
     n, length, dim = query.shape
-    flat = side_by_side(query)
-    total = query.new_full((n * length + 1,), MASKED, dtype=torch.float32)
-    out = query.new_zeros(n * length + 1, sources[0].shape[1] - dim, dtype=torch.float32)
+    flat, which_round = side_by_side(query), 0
+    n_rounds = sum(part.blocks.key_index.shape[1] for part, _ in parts)
+    total = query.new_full((n_rounds, n * length + 1), MASKED, dtype=torch.float32)
+    out = query.new_zeros(n_rounds, n * length + 1, sources[0].shape[1] - dim, dtype=torch.float32)
     for part, which in parts:
         source = sources[which]
         for one in pieces(part, rows, length, (len(source) - 1) // n, source.shape[1]):
             k, v = gather(source, one.keys).split([dim, source.shape[1] - dim], dim=-1)
             found, log_sum = FORWARD(gather(flat, one.queries), k, v, attn_mask=one.bias, scale=scaling)
-            index, found, log_sum = one.queries.flatten(), found.flatten(0, 2).float(), log_sum.flatten()
-            if not one.first or part is not parts[0][0]:
-                before = total[index]
-                merged = torch.logaddexp(before, log_sum)
-                found = found.mul_((log_sum - merged).exp_()[:, None])
-                found.addcmul_(out.index_select(0, index), (before - merged).exp_()[:, None])
-                log_sum = merged
-            out.index_copy_(0, index, found)
-            total.index_copy_(0, index, log_sum)
-    return out[:-1].view(n, length, -1), total[:-1].view(n, length)
+            index = one.queries.flatten()
+            out[which_round + one.number].index_copy_(0, index, found.flatten(0, 2).float())
+            total[which_round + one.number].index_copy_(0, index, log_sum.flatten())
+        which_round += part.blocks.key_index.shape[1]
+    if n_rounds > 1:
+        every = total.logsumexp(0, keepdim=True)
+        out, total = torch.einsum("rl,rld->ld", (total - every).exp_(), out)[None], every
+    return out[0, :-1].view(n, length, -1), total[0, :-1].view(n, length)
+
+
+def add_rows(place: Tensor, index: Tensor, rows: Tensor, distinct: bool) -> None:
+    """Add rows (blocks, 1, places, dim) at index (blocks, places); faster where no row is added to twice."""
+    index, rows = index.flatten(), rows.flatten(0, 2).float()
+    if distinct:
+        place.index_copy_(0, index, place.index_select(0, index).add_(rows))
+    else:
+        place.index_add_(0, index, rows)
 
 
 def backward_of_rows(sides: Tensor, total: Tensor, sources, sums, parts, rows: slice, n: int, scaling: float) -> None:
-    """Add the gradients of some rows to sums: of the query first, then of each source; flat, float32.
+    """Add the gradients of some rows to sums: of the query first, then of keys and values; flat, float32.
 
     sides: query, output and upstream gradient, flat and side by side; total: log-sum-exp; sources as forward.
     """
@@ -117,12 +125,10 @@ def backward_of_rows(sides: Tensor, total: Tensor, sources, sums, parts, rows: s
             q, o, up = gather(sides, one.queries).split([dim, widths[1], widths[1]], dim=-1)
             k, v = gather(source, one.keys).split(widths, dim=-1)
             log_sum = total[one.queries].unsqueeze(1)
-            of_q, of_k, of_v = BACKWARD(
-                up, q, k, v, o, log_sum, 0.0, False, attn_mask=one.bias, scale=scaling
-            )  # fmt: skip
-            sums[0].index_add_(0, one.queries.flatten(), of_q.flatten(0, 2).float())
-            for place, grad in zip(sums[1 + which].split(widths, dim=-1), (of_k, of_v), strict=True):
-                place.index_add_(0, one.keys.flatten(), grad.flatten(0, 2).float())
+            found = BACKWARD(up, q, k, v, o, log_sum, 0.0, False, attn_mask=one.bias, scale=scaling)
+            add_rows(sums[0], one.queries, found[0], distinct=True)
+            add_rows(sums[1 + 2 * which], one.keys, found[1], part.distinct)
+            add_rows(sums[2 + 2 * which], one.keys, found[2], part.distinct)
 
 
 class FusedAttention(torch.autograd.Function):
@@ -143,18 +149,16 @@ class FusedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         query, out, total, *given = ctx.saved_tensors
-        dim, grads = query.shape[-1], [torch.empty_like(x) for x in (query, *given)]
+        grads = [torch.empty_like(x) for x in (query, *given)]
         for rows in slices(len(query), AT_ONCE // query[0].numel()):
             sides = side_by_side(query[rows], out[rows], upstream[0][rows])
             sources = [side_by_side(k[rows], v[rows]) for k, v in zip(given[::2], given[1::2], strict=True)]
             n = rows.stop - rows.start
-            sums = [torch.zeros_like(x, dtype=torch.float32) for x in (sides[:, :dim], *sources)]
+            sums = [x.new_zeros(n * x.shape[1] + 1, x.shape[2], dtype=torch.float32) for x in (query, *given)]
             log_sum = F.pad(total[rows].flatten(), (0, 1), value=-MASKED)  # an empty place gives no weight
             backward_of_rows(sides, log_sum, sources, sums, ctx.parts, rows, n, ctx.scaling)
-            grads[0][rows] = sums[0][:-1].view(n, -1, dim)
-            for number, found in enumerate(sums[1:]):
-                found = found[:-1].view(n, -1, found.shape[1])
-                grads[1 + 2 * number][rows], grads[2 + 2 * number][rows] = found[..., :dim], found[..., dim:]
+            for grad, found in zip(grads, sums, strict=True):
+                grad[rows] = found[:-1].view(n, -1, found.shape[1])
         return None, None, *grads
 
 
@@ -180,5 +184,5 @@ def attend(
 
 def one_batch(part: Part) -> Part:
     """A part with batch and heads put into one."""
-    (queries, keys), bias = part
-    return Part(Blocks(queries.expand(*keys.shape[:3], -1, -1).flatten(0, 1), keys.flatten(0, 1)), bias)
+    queries, keys = part.blocks
+    return part._replace(blocks=Blocks(queries.expand(*keys.shape[:3], -1, -1).flatten(0, 1), keys.flatten(0, 1)))

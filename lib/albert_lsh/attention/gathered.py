@@ -52,7 +52,7 @@ def is_available(query: Tensor, sources: list[tuple[Tensor, Tensor]], dropout: f
 
 def arguments(part: Part, query: Tensor, value: Tensor, n_keys: int, scaling: float) -> dict[str, Any]:
     """What both kernels are told of a part whose batch and heads are one; None for tables that it does not have."""
-    (queries, keys), bias = part
+    (queries, keys), bias, _ = part
     _, n_rounds, n_clusters, query_places = queries.shape
     key_places, dim, value_dim = keys.shape[3], query.shape[2], value.shape[2]
     bias = Bias() if bias is None else bias

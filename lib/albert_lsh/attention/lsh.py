@@ -63,7 +63,7 @@ def collide(
     blocks = Blocks(*(cut(sort_tokens(x, mask), n_tokens, cluster_size) for x in hashes))
     once = cluster_tables(blocks, query.shape[2]) if duplicates == "once" and n_hashes > 1 else None
     bias = None if once is None and window is None else Bias(clusters=once, window=window)
-    return Part(hide_keys(blocks, everybodys), bias)
+    return Part(hide_keys(blocks, everybodys), bias, distinct=True)
 
 
 def select(

@@ -75,6 +75,7 @@ class Part(NamedTuple):
 
     blocks: Blocks
     bias: Bias | None = None
+    distinct: bool = False  # no key stands twice in a round
 
     def full_bias(self) -> Tensor | None:
         """The bias of all rounds, (batch, heads, rounds, clusters, queries or 1, keys); for short sequences."""

@@ -31,7 +31,7 @@ def random_parts(
     blocks = Blocks(*(cut(sort_tokens(x, padding_mask), n_tokens, cluster_size) for x in hashes))
     everybodys = wanted_by_all(query.float(), key.float(), mask, global_tokens)
     once = Bias(clusters=cluster_tables(blocks, length)) if duplicates == "once" and n_hashes > 1 else None
-    parts = [Part(hide_keys(blocks, everybodys), once)]
+    parts = [Part(hide_keys(blocks, everybodys), once, distinct=True)]
     return [*parts, seen_by_all(mask, everybodys, min(global_tokens, length))] if global_tokens else parts
 
 
