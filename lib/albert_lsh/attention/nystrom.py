@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.clusters import MASKED, clear_padding, count_tokens, token_mask
+from albert_lsh.attention.clusters import clear_padding, count_tokens, token_mask
 from albert_lsh.attention.convolution import add_convolution
 from albert_lsh.attention.softmax import softmax_attention
 
@@ -65,21 +65,19 @@ def nystrom_attention(
     conv_weight: (heads, conv_kernel_size), of the convolution.
     """
     n_tokens = count_tokens(query, padding_mask)
+    few = (n_tokens <= num_landmarks)[:, None, None, None]
     mask = token_mask(query, padding_mask)[:, 0]
     rank = mask.cumsum(-1) - 1
     segment = (rank * num_landmarks // n_tokens[:, None].clamp(min=1)).masked_fill(~mask, num_landmarks)
-    there = torch.zeros(len(mask), num_landmarks + 1, dtype=torch.bool, device=mask.device)
-    there = there.scatter(1, segment, True)[:, None, None, :num_landmarks]  # few tokens leave segments empty
     mean_query, mean_key = (segment_means(rows, segment, num_landmarks) for rows in (query, key))
-    hidden = ~there
     with torch.autocast(query.device.type, enabled=False):
-        first = (query.float() @ mean_key.transpose(-1, -2) * scaling).masked_fill(hidden, MASKED).softmax(-1)
-        middle = (mean_query @ mean_key.transpose(-1, -2) * scaling).masked_fill(hidden, MASKED).softmax(-1)
-        middle = middle * there.transpose(-1, -2) * there
-        seen = None if padding_mask is None else padding_mask[:, None, None] | (n_tokens == 0)[:, None, None, None]
+        first = (query.float() @ mean_key.transpose(-1, -2) * scaling).softmax(-1)
+        middle = (mean_query @ mean_key.transpose(-1, -2) * scaling).softmax(-1)
+        middle = middle.masked_fill(few, 0)  # with empty segments it has no inverse, and many iterations overflow
+        seen = None if padding_mask is None else padding_mask[:, None, None]
         last = F.scaled_dot_product_attention(mean_query, key.float(), value.float(), attn_mask=seen, scale=scaling)
         out = (F.dropout(first, dropout) @ (pseudo_inverse(middle, pinv_iterations) @ last)).to(query.dtype)
-    if (few := n_tokens <= num_landmarks).any():
+    if few.any():
         exact = softmax_attention(query, key, value, padding_mask, scaling=scaling, dropout=dropout)
-        out = torch.where(few[:, None, None, None], exact, out)
+        out = torch.where(few, exact, out)
     return add_convolution(clear_padding(out, padding_mask), value, padding_mask, conv_kernel_size, conv_weight)

@@ -165,7 +165,6 @@ def yoso_attention(
     with torch.autocast(query.device.type, enabled=False):
         unit_query, unit_key = unit(query), unit(key)
         found = [code.flatten(0, 1) for code in codes(unit_query, unit_key, n_hashes, hash_code_len, generator)]
-        unit_key = clear_padding(unit_key, padding_mask)
         rows = [x.flatten(0, 1) for x in (unit_query, unit_key, clear_padding(value.float(), padding_mask))]
         out = Samples.apply(*rows, *found, hash_code_len).view(value.shape)
     out = finish(out, query.dtype, padding_mask)
