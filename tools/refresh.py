@@ -141,7 +141,6 @@ def efficiency() -> str:
     blocks = {
         "Time, as a multiple of fused softmax attention's": shown(seconds / seconds.loc["softmax"], "{:.2f}"),
         "How many times faster": shown(pd.DataFrame(faster).T, "{:.1f}"),
-        "Time at this length over time at half of it": shown((seconds / seconds.shift(axis=1)).iloc[:, 1:], "{:.2f}"),
         "Peak memory, MiB": shown(by_length(peaks[peaks["kind"] == "attention"], "bytes") / 2**20, "{:.0f}"),
         "A training step of ALBERT-base's shape, as a multiple of softmax's time": shown(
             steps / steps.loc["softmax"], "{:.2f}"
