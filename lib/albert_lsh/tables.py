@@ -264,7 +264,7 @@ def settings_table() -> pd.DataFrame:
     """What `attention.settings_for` gives, by attention, length and share; empty where a budget is too small.
 
     Shares of the length: keys that all see, keys of chosen clusters, mean keys attended to; and mean keys compared with
-    to choose, which no budget counts.
+    to choose (one for each block of queries), which no budget counts.
     """
     rows: list[dict[str, Any]] = []
     for label, fixed in (("lsh", {"far_field": False}), ("lsh, far field", {"far_field": True})):
@@ -277,15 +277,16 @@ def settings_table() -> pd.DataFrame:
                     rows.append(row)
                     continue
                 everybodys, size, chosen = (settings[k] for k in ("global_tokens", "cluster_size", "n_hashes"))
-                clusters = -(-(length - everybodys) // size)
-                row |= {"global_tokens": everybodys, "cluster_size": size, "n_hashes": chosen}
+                clusters, block = -(-(length - everybodys) // size), settings.get("block_size", 1)
+                row |= {"global_tokens": everybodys, "cluster_size": size, "n_hashes": chosen, "block_size": block}
                 row |= {"of_all": everybodys / length, "of_clusters": chosen * size / length}
                 row |= {
                     "mean_keys": (clusters - chosen) / length if fixed["far_field"] else 0.0,
-                    "compared": clusters / length,
+                    "compared": clusters / length / block,
                 }
                 rows.append(row)
-    return pd.DataFrame(rows).astype({name: "Int64" for name in ("global_tokens", "cluster_size", "n_hashes")})
+    whole = ("global_tokens", "cluster_size", "n_hashes", "block_size")
+    return pd.DataFrame(rows).astype({name: "Int64" for name in whole})
 
 
 def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
