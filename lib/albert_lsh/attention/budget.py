@@ -8,7 +8,7 @@ ROUNDS = 4  # of hashing with collisions, where the budget allows so many
 FAR_FIELD_FROM = 0.5  # share of the pairs; less leaves short sequences too few clusters (studies/fidelity.yaml)
 LONG = 512  # tokens above which queries choose clusters in blocks
 LEAST = {  # keys of the least budget
-    "lsh": 1, "window": 1, "random": 2, "top-k": 1, "shared-qk-lsh": 4, "reformer": 4, "nystrom": 2, "yoso": 2,
+    "lsh": 1, "window": 1, "random": 1, "top-k": 1, "shared-qk-lsh": 4, "reformer": 4, "nystrom": 2, "yoso": 2,
 }  # fmt: skip
 
 
@@ -39,8 +39,8 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
     if name == "lsh" and "global_tokens" not in fixed:
         fixed["global_tokens"] = min(GLOBAL_TOKENS, max(0, keys - 1))
     left = keys - fixed.get("global_tokens", 0) - fixed.get("window", 0)
-    collide = name == "random" or fixed.get("choose") == "collision"
-    least = 2 if collide else LEAST[name]  # a cluster has two keys at least
+    collide = fixed.get("choose") == "collision"
+    least = 2 if collide else LEAST[name]  # a cluster in which queries and keys collide has two of each at least
     if left < least:
         needs = f"leaves {left} keys to choose; {name} needs {least} or more"
         raise ValueError(f"share={share} of length={length} {needs}")
@@ -53,9 +53,9 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
         return {**fixed, "num_landmarks": left // 2}
     if name == "yoso":  # a hash adds one row and reads one
         return {**fixed, "n_hashes": left // 2}
-    if collide:
-        rounds = fixed.get("n_hashes", min(ROUNDS, left // 2))
-        return {**fixed, "n_hashes": rounds, "cluster_size": max(2, left // rounds)}
+    if name == "random" or collide:
+        rounds = fixed.get("n_hashes", min(ROUNDS, left // least))
+        return {**fixed, "n_hashes": rounds, "cluster_size": max(least, left // rounds)}
     if length > LONG and not fixed.keys() & {"block_size", "choose"}:
         fixed |= {"block_size": round(2 * math.sqrt(length)), "choose": "mean-query"}
     size = fixed.get("cluster_size", max(2, round(math.sqrt(length) / 3)))
