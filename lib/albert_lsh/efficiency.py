@@ -32,7 +32,7 @@ from albert_lsh.variants import Variant
 
 HEADS, HEAD_DIM, VOCABULARY = 12, 64, 30000  # ALBERT-base's
 STEP_TOKENS = 1024  # of a training step's batch of two sequences, or else one
-ENOUGH = 12  # seconds that a case takes before it is not repeated any more
+ENOUGH = 30  # seconds that a case takes before it is not repeated any more
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Inside a model: the case whose attention it has, and options of load_model that save memory.
 STEPS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name, case in CASES.items() if case.name} | {

@@ -10,7 +10,7 @@ torch's operators for this are private and are used here only; where they are mi
 same in plain torch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -180,6 +180,47 @@ def attend(
     found = FusedAttention.apply(scaling, flat, query.flatten(0, 1), *rows)
     out, log_sum = (x.unflatten(0, query.shape[:2]) for x in found)
     return out, log_sum
+
+
+class MaskedAttention(torch.autograd.Function):
+    """Softmax attention with a bias made again for every few rows, forward and backward; see `attend_masked`."""
+
+    @staticmethod
+    def forward(ctx: Any, scaling: float, bias_of: Callable[[slice], Tensor], query: Tensor, *given: Tensor):
+        out = query.new_empty(*query.shape[:2], given[1].shape[-1])
+        total = query.new_empty(query.shape[:2], dtype=torch.float32)
+        for rows in slices(len(query), AT_ONCE // (query.shape[1] * given[0].shape[1])):
+            q, k, v = (x[rows].unsqueeze(1) for x in (query, *given))
+            found, log_sum = FORWARD(q, k, v, attn_mask=bias_of(rows).unsqueeze(1), scale=scaling)
+            out[rows], total[rows] = found.squeeze(1), log_sum.squeeze(1)
+        ctx.save_for_backward(query, *given, out, total)
+        ctx.scaling, ctx.bias_of = scaling, bias_of
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        grads = [torch.empty_like(x) for x in saved[:3]]
+        for rows in slices(len(saved[0]), AT_ONCE // (saved[0].shape[1] * saved[1].shape[1])):
+            up, q, k, v, out, total = (x[rows].unsqueeze(1) for x in (upstream[0], *saved))
+            bias = ctx.bias_of(rows).unsqueeze(1)
+            found = BACKWARD(up, q, k, v, out, total, 0.0, False, attn_mask=bias, scale=ctx.scaling)
+            for grad, part in zip(grads, found, strict=True):
+                grad[rows] = part.squeeze(1)
+        return None, None, *grads
+
+
+def attend_masked(query: Tensor, key: Tensor, value: Tensor, bias_of: Callable[[slice], Tensor], scaling: float):
+    """Softmax over all keys, without their bias ever being there for more than a few rows at once.
+
+    Args:
+        query, key, value: (batch, heads, length or keys, head_dim).
+        bias_of: gives that of some rows, batch and heads being one: (n, length, keys), float32, without gradient.
+    Returns:
+        (batch, heads, length, head_dim) in query's dtype.
+    """
+    rows = (x.flatten(0, 1) for x in (query, key, value))
+    return MaskedAttention.apply(scaling, bias_of, *rows).unflatten(0, query.shape[:2])
 
 
 def one_batch(part: Part) -> Part:

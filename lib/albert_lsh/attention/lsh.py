@@ -20,9 +20,9 @@ are of equal size and come from hashing (see `hashing`), so they never overflow,
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from albert_lsh.attention import dense
 from albert_lsh.attention.backends import attend_parts
 from albert_lsh.attention.clusters import (
     MASKED,
@@ -52,6 +52,7 @@ class Seen(NamedTuple):
     parts: list[Part]
     clusters: Tensor | None = None  # (batch, heads, clusters, size): positions of their keys, `length` for none
     far: Part | None = None  # the clusters as keys, for those who see no more of them
+    chosen: dense.Chosen | None = None
 
 
 def collide(
@@ -96,7 +97,8 @@ def select(
     shared = places(everybodys, min(global_tokens, query.shape[2]))[:, :, None]
     keys = torch.cat([shared.expand(*keys.shape[:3], -1), keys], dim=-1)
     part = Part(Blocks(blocks.unsqueeze(2), keys.unsqueeze(2)), None if window is None else Bias(window=window))
-    return Seen([part], clusters, far_part(blocks, clusters, chosen, mask, window) if far_field else None)
+    far = far_part(blocks, clusters, chosen, mask, window) if far_field else None
+    return Seen([part], clusters, far, dense.Chosen(part.blocks, clusters, chosen, shared[:, :, 0]))
 
 
 def cluster(rows: Tensor, mask: Tensor, size: int, hashing: str, generator) -> Tensor:
@@ -120,7 +122,7 @@ def choose_clusters(query, key, blocks, clusters, *, n_hashes, choose, scaling) 
     score = torch.einsum("bhnqd,bhcd->bhnqc", asking, mean_key) * scaling + size.clamp(min=1).log()[:, :, None, None]
     score = score.masked_fill((size == 0)[:, :, None, None], MASKED)
     votes = (score.softmax(-1) * weight.unsqueeze(-1)).sum(3).masked_fill((size == 0)[:, :, None], -1.0)
-    return votes.topk(min(n_hashes, votes.shape[-1]), dim=-1).indices
+    return votes.topk(min(n_hashes, votes.shape[-1]), dim=-1, sorted=False).indices
 
 
 def mean_of(rows: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,47 +179,23 @@ def lsh_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0,
         (mean keys included) and values; which keys are seen has none.
     """
     seen = look(query, key, padding_mask, scaling=scaling, generator=generator, **settings)
+    short, more = query.shape[2] <= DENSE_LENGTH, {"scaling": scaling, "dropout": dropout}
+    if short and seen.chosen is not None and not settings["window"]:
+        out = dense.attend_to_clusters(query, key, value, seen.chosen, far_field=seen.far is not None, **more)
+        return clear_padding(out, padding_mask)
     far = None
     if seen.far is not None and seen.clusters is not None:
         mean_key, mean_value = (mean_of(rows.float(), seen.clusters)[0].to(rows.dtype) for rows in (key, value))
         far = mean_key, mean_value, seen.far
-    if query.shape[2] <= DENSE_LENGTH:
+    if short:
         once = settings["duplicates"] == "once"
-        out = attend_densely(query, key, value, seen.parts, far, once=once, scaling=scaling, dropout=dropout)
+        out = dense.attend_to_parts(query, key, value, seen.parts, far, once=once, **more)
         return clear_padding(out, padding_mask)
     sources, parts = [(key, value)], [(part, 0) for part in seen.parts]
     if far is not None:
         sources, parts = [*sources, far[:2]], [*parts, (far[2], 1)]
-    out, _ = attend_parts(query, sources, parts, scaling=scaling, dropout=dropout)
+    out, _ = attend_parts(query, sources, parts, **more)
     return clear_padding(out, padding_mask)
-
-
-def attend_densely(query, key, value, parts, far, *, once: bool, scaling: float, dropout: float) -> Tensor:
-    """The same by one product of everything with everything, most of it masked: faster for short sequences."""
-    times = count_pairs(parts, query.shape[2])
-    if once and far is None:
-        seen = (times > 0) | (times.sum(-1, keepdim=True) == 0)  # padding, cleared by the caller, must see something
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, scale=scaling)
-    scores = (query @ key.transpose(-1, -2)).float() * scaling
-    if not once:
-        scores = scores + times.clamp(min=1).log()
-    scores = scores.masked_fill(times == 0, MASKED)
-    if far is not None:
-        mean_key, mean_value, part = far
-        of_clusters = (query @ mean_key.transpose(-1, -2)).float() * scaling + of_each_query(part, query.shape[2])
-        scores, value = torch.cat([scores, of_clusters], dim=-1), torch.cat([value, mean_value], dim=2)
-    weights = F.dropout(scores.clamp(min=MASKED).softmax(-1), dropout)
-    return weights.to(value.dtype) @ value
-
-
-def of_each_query(part: Part, length: int) -> Tensor:
-    """The bias of a part of one round in the order of the queries: (batch, heads, length, keys)."""
-    index = part.blocks.query_index.flatten(2)  # (batch, heads, places)
-    bias = part.full_bias()
-    bias = torch.zeros(1) if bias is None else bias
-    bias = bias.expand(*part.blocks.query_index.shape, -1).flatten(2, 4)
-    rows = bias.new_zeros(*index.shape[:2], length + 1, bias.shape[-1])
-    return rows.scatter(2, index.unsqueeze(-1).expand_as(bias), bias)[:, :, :length]
 
 
 def lsh_pairs(query, key, padding_mask=None, *, generator=None, **settings) -> Tensor:
@@ -240,5 +218,5 @@ def lsh_mean_keys(query, key, padding_mask=None, *, generator=None, **settings) 
         compared = compared // settings["block_size"]
     if seen.far is None:
         return none, compared
-    attended = (of_each_query(seen.far, query.shape[2]) > MASKED / 2).sum(-1)
+    attended = (dense.of_each_query(seen.far, query.shape[2]) > MASKED / 2).sum(-1)
     return attended * mask, compared
