@@ -1,0 +1,156 @@
+"""ALBERT's two objectives: predict masked n-grams, and say whether two segments stand in their order.
+
+Lan et al. 2020, "ALBERT", section 3.1 (sentence order) and 4.1 (n-grams, after Joshi et al. 2020, "SpanBERT").
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+MASKED_SHARE = 0.15  # of the tokens of a sequence, predicted
+LONGEST_NGRAM = 3  # words
+IGNORED = -100  # the label of what is not predicted
+
+
+class Pieces(NamedTuple):
+    """What masking has to know of a tokenizer."""
+
+    cls: int
+    sep: int
+    mask: int
+    special: np.ndarray  # (vocabulary,) bool
+    begins_word: np.ndarray  # (vocabulary,) bool
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> "Pieces":
+        """ValueError for a tokenizer that marks no beginnings of words, as SentencePiece's do."""
+        names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        begins = np.array([name.startswith("▁") for name in names])
+        if not begins.any():
+            raise ValueError("this tokenizer marks no beginning of a word ('▁'); take one of SentencePiece's kind")
+        special = np.isin(np.arange(len(tokenizer)), tokenizer.all_special_ids)
+        return cls(tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id, special, begins)
+
+
+def ngram_words(n_words: int, rng: np.random.Generator) -> int:
+    """Words of an n-gram: n of 1, 2, 3 with a probability in proportion to 1 / n, of at most `n_words`."""
+    longest = min(LONGEST_NGRAM, n_words)
+    share = 1 / np.arange(1, longest + 1)
+    return int(rng.choice(longest, p=share / share.sum())) + 1
+
+
+def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator) -> np.ndarray:
+    """Which tokens are predicted: (length,) bool; whole words in n-grams, 15 % of all tokens, at least one.
+
+    An n-gram that would go beyond this number is tried with fewer words, and left out if one word is too many.
+    """
+    allowed = ~pieces.special[ids]
+    starts = np.flatnonzero(allowed & (pieces.begins_word[ids] | ~np.roll(allowed, 1)))
+    borders = np.union1d(starts, np.flatnonzero(~allowed))  # the last token is [SEP], so that every word has an end
+    ends = borders[np.searchsorted(borders, starts, side="right")]
+    chosen = np.zeros(len(ids), dtype=bool)
+    left = max(1, round(MASKED_SHARE * len(ids)))
+    for number in rng.permutation(len(starts)):
+        n = ngram_words(len(starts) - number, rng)
+        while n > 0:
+            first, stop = starts[number], ends[number + n - 1]
+            fits = stop - first <= left and allowed[first:stop].all() and not chosen[first:stop].any()
+            if fits:
+                chosen[first:stop] = True
+                left -= stop - first
+                break
+            n -= 1
+        if left == 0:
+            break
+    if not chosen.any():  # every word is longer than what may be masked
+        chosen[rng.choice(np.flatnonzero(allowed))] = True
+    return chosen
+
+
+def hide(ids: np.ndarray, chosen: np.ndarray, pieces: Pieces, rng: np.random.Generator) -> np.ndarray:
+    """The ids with the chosen ones made [MASK] (80 %), any piece that is not special (10 %), or left (10 %)."""
+    kind = rng.random(len(ids))
+    others = rng.choice(np.flatnonzero(~pieces.special), len(ids))
+    hidden = np.where(chosen & (kind < 0.8), pieces.mask, ids)
+    return np.where(chosen & (kind >= 0.9), others, hidden)
+
+
+def make_example(
+    sentences: Sequence[np.ndarray], max_length: int, pieces: Pieces, rng: np.random.Generator
+) -> dict[str, Any]:
+    """A sequence with masks, its two segments in order or exchanged.
+
+    Args:
+        sentences: ids of consecutive sentences, together at least two tokens; one alone is split within.
+        max_length: tokens of the sequence with its special ones; what is more is cut off.
+    Returns:
+        input_ids, token_type_ids, labels (the id of what is to be predicted, -100 elsewhere), all (length,) int64, and
+        sentence_order_label, 1 where the segments were exchanged.
+    """
+    tokens = np.concatenate(sentences).astype(np.int64)[: max_length - 3]
+    borders = np.cumsum([len(s) for s in sentences])[:-1]
+    borders = borders[borders < len(tokens)]
+    split = int(rng.choice(borders)) if len(borders) else int(rng.integers(1, len(tokens)))
+    exchanged = bool(rng.random() < 0.5)
+    first, second = (tokens[split:], tokens[:split]) if exchanged else (tokens[:split], tokens[split:])
+    ids = np.concatenate([[pieces.cls], first, [pieces.sep], second, [pieces.sep]])
+    kinds = np.repeat([0, 1], [len(first) + 2, len(second) + 1])
+    chosen = choose_masked(ids, pieces, rng)
+    return {
+        "input_ids": hide(ids, chosen, pieces, rng),
+        "token_type_ids": kinds,
+        "labels": np.where(chosen, ids, IGNORED),
+        "sentence_order_label": int(exchanged),
+    }
+
+
+class Sequences(torch.utils.data.Dataset):
+    """The examples of a run by number: epoch after epoch, each in an order of its own, with masks of their own.
+
+    All random choices of an example follow from the seed and its number, so that a run can be taken up at any place.
+    """
+
+    def __init__(self, sentences: Dataset, sequences: Dataset, count: int, max_length: int, pieces: Pieces, seed: int):
+        """sequences: rows with first and stop, of `sentences`; count: examples of the whole run."""
+        self.ids = sentences.with_format("numpy", columns=["ids"])
+        self.sequences = sequences.with_format("numpy")
+        self.count, self.max_length, self.pieces, self.seed = count, max_length, pieces, seed
+        self.epoch, self.order = -1, np.zeros(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        epoch, place = divmod(number, len(self.sequences))
+        if epoch != self.epoch:
+            self.epoch, self.order = epoch, np.random.default_rng((self.seed, epoch)).permutation(len(self.sequences))
+        row = self.sequences[int(self.order[place])]
+        sentences = self.ids[int(row["first"]) : int(row["stop"])]["ids"]
+        return make_example(
+            list(sentences), self.max_length, self.pieces, np.random.default_rng((self.seed, 1, number))
+        )
+
+
+class Collator:
+    """Pads a batch to its longest sequence."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": 0, "labels": IGNORED}
+
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+        longest = max(len(example["input_ids"]) for example in examples)
+        batch = {
+            name: torch.tensor(
+                np.stack([np.pad(e[name], (0, longest - len(e[name])), constant_values=value) for e in examples])
+            )
+            for name, value in self.padding.items()
+        }
+        lengths = torch.tensor([len(example["input_ids"]) for example in examples])
+        batch["attention_mask"] = (torch.arange(longest) < lengths[:, None]).long()
+        batch["sentence_order_label"] = torch.tensor([example["sentence_order_label"] for example in examples])
+        return batch

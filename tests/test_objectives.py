@@ -1,0 +1,99 @@
+"""ALBERT's objectives: n-grams of whole words, and two segments in order or exchanged."""
+
+import string
+from collections import Counter
+
+import numpy as np
+import pytest
+from albert_lsh.corpus import train_tokenizer
+from albert_lsh.model import load_tokenizer
+from albert_lsh.objectives import IGNORED, Collator, Pieces, choose_masked, make_example, ngram_words
+from pretraining_text import sentences
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer([*sentences()[:400], string.printable], 300)
+
+
+@pytest.fixture(scope="module")
+def examples(tokenizer):
+    """400 examples, with the ids that they are made of."""
+    pieces, texts = Pieces.of(tokenizer), sentences()
+    made = []
+    for n in range(400):
+        ids = [np.array(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts[3 * n : 3 * n + 3]]
+        made.append((ids, make_example(ids, 400, pieces, np.random.default_rng((7, n)))))
+    return made
+
+
+def test_ngrams_are_as_frequent_as_their_length_is_short():
+    rng = np.random.default_rng(0)
+    counts = Counter(ngram_words(10, rng) for _ in range(11_000))
+    assert [counts[n] / 11_000 for n in (1, 2, 3)] == pytest.approx([6 / 11, 3 / 11, 2 / 11], abs=0.02)
+    assert {ngram_words(1, rng) for _ in range(50)} == {1}
+    assert {ngram_words(2, rng) for _ in range(50)} == {1, 2}
+
+
+def test_whole_words_are_masked_and_fifteen_percent_of_all(tokenizer):
+    pieces, rng = Pieces.of(tokenizer), np.random.default_rng(0)
+    for text in sentences()[:100]:
+        ids = np.array(tokenizer(text, "The food was dull.")["input_ids"])
+        chosen = choose_masked(ids, pieces, rng)
+        assert 1 <= chosen.sum() <= max(1, round(0.15 * len(ids)))
+        assert not (chosen & pieces.special[ids]).any()
+        inside = ~pieces.begins_word[ids] & ~pieces.special[ids]  # goes on with the word before
+        if chosen.sum() > 1:
+            assert (chosen[1:] == chosen[:-1])[inside[1:]].all()
+
+
+def test_a_word_longer_than_what_may_be_masked_gives_one_token(tokenizer):
+    ids = np.array(tokenizer("w" * 8)["input_ids"])
+    assert len(ids) > 6
+    assert choose_masked(ids, Pieces.of(tokenizer), np.random.default_rng(0)).sum() == 1
+
+
+def test_what_is_masked_and_what_stands_there_instead(tokenizer, examples):
+    labels = np.concatenate([e["labels"] for _, e in examples])
+    inputs = np.concatenate([e["input_ids"] for _, e in examples])
+    chosen = labels != IGNORED
+    assert chosen.mean() == pytest.approx(0.15, abs=0.01)
+    assert (inputs[chosen] == tokenizer.mask_token_id).mean() == pytest.approx(0.8, abs=0.03)
+    assert (inputs[chosen] == labels[chosen]).mean() == pytest.approx(0.1, abs=0.03)
+    assert not Pieces.of(tokenizer).special[labels[chosen]].any()
+
+
+def test_segments_are_the_text_in_order_or_exchanged(tokenizer, examples):
+    for ids, example in examples:
+        whole = np.where(example["labels"] == IGNORED, example["input_ids"], example["labels"])
+        end = int(np.flatnonzero(whole == tokenizer.sep_token_id)[0])
+        parts = [whole[1:end], whole[end + 1 : -1]]
+        assert whole[-1] == tokenizer.sep_token_id
+        assert (example["token_type_ids"] == np.repeat([0, 1], [end + 1, len(whole) - end - 1])).all()
+        if example["sentence_order_label"]:
+            parts.reverse()
+        assert np.array_equal(np.concatenate(parts), np.concatenate(ids))
+        assert len(parts[0]) in np.cumsum([len(s) for s in ids])
+    assert np.mean([e["sentence_order_label"] for _, e in examples]) == pytest.approx(0.5, abs=0.08)
+
+
+def test_one_sentence_is_split_within(tokenizer):
+    ids = np.array([10, 11])
+    made = make_example([ids], 64, Pieces.of(tokenizer), np.random.default_rng(0))
+    assert len(made["input_ids"]) == 5
+    assert made["token_type_ids"].tolist() == [0, 0, 0, 1, 1]
+
+
+def test_batches_are_padded(tokenizer, examples):
+    some = [example for _, example in examples[:8]]
+    batch = Collator(tokenizer)(some)
+    for number, example in enumerate(some):
+        n = len(example["input_ids"])
+        assert batch["input_ids"][number, :n].tolist() == example["input_ids"].tolist()
+        assert batch["attention_mask"][number].sum() == n
+        assert (batch["labels"][number, n:] == IGNORED).all()
+
+
+def test_a_tokenizer_without_beginnings_of_words_is_refused(minilm):
+    with pytest.raises(ValueError, match="marks no beginning of a word"):
+        Pieces.of(load_tokenizer(minilm))

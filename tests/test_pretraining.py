@@ -1,0 +1,187 @@
+"""Pretraining: an interrupted run, a full disk, two devices, continuing; small, but as it is really done."""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import papermill
+import pytest
+import torch
+from albert_lsh import load_model
+from albert_lsh.corpus import CorpusError, train_tokenizer
+from albert_lsh.model import ModelError, max_positions
+from albert_lsh.pretraining import Pretraining, main, pretrain
+from albert_lsh.runs import ParameterError
+from pretraining_text import sentences, write_text
+from test_study import ROOT
+
+SMALL = {"max_length": 64, "steps": 24, "batch_size": 4, "eval_steps": 8, "eval_sequences": 8, "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """A text, its tokenizer, and a cache, as parameters of a small run."""
+    folder = tmp_path_factory.mktemp("text")
+    train_tokenizer(sentences(), 300).save_pretrained(folder / "tokenizer")
+    text = write_text(folder / "text.txt")
+    return {**SMALL, "text": str(text), "tokenizer": str(folder / "tokenizer"), "cache_dir": str(folder / "cache")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(given, tmp_path_factory):
+    """A finished run that hashes."""
+    folder = tmp_path_factory.mktemp("run")
+    return folder, pretrain(Pretraining.check({**given, "attention": "lsh", "output_dir": str(folder)}))
+
+
+def command(parameters, launcher=("-m", "albert_lsh.pretraining"), **options):
+    words = [f"{name}={value}" for name, value in parameters.items()]
+    return subprocess.Popen(
+        [sys.executable, *launcher, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
+
+
+def small_files():
+    """No file may become larger than this many bytes: a checkpoint meets a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16))
+
+
+def test_a_run_leaves_a_model_its_curve_and_its_record(given, undisturbed):
+    folder, done = undisturbed
+    record = json.loads((folder / "result.json").read_text())
+    assert sorted(path.name for path in folder.iterdir()) == ["history.csv", "model", "result.json"]
+    assert record["parameters"]["attention"] == "lsh"
+    assert record["tokens"]["trained"] == pytest.approx(24 * 4 * 50, rel=0.25)
+    assert record["metrics"]["mlm_loss"] < done.history["mlm_loss"].dropna().iloc[0]
+    assert 0 < record["counting"]["mlm_accuracy"] < 0.5
+    assert record["environment"]["commit"]
+    loaded = load_model(str(folder / "model"), head="pretraining")
+    assert loaded.config.albert_lsh["attention"] == "lsh"
+    for name, weight in done.model.state_dict().items():
+        assert torch.equal(weight, loaded.state_dict()[name]), name
+    with pytest.raises(ParameterError, match="the run is finished"):
+        pretrain(Pretraining.check({**given, "output_dir": str(folder)}))
+
+
+def test_interrupted_and_met_by_a_full_disk_it_ends_as_if_undisturbed(given, undisturbed, tmp_path):
+    parameters = {**given, "attention": "lsh", "output_dir": str(tmp_path)}
+    running = command(parameters)
+    first = tmp_path / "checkpoints" / "checkpoint-8"
+    while not (first / "trainer_state.json").exists():
+        assert running.poll() is None, running.stdout.read()
+        time.sleep(0.02)
+    running.kill()
+    running.wait()
+    assert not (tmp_path / "result.json").exists()
+
+    full = command(parameters, preexec_fn=small_files)
+    output, _ = full.communicate()
+    assert full.returncode != 0
+    assert "too large" in output
+    assert (first / "trainer_state.json").exists()
+    with pytest.raises(ParameterError, match="holds checkpoints of a run with another learning_rate"):
+        pretrain(Pretraining.check({**parameters, "learning_rate": 1e-4}))
+
+    done = pretrain(Pretraining.check(parameters))
+    assert done.history.equals(undisturbed[1].history)
+    assert done.record["metrics"] == undisturbed[1].record["metrics"]
+    for name, weight in undisturbed[1].model.state_dict().items():
+        assert torch.equal(weight, done.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("attention", ["softmax", "lsh"])
+def test_two_devices_equal_one_with_twice_the_batch(given, tmp_path, attention):
+    parameters = {**given, "steps": 6, "eval_steps": 3, "accumulation": 2, "attention": attention, "device": "cpu"}
+    one = pretrain(Pretraining.check({**parameters, "output_dir": str(tmp_path / "one")}))
+    halves = {**parameters, "batch_size": 2, "output_dir": str(tmp_path / "two")}
+    launcher = ("-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "albert_lsh.pretraining")
+    running = command(halves, launcher)
+    output, _ = running.communicate()
+    assert running.returncode == 0, output
+    two = json.loads((tmp_path / "two" / "result.json").read_text())
+    assert two["devices"] == 2
+    assert two["tokens"] == one.record["tokens"]
+    assert two["metrics"] == pytest.approx(one.record["metrics"], rel=1e-4)
+    curve = pd.read_csv(tmp_path / "two" / "history.csv")
+    assert curve["train_loss"].to_numpy() == pytest.approx(one.history["train_loss"].to_numpy(), rel=1e-5)
+
+
+def test_another_attention_and_longer_positions_go_on_from_the_weights(given, undisturbed):
+    folder, done = undisturbed
+    start = {**given, "start": str(folder / "model"), "attention": "softmax", "max_length": 700, "dry_run": True}
+    del start["tokenizer"]
+    again = pretrain(Pretraining.check({**start, "learning_rate": 1e-12, "weight_decay": 0}))
+    assert max_positions(again.model.config) == 700
+    assert again.model.config.albert_lsh["attention"] == "softmax"
+    there, here = (m.get_parameter("albert.embeddings.position_embeddings.weight") for m in (done.model, again.model))
+    torch.testing.assert_close(here, torch.cat([there, there[:188]]), atol=1e-6, rtol=0)
+    assert again.record["parameters"]["steps"] == 2
+
+
+def test_a_dry_run_writes_nothing(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = pretrain(Pretraining.check({**given, "dry_run": True, "output_dir": str(tmp_path / "out")}))
+    assert done.record["tokens"]["trained"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lamb_takes_other_steps_than_adamw(given):
+    parameters = {**given, "dry_run": True, "steps": 2}
+    adamw, lamb = (pretrain(Pretraining.check({**parameters, "optimizer": o})).model for o in ("adamw", "lamb"))
+    name = "albert.encoder.embedding_hidden_mapping_in.weight"
+    assert not torch.allclose(adamw.get_parameter(name), lamb.get_parameter(name), atol=1e-6)
+
+
+def test_its_own_tokenizer_is_learned_from_the_text(given):
+    parameters = {**given, "vocabulary": 150, "dry_run": True}
+    done = pretrain(Pretraining.check({k: v for k, v in parameters.items() if k != "tokenizer"}))
+    assert 50 < len(done.tokenizer) <= 150
+    assert done.model.config.vocab_size == len(done.tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"lerning_rate": 1}, "'lerning_rate' is not a parameter of pretrain.ipynb; did you mean 'learning_rate'"),
+        ({"size": "tiny"}, "size='tiny' is not one of: nano, small, base"),
+        ({"optimizer": "sgd"}, "optimizer='sgd' is not one of: adamw, lamb"),
+        ({"attention": "flash"}, "flash"),
+        ({"attention": "reformer"}, "to pretrain take shared-qk-lsh"),
+        ({"max_length": 8}, "max_length=8 must be 16 or more"),
+        ({"steps": "many"}, "steps='many' must be a whole number"),
+        ({"learning_rate": 0}, "learning_rate=0.0 must be greater than 0"),
+        ({"start": "somewhere"}, "has a tokenizer of its own"),
+    ],
+)
+def test_wrong_parameters_are_named(given, wrong, message):
+    with pytest.raises(ParameterError, match=message) as error:
+        Pretraining.check({**given, **wrong})
+    assert "pretrain.ipynb" in str(error.value)
+
+
+def test_a_text_shorter_than_two_sequences(given, tmp_path, capsys):
+    short = tmp_path / "short.txt"
+    short.write_text("The food was dull.", encoding="utf-8")
+    parameters = {**given, "text": str(short), "output_dir": str(tmp_path / "run")}
+    with pytest.raises(CorpusError, match=r"short\.txt.* is too short: 1 sequence\(s\) of up to 64 tokens"):
+        pretrain(Pretraining.check(parameters))
+    assert main([f"{name}={value}" for name, value in parameters.items()]) == 2
+    assert "is too short" in capsys.readouterr().err
+    assert main(["nothing"]) == 2
+
+
+def test_a_start_that_is_not_there(given, tmp_path):
+    parameters = {**given, "start": str(tmp_path / "none"), "tokenizer": None, "dry_run": True}
+    with pytest.raises(ModelError, match="none"):
+        pretrain(Pretraining.check(parameters))
+
+
+def test_the_notebook_runs(given, tmp_path):
+    papermill.execute_notebook(
+        ROOT / "notebooks" / "pretrain.ipynb", tmp_path / "out.ipynb", {**given, "output_dir": str(tmp_path / "run")},
+        progress_bar=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert (tmp_path / "run" / "result.json").exists()
