@@ -25,7 +25,7 @@ from transformers import (
 from transformers.masking_utils import flash_attention_mask
 
 from albert_lsh import attention as attentions
-from albert_lsh import memory, mini
+from albert_lsh import memory, mini, pretrained
 from albert_lsh.attention.clusters import count_tokens
 from albert_lsh.attention.convolution import Convolution
 from albert_lsh.attention.reformer import ReformerSelfAttention
@@ -238,7 +238,8 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
         name_or_path = config.model_type  # as messages name it
     else:
         try:
-            config, unknown = AutoConfig.from_pretrained(name_or_path, return_unused_kwargs=True, **overrides)
+            path = pretrained.folder_of(name_or_path)
+            config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **overrides)
         except (OSError, ValueError) as error:
             raise ModelError(
                 f"model={name_or_path!r}: no such folder, and the Hub gave no model of that name "
@@ -365,7 +366,7 @@ def load_model(
         model = model_class(options)
     else:
         model, found = model_class.from_pretrained(
-            name_or_path, config=options, attn_implementation=INTERFACE, output_loading_info=True
+            pretrained.folder_of(name_or_path), config=options, attn_implementation=INTERFACE, output_loading_info=True
         )
         for key in found["missing_keys"]:
             if key.endswith(".convolution.weight"):
@@ -457,7 +458,7 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     if name_or_path == "mini":
         return mini.tokenizer()
     try:
-        return AutoTokenizer.from_pretrained(name_or_path)
+        return AutoTokenizer.from_pretrained(pretrained.folder_of(name_or_path))
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ModelError(f"model={name_or_path!r}: no tokenizer could be loaded: {reason}") from error

@@ -1,0 +1,74 @@
+"""Put a pretrained model into the package: its weights in bfloat16, its tokenizer, and a card made from its record.
+
+python tools/ship.py results/pretraining/nano-lsh/seed-0 nano-lsh
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pandas as pd
+from albert_lsh import pretrained
+from safetensors.torch import load_file, save_file
+
+SOURCE = """English Wikipedia, a dump of spring 2015 (the public repository jason-feng/wikiVisual at 1c0fac92,
+  paragraphs of 100 characters or more without formulas and tables), under CC BY-SA 3.0; not part of this package."""
+
+
+def card(name: str, record: dict, curve: pd.DataFrame) -> str:
+    """The model card: what it is, what it was trained on, its curve and its scores."""
+    asked, scores, counting = record["parameters"], record["metrics"], record["counting"]
+    settings = json.dumps(asked["attention_settings"])
+    rows = curve[["step", "mlm_loss", "mlm_accuracy", "sop_accuracy"]].dropna().round(3)
+    lines = ["| " + " | ".join(rows) + " |", "|" + "---|" * len(rows.columns)]
+    lines += ["| " + " | ".join(f"{value:g}" for value in row) + " |" for row in rows.itertuples(index=False)]
+    tokens, held_out = record["tokens"], record["sequences"]["held_out"]
+    trained_on = f"{record['environment']['device']}, at {record['tokens_per_second']:,.0f} tokens a second"
+    return f"""---
+license: apache-2.0
+language: en
+---
+# {name}
+
+A small ALBERT ({record["parameters_of_model"]:,} parameters, size `{asked["size"]}` of albert_lsh.pretraining),
+pretrained with `{asked["attention"]}` attention, settings `{settings}`.
+Made to try things with, not to be good at them.
+
+- Text: {SOURCE}
+- Objectives: masked n-grams and sentence order, as ALBERT's.
+- {asked["steps"]:,} steps of {asked["batch_size"]} sequences of up to {asked["max_length"]} tokens: {tokens["trained"]:,}
+  tokens, where the text has {tokens["text"]:,}. Seed {asked["seed"]}, {asked["optimizer"]}, learning rate
+  {asked["learning_rate"]:g}, {asked["precision"]}.
+- {record["train_seconds"] / 3600:.1f} hours on {trained_on};
+  commit {record["environment"]["commit"]}, {record["environment"]["date"]}.
+- On {held_out} sequences held out (in brackets: what counting pieces, or a coin, reaches):
+  loss {scores["mlm_loss"]:.3f} ({counting["mlm_loss"]:.3f}) nats a masked token,
+  accuracy of masked tokens {scores["mlm_accuracy"]:.3f} ({counting["mlm_accuracy"]:.3f}),
+  of the order {scores["sop_accuracy"]:.3f} (0.5).
+- The weights are stored in bfloat16 and loaded in float32; they are under the package's licence.
+
+{chr(10).join(lines)}
+"""
+
+
+def ship(run: Path, name: str) -> None:
+    """Copy a finished run's model to the package; SystemExit for a run or a name that is none."""
+    if name not in pretrained.NAMES:
+        sys.exit(f"{name!r} is not one of: {', '.join(pretrained.NAMES)}")
+    if not (run / "result.json").exists():
+        sys.exit(f"{run} holds no finished run: there is no result.json")
+    folder = Path(pretrained.folder_of(name))
+    folder.mkdir(exist_ok=True)
+    record = json.loads((run / "result.json").read_text())
+    weights = {key: value.bfloat16() for key, value in load_file(run / "model" / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(run / "model" / file, folder / file)
+    (folder / "README.md").write_text(card(name, record, pd.read_csv(run / "history.csv")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    ship(Path(sys.argv[1]), sys.argv[2])
