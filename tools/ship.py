@@ -37,7 +37,8 @@ Made to try things with, not to be good at them.
 
 - Text: {SOURCE}
 - Objectives: masked n-grams and sentence order, as ALBERT's.
-- {asked["steps"]:,} steps of {asked["batch_size"]} sequences of up to {asked["max_length"]} tokens: {tokens["trained"]:,}
+- {asked["steps"]:,} steps of {asked["batch_size"]} sequences of up to {asked["max_length"]} tokens:
+  {tokens["trained"]:,}
   tokens, where the text has {tokens["text"]:,}. Seed {asked["seed"]}, {asked["optimizer"]}, learning rate
   {asked["learning_rate"]:g}, {asked["precision"]}.
 - {record["train_seconds"] / 3600:.1f} hours on {trained_on};
