@@ -222,6 +222,7 @@ def keep_model(parameters: Parameters, model: PreTrainedModel, tokenizer: PreTra
     """Save the trained model and its tokenizer in output_dir/model, if `save_model` asks for it."""
     if parameters.save_model:
         folder = Path(parameters.output_dir or ".") / "model"
+        tokenizer.model_max_length = parameters.max_length  # what is predicted is cut where training cut
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
