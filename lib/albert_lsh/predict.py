@@ -192,7 +192,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise PredictionError(f"--batch-size {asked.batch_size} must be 1 or more")
         for row in predict(model, tokenizer, task, rows, max_length=asked.max_length, batch_size=asked.batch_size):
             print(json.dumps(row, ensure_ascii=False), flush=True)
-    except ValueError as error:
+    except (ValueError, OSError) as error:  # Transformers raises the latter for weights that are not there
         raise SystemExit(f"error: {error}") from error
 
 
