@@ -5,10 +5,11 @@ import copy
 import pytest
 import torch
 from albert_lsh import attention, load_model, record_passes, switch_attention
-from albert_lsh.model import ModelError, attention_modules
+from albert_lsh.model import ModelError, attention_modules, load_tokenizer
 from transformers import (
     AlbertConfig,
     AlbertModel,
+    AlbertTokenizer,
     AutoModel,
     BertConfig,
     BertModel,
@@ -201,6 +202,15 @@ def test_a_sequence_longer_than_the_positions_is_refused(folder):
     with pytest.raises(ValueError, match="a sequence of 41 tokens is longer than the 40 positions"):
         model(**batch(length=41))
     model(**batch(length=40))
+
+
+def test_a_tokenizer_tells_the_texts_of_a_pair_apart(tmp_path):
+    """ALBERT's does not by itself in Transformers 5; a pipeline asks for nothing."""
+    words = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "▁one", "▁two"]
+    AlbertTokenizer(vocab=[(word, -float(i)) for i, word in enumerate(words)]).save_pretrained(tmp_path)
+    found = load_tokenizer(str(tmp_path))("one", "two one")
+    assert found["token_type_ids"] == [0, 0, 0, 1, 1, 1]
+    assert found["attention_mask"] == [1] * 6
 
 
 @pytest.mark.parametrize("head", ["masked-lm", "pretraining"])

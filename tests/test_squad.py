@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from albert_lsh.squad import Answer, best_answers, eval_windows, train_windows
+from albert_lsh.squad import Answer, best_answers, eval_windows, train_windows, windows_of
+from albert_lsh.squad import windows as cut
 from albert_lsh.squad_scores import score
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -74,6 +75,12 @@ def logits(windows, start, end, padded=None, fill=-100.0):
     return arrays
 
 
+def answer_in(window, context):
+    """The text that a window's start and end positions mark."""
+    offsets = window["offset_mapping"]
+    return context[offsets[window["start_positions"]][0] : offsets[window["end_positions"]][1]].strip()
+
+
 # --- windows -----------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +148,32 @@ def test_offsets_are_outside_for_all_but_context(tokenizer):
     assert row["offset_mapping"][-1] == [-1, -1]
     # The second of two spaces is a token of its own in byte-level BPE, and no place for an answer.
     assert all(CONTEXT[start:end].strip() for start, end in row["offset_mapping"] if start >= 0)
+
+
+def test_a_long_window_reads_a_paragraph_whole(tokenizer):
+    """What 384 tokens cut into windows, 1,024 hold, wherever the answer is."""
+    context = " ".join(CONTEXT.replace("1943", f"19{n}") for n in range(50, 64))
+    examples = dataset(*(example(answer, context, answers=[answer]) for answer in ("The Café", "1956", "1963")))
+    short, long = (cut(examples, tokenizer, max_length=length) for length in (384, 1024))
+    assert len(short) >= 6
+    assert 512 < long["length"][0] <= 1024
+    assert long["example_id"] == examples["id"] == [answer_in(row, context) for row in long]
+    whole = tokenizer(QUESTION, context)["input_ids"]
+    assert long["input_ids"] == [whole] * 3
+
+
+def test_a_question_is_cut_at_half_of_a_window(tokenizer):
+    examples = dataset(example("long", question=f" {QUESTION}" * 9), example("short"))
+    windows = cut(examples, tokenizer, max_length=48)
+    read = {row["example_id"]: row["input_ids"][:26] for row in windows}
+    whole = tokenizer(QUESTION * 9)["input_ids"]
+    assert len(whole) > 26
+    first, second = (
+        windows_of(row["question"], row["context"], tokenizer, max_length=48)[1].remove_columns("example_id").to_list()
+        for row in examples
+    )
+    assert first + second == windows.remove_columns("example_id").to_list()
+    assert read["long"][25] == read["short"][len(tokenizer(QUESTION)["input_ids"]) - 1]  # the question ends there
 
 
 @pytest.mark.parametrize(("size", "stride"), [(-3, 0), (0, 0), (4, 4), (4, 9), (4, -1)])
@@ -229,6 +262,20 @@ def test_end_before_start_and_long_spans_are_no_answer(words):
 def test_a_span_is_found_below_the_best_starts_and_ends(words):
     # Every pair of the best start and the best end runs backwards; the recipe with n_best=1 would find nothing.
     assert answer_of(words, {(0, 8): 5, (1, 8): 5}, {(0, 3): 5, (1, 3): 5}, n_best=1).text != ""
+
+
+def test_an_answer_says_where_it_stands(tokenizer):
+    """Byte-level tokens hold the space before a word; the answer does not, nor another piece of the same text."""
+    context = "1943 and 1943 and 1943"
+    examples = dataset(example(context=context, question="When?"))
+    windows = eval_windows(examples, tokenizer, max_length=60, stride=5)
+    (offsets,) = windows["offset_mapping"]
+    token = next(i for i, (left, right) in enumerate(offsets) if left <= 9 < right)
+    last = max(i for i, (left, right) in enumerate(offsets) if 0 <= left < 13)
+    found = best_answers(examples, windows, *logits(windows, {(0, token): 5}, {(0, last): 5}), no_answer=True)["q"]
+    assert (found.text, found.start, found.end) == ("1943", 9, 13)
+    nothing = best_answers(examples, windows, *logits(windows, {(0, 0): 9}, {}), no_answer=True)["q"]
+    assert (nothing.text, nothing.start, nothing.end) == ("", 0, 0)
 
 
 def test_n_best_is_sorted_without_repeats(words):

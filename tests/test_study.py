@@ -14,6 +14,7 @@ import papermill
 import pytest
 import yaml
 from albert_lsh import study
+from albert_lsh.runs import LATER
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = {"model": "mini", "batch_size": 16, "max_length": 64, "learning_rate": "1e-3", "epochs": 1}
@@ -67,13 +68,14 @@ def test_a_notebook_runs_with_the_attentions_that_no_mini_study_has(attention, t
 def test_a_notebook_runs_with_all_that_a_model_can(tmp_path):
     chosen = {"attention": "lsh", "attention_settings": {"n_hashes": 2, "cluster_size": 8}}
     chosen |= {"evaluation_settings": {"n_hashes": 1}, "passes": [1], "recompute": True, "feed_forward_chunk": 16}
+    chosen |= {"max_length": 160, "extend_positions": True}
     parameters = {**QUICK, **chosen, "task": "mini-squad", "train_examples": 32, "eval_examples": 16}
     parameters |= {"output_dir": str(tmp_path / "run")}
     notebook = ROOT / "notebooks" / "squad.ipynb"
     output = tmp_path / "out.ipynb"
     papermill.execute_notebook(notebook, output, parameters=parameters, kernel_name="python3", progress_bar=False)
     recorded = json.loads((tmp_path / "run" / "result.json").read_text())["parameters"]
-    for name in ("evaluation_settings", "passes", "recompute", "feed_forward_chunk"):
+    for name in LATER:
         assert recorded[name] == chosen[name]
 
 

@@ -40,6 +40,20 @@ def test_subsets_are_the_same_for_every_run():
     assert {split: len(rows) for split, rows in first.items()} == {"train": 50, "validation": 20}
 
 
+@pytest.mark.parametrize("name", [name for name in mini.NAMES if "squad" not in name])
+def test_classes_are_named_as_in_the_data(name):
+    data, task = tasks.load_data(name, train_examples=1, eval_examples=1), tasks.find_task(name)
+    assert tuple(data["train"].features["label"].names) == task.labels
+    assert task.model_options["id2label"] == dict(enumerate(task.labels))
+
+
+def test_a_task_says_what_its_models_answer():
+    counts = {name: task.num_labels for name, task in tasks.TASKS.items() if not task.is_squad}
+    assert {name for name, n in counts.items() if n != 2} == {"mnli", "mini-mnli", "stsb"}
+    assert tasks.find_task("stsb").model_options == {"num_labels": 1, "problem_type": "regression"}
+    assert [name for name, task in tasks.TASKS.items() if task.no_answer] == ["squad-v2", "mini-squad-v2"]
+
+
 def test_encoding_cuts_and_keeps_labels_and_segments():
     data = tasks.load_data("mini-mnli", train_examples=30, eval_examples=10)
     encoded = tasks.encode(data, tasks.find_task("mini-mnli"), mini.tokenizer(), max_length=16)

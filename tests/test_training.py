@@ -5,18 +5,19 @@ import json
 
 import pytest
 import torch
-from albert_lsh import tasks
+from albert_lsh import squad, tasks
 from albert_lsh.metrics import for_trainer, score_splits
-from albert_lsh.model import load_model, load_tokenizer, record_passes
+from albert_lsh.model import load_model, load_tokenizer, max_positions, record_passes
 from albert_lsh.runs import ParameterError, Parameters
 from albert_lsh.training import attended, keep_model, last_checkpoint, prepare_model, remove_checkpoints, train
+from transformers import RobertaConfig, RobertaModel
 
 
-def make(folder, **changes):
+def make(folder, notebook="glue.ipynb", **changes):
     settings = {"n_hashes": 2, "cluster_size": 4}
     given = {"task": "mini-mrpc", "model": "mini", "attention": "lsh", "attention_settings": settings, "epochs": 2}
     given |= {"train_examples": 64, "eval_examples": 40, "batch_size": 8, "max_length": 48, "learning_rate": 1e-3}
-    return Parameters.check({**given, "output_dir": str(folder), **changes})
+    return Parameters.check({**given, "output_dir": str(folder), **changes}, notebook)
 
 
 def fit(run):
@@ -137,8 +138,50 @@ def test_checkpoints_older_than_a_parameter_are_taken_up(tmp_path):
 
 
 def test_more_tokens_than_positions_are_refused_before_training(tmp_path):
-    with pytest.raises(ParameterError, match="max_length=129 is more than the 128 positions of model='mini'"):
+    message = "max_length=129 is more than the 128 positions of model='mini'; extend_positions=True repeats them"
+    with pytest.raises(ParameterError, match=message):
         prepare_model(make(tmp_path, max_length=129), head="classification")
+    short = prepare_model(make(tmp_path, max_length=48, extend_positions=True), head="classification")
+    assert max_positions(short.config) == 128  # nothing to extend
+
+    small = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16}
+    RobertaModel(RobertaConfig(**small, max_position_embeddings=42, pad_token_id=1)).save_pretrained(tmp_path / "it")
+    run = make(tmp_path, model=str(tmp_path / "it"), extend_positions=True)
+    with pytest.raises(ParameterError, match="max_length=48 is more than the 40 positions .* positions of a roberta"):
+        prepare_model(run, head="classification")
+
+
+def test_positions_are_extended_where_asked_for_trained_resumed_and_loaded_again(tmp_path):
+    chosen = {
+        "task": "mini-squad",
+        "max_length": 192,
+        "extend_positions": True,
+        "save_model": True,
+        "epochs": 1,
+        "precision": "fp32",
+    }
+    run = make(tmp_path, "squad.ipynb", **chosen)
+    data, tokenizer = tasks.load_data("mini-squad", train_examples=32, eval_examples=16), load_tokenizer("mini")
+    # Two paragraphs in one: the model reads beyond the 128 positions that it comes with, and finds answers there.
+    long = data.map(lambda row: {"context": f"{row['context']} " + "It was Monday . " * 25 + row["context"]})
+    cut = {split: squad.windows(rows, tokenizer, max_length=192) for split, rows in long.items()}
+    assert [len(windows) for windows in cut.values()] == [32, 16]
+    assert min(cut["train"]["length"]) > 128
+    learned = []
+    for _ in range(2):  # the second takes the first's last checkpoint up, after which nothing is left to train
+        model = prepare_model(run, head="question-answering")
+        positions = model.base_model.embeddings.position_embeddings.weight
+        assert torch.equal(positions[128:], positions[:64])
+        metrics = squad.for_trainer(long["validation"], cut["validation"])
+        train(model, tokenizer, run, cut["train"], cut["validation"], metrics)
+        learned.append(positions.detach().clone())
+    assert torch.equal(*learned)
+    assert not (learned[0][128:152] == learned[0][:24]).all(-1).any()  # all of them are read, and trained
+    keep_model(run, model, tokenizer)
+    again = load_model(str(tmp_path / "model"), head="question-answering")
+    assert (max_positions(again.config), load_tokenizer(str(tmp_path / "model")).model_max_length) == (192, 192)
+    ids = torch.tensor(cut["train"][:1]["input_ids"])
+    assert torch.equal(again(ids).start_logits, model.eval()(ids).start_logits)
 
 
 def test_the_model_is_kept_where_that_is_asked_for(tmp_path):

@@ -454,11 +454,28 @@ def record_passes(model: PreTrainedModel) -> Iterator[list[Pass]]:
 
 
 def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model that `load_model` knows; ModelError if there is none."""
+    """The tokenizer of a model that `load_model` knows; ModelError if there is none.
+
+    It makes token types, without being asked for them, if they tell the two texts of a pair apart.
+    """
     if name_or_path == "mini":
         return mini.tokenizer()
     try:
-        return AutoTokenizer.from_pretrained(pretrained.folder_of(name_or_path))
+        tokenizer = AutoTokenizer.from_pretrained(pretrained.folder_of(name_or_path))
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ModelError(f"model={name_or_path!r}: no tokenizer could be loaded: {reason}") from error
+    # Transformers 5 makes ALBERT's only when asked for, which a pipeline does not do; RoBERTa's are all 0.
+    kinds, names = tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"], tokenizer.model_input_names
+    if any(kinds) and "token_type_ids" not in names:
+        tokenizer.model_input_names = [*names, "token_type_ids"]
+    return tokenizer
+
+
+def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The most tokens that a model is given at a time.
+
+    A run keeps its max_length with the tokenizer (`training.keep_model`); other models have their tokenizer's limit.
+    No model is given more than it has positions for.
+    """
+    return min(tokenizer.model_max_length, max_positions(model.config))

@@ -30,7 +30,7 @@ PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch
 # Parameters that say where and how, not what: runs that differ in these alone are the same run.
 WHERE = ("output_dir", "resume", "data_dir", "tensorboard", "save_model")
 # Parameters that came when there were records already.
-LATER = ("evaluation_settings", "passes", "recompute", "feed_forward_chunk")
+LATER = ("evaluation_settings", "passes", "recompute", "feed_forward_chunk", "extend_positions")
 
 
 class ParameterError(ValueError):
@@ -64,6 +64,7 @@ class Parameters:
     passes: list[Any] | None = None  # numbers of the encoder's passes that have the attention; None: all
     seed: int = 0
     max_length: int = 128
+    extend_positions: bool = False  # give the model positions for max_length tokens where it has fewer
     batch_size: int = 32
     accumulation: int = 1
     learning_rate: float = 2e-5

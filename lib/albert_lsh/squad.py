@@ -28,6 +28,8 @@ class Answer(NamedTuple):
     text: str  # a slice of the context without white space around it; "" for no answer
     no_answer_score: float  # score of no answer minus that of the best span; infinite if there is no span
     n_best: list[tuple[str, float]]  # texts and scores (start logit + end logit), each text once, best first
+    start: int = 0  # [start, end) of the text in the context's characters; both 0 for no answer
+    end: int = 0
 
 
 def train_windows(examples: Dataset, tokenizer: Any, *, max_length: int, stride: int) -> Dataset:
@@ -192,14 +194,16 @@ def _best_spans(start: np.ndarray, end: np.ndarray, offsets: np.ndarray, n_best:
 def _choose(context: str, spans: list, null: float, n_best: int, threshold: float | None) -> Answer:
     """The Answer to one question; with threshold None it is a span whenever there is one."""
     texts: dict[str, float] = {}
-    for value, start, stop in sorted(spans, key=lambda span: (-span[0], *span[1:])):  # ties: the first, the shortest
+    spans = sorted(spans, key=lambda span: (-span[0], *span[1:]))  # ties: the first, the shortest
+    for value, start, stop in spans:
         texts.setdefault(context[start:stop].strip(), value)
     ranked = list(texts.items())[:n_best]
     text, best = ranked[0] if ranked else ("", -np.inf)
     if threshold is not None:
         text = "" if null - best > threshold else text
         ranked = sorted([*ranked, ("", null)], key=lambda entry: -entry[1])
-    return Answer(text, null - best, ranked)
+    first = context.index(text, spans[0][1]) if text else 0  # white space may stand before it
+    return Answer(text, null - best, ranked, first, first + len(text))
 
 
 def _offsets(windows: Dataset) -> Iterable[tuple[str, np.ndarray]]:
@@ -233,15 +237,36 @@ def windows(examples: Dataset, tokenizer: Any, *, max_length: int) -> Dataset:
 
     A question of more than half of max_length is cut at its end; none is at 384.
     """
+    _check_tokenizer(tokenizer)
+    return examples.map(
+        _encode_shortened,
+        batched=True,
+        remove_columns=examples.column_names,
+        fn_kwargs={"tokenizer": tokenizer, "max_length": max_length},
+        load_from_cache_file=False,  # datasets does not notice when this code changes
+    )
+
+
+def windows_of(question: str, context: str, tokenizer: Any, *, max_length: int) -> tuple[Dataset, Dataset]:
+    """One question, whose answer is not known, as an example; and its `windows`."""
+    example: dict[str, list] = {
+        "id": [""],
+        "question": [question],
+        "context": [context],
+        "answers": [{"text": [], "answer_start": []}],
+    }
+    _check_tokenizer(tokenizer)
+    return Dataset.from_dict(example), Dataset.from_dict(_encode_shortened(example, tokenizer, max_length))
+
+
+def _encode_shortened(batch: dict[str, list], tokenizer: Any, max_length: int) -> dict[str, list]:
+    """`_encode` with the questions cut, and the stride, that `question_limit` says."""
     longest, stride = question_limit(max_length)
-
-    def shorten(row: dict) -> dict:
-        offsets = tokenizer(row["question"].strip(), add_special_tokens=False, return_offsets_mapping=True)
-        ends = [end for _, end in offsets["offset_mapping"]]
-        return {"question": row["question"].strip()[: ends[longest - 1]]} if len(ends) > longest else {}
-
-    shortened = examples.map(shorten, load_from_cache_file=False)
-    return eval_windows(shortened, tokenizer, max_length=max_length, stride=stride)
+    questions = [question.strip() for question in batch["question"]]
+    found = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    ends = [offsets[longest - 1][1] if len(offsets) > longest else None for offsets in found]
+    cut = {"question": [question[:end] for question, end in zip(questions, ends, strict=True)]}
+    return _encode({**batch, **cut}, tokenizer, max_length, stride)
 
 
 def has_unanswerable(examples: Dataset) -> bool:

@@ -25,7 +25,8 @@ class Task:
     config: str | None
     columns: tuple[str, ...]  # what the model reads: one or two texts
     metrics: tuple[str, ...]
-    num_labels: int = 2  # 1: a number is predicted
+    labels: tuple[str, ...] = ()  # names of the classes, 0 first; none where a number or a span is predicted
+    no_answer: bool = False  # questions may have no answer (SQuAD 2.0)
     evaluation: tuple[str, ...] = ("validation",)  # splits; those after the first are scored where present
 
     @property
@@ -37,30 +38,46 @@ class Task:
     def is_squad(self) -> bool:
         return "context" in self.columns
 
+    @property
+    def num_labels(self) -> int:
+        return len(self.labels) or 1
 
-def _glue(name: str, columns: str, metrics: str = "accuracy", **more: Any) -> Task:
-    return Task(name, "nyu-mll/glue", name, tuple(columns.split()), tuple(metrics.split()), **more)
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """Options of the config of a model of this task: its classes by name, or that it predicts a number."""
+        if self.labels:
+            return {"id2label": dict(enumerate(self.labels)), "label2id": {n: i for i, n in enumerate(self.labels)}}
+        return {} if self.is_squad else {"num_labels": 1, "problem_type": "regression"}
 
 
-_MNLI: dict[str, Any] = {"num_labels": 3, "evaluation": ("validation_matched", "validation_mismatched")}
+def _glue(name: str, columns: str, labels: str, metrics: str = "accuracy", **more: Any) -> Task:
+    texts = tuple(columns.split())
+    return Task(name, "nyu-mll/glue", name, texts, tuple(metrics.split()), tuple(labels.split()), **more)
+
+
+def _mini(name: str, columns: tuple[str, ...], metrics: tuple[str, ...], **more: Any) -> Task:
+    return Task(name, "mini", name, columns, metrics, mini.labels(name), **more)
+
+
+_BOTH = ("validation_matched", "validation_mismatched")
 _SQUAD: dict[str, Any] = {"columns": ("question", "context"), "metrics": ("exact", "f1")}
 
 _ALL = [
-    _glue("mrpc", "sentence1 sentence2", "accuracy f1"),
-    _glue("mnli", "premise hypothesis", **_MNLI),
-    _glue("sst2", "sentence"),
-    _glue("qnli", "question sentence"),
-    _glue("qqp", "question1 question2", "accuracy f1"),
-    _glue("rte", "sentence1 sentence2"),
-    _glue("cola", "sentence", "matthews"),
-    _glue("stsb", "sentence1 sentence2", "pearson spearman", num_labels=1),
+    _glue("mrpc", "sentence1 sentence2", "not_equivalent equivalent", "accuracy f1"),
+    _glue("mnli", "premise hypothesis", "entailment neutral contradiction", evaluation=_BOTH),
+    _glue("sst2", "sentence", "negative positive"),
+    _glue("qnli", "question sentence", "entailment not_entailment"),
+    _glue("qqp", "question1 question2", "not_duplicate duplicate", "accuracy f1"),
+    _glue("rte", "sentence1 sentence2", "entailment not_entailment"),
+    _glue("cola", "sentence", "unacceptable acceptable", "matthews"),
+    _glue("stsb", "sentence1 sentence2", "", "pearson spearman"),
     Task("squad", "rajpurkar/squad", None, **_SQUAD),
-    Task("squad-v2", "rajpurkar/squad_v2", None, **_SQUAD),
-    Task("mini-mrpc", "mini", "mini-mrpc", ("sentence1", "sentence2"), ("accuracy", "f1")),
-    Task("mini-sst2", "mini", "mini-sst2", ("sentence",), ("accuracy",)),
-    Task("mini-mnli", "mini", "mini-mnli", ("premise", "hypothesis"), ("accuracy",), **_MNLI),
+    Task("squad-v2", "rajpurkar/squad_v2", None, **_SQUAD, no_answer=True),
+    _mini("mini-mrpc", ("sentence1", "sentence2"), ("accuracy", "f1")),
+    _mini("mini-sst2", ("sentence",), ("accuracy",)),
+    _mini("mini-mnli", ("premise", "hypothesis"), ("accuracy",), evaluation=_BOTH),
     Task("mini-squad", "mini", "mini-squad", **_SQUAD),
-    Task("mini-squad-v2", "mini", "mini-squad-v2", **_SQUAD),
+    Task("mini-squad-v2", "mini", "mini-squad-v2", **_SQUAD, no_answer=True),
 ]
 TASKS = {task.name: task for task in _ALL}
 
@@ -126,14 +143,13 @@ def held_out(data: Dataset, seen: int | None, n: int | None) -> Dataset:
 
 
 def encode(data: DatasetDict, task: Task, tokenizer, max_length: int) -> DatasetDict:
-    """Token ids of a classification or regression task, cut at `max_length`, unpadded, with labels and lengths."""
+    """Token ids of a classification or regression task, cut at `max_length`, unpadded, with labels and lengths.
 
-    # Transformers 5 makes ALBERT's token types only when asked for them; RoBERTa's are all 0 and it has none.
-    cut = {"truncation": True, "max_length": max_length}
-    cut["return_token_type_ids"] = any(tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"])
+    tokenizer: of `model.load_tokenizer`, which sees to it that the two texts of a pair are told apart.
+    """
 
     def one_batch(rows: dict) -> dict:
-        encoded = dict(tokenizer(*(rows[c] for c in task.columns), **cut))
+        encoded = dict(tokenizer(*(rows[c] for c in task.columns), truncation=True, max_length=max_length))
         return {**encoded, "labels": rows["label"], "length": [len(ids) for ids in encoded["input_ids"]]}
 
     # datasets does not notice when this code changes, so nothing is taken from its cache.

@@ -33,7 +33,7 @@ from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import ExportableState
 
 from albert_lsh.attention import Coverage
-from albert_lsh.model import load_model, max_positions, mean_coverage, record_passes
+from albert_lsh.model import extend_positions, load_model, max_positions, mean_coverage, record_passes
 from albert_lsh.runs import ParameterError, Parameters, Recorded, of_record, write_atomically
 
 CURVE_POINTS = 20  # points of the training-loss curve of a run
@@ -83,10 +83,11 @@ class StudyTrainer(Trainer):
 
 
 def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedModel:
-    """The model of a run, with all random numbers seeded.
+    """The model of a run, with all random numbers seeded, and positions for max_length tokens.
 
     Raises:
-        ParameterError: max_length exceeds its positions. ValueError: passes that it does not have; see `load_model`.
+        ParameterError: max_length exceeds its positions, and they are not to be, or cannot be, extended. ValueError:
+            passes that it does not have; see `load_model`.
     """
     set_seed(parameters.seed)
     model = load_model(
@@ -102,11 +103,15 @@ def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedM
         **config,
     )
     limit = max_positions(model.config)
-    if parameters.max_length > limit:
-        raise ParameterError(
-            f"max_length={parameters.max_length} is more than the {limit} positions of model={parameters.model!r}"
-        )
-    return model
+    if parameters.max_length <= limit:
+        return model
+    more = f"max_length={parameters.max_length} is more than the {limit} positions of model={parameters.model!r}"
+    if not parameters.extend_positions:
+        raise ParameterError(f"{more}; extend_positions=True repeats them, and training has to do the rest")
+    try:
+        return extend_positions(model, parameters.max_length)
+    except ValueError as error:
+        raise ParameterError(f"{more}: {error}") from error
 
 
 def training_arguments(parameters: Parameters) -> TrainingArguments:
@@ -217,6 +222,7 @@ def keep_model(parameters: Parameters, model: PreTrainedModel, tokenizer: PreTra
     """Save the trained model and its tokenizer in output_dir/model, if `save_model` asks for it."""
     if parameters.save_model:
         folder = Path(parameters.output_dir or ".") / "model"
+        tokenizer.model_max_length = parameters.max_length  # what is predicted is cut where training cut
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 

@@ -1,0 +1,96 @@
+"""Question answering as a Transformers pipeline, through the windows that training and evaluation read.
+
+Transformers has taken its own out, and refuses its name, "question-answering". Importing `albert_lsh` registers this
+one under another:
+
+    model, tokenizer = load_model(path, head="question-answering"), load_tokenizer(path)
+    answer = transformers.pipeline("extractive-question-answering", model=model, tokenizer=tokenizer)
+    answer(question="Who wrote there?", context="Simone wrote there in 1943.")
+
+For classification and regression Transformers' own pipeline, "text-classification", does.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from scipy.special import softmax
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForQuestionAnswering
+from transformers.models.auto.modeling_auto import MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES
+from transformers.pipelines import PIPELINE_REGISTRY
+from transformers.pipelines.base import ChunkPipeline
+
+from albert_lsh import squad
+from albert_lsh.model import longest_input
+
+TASK = "extractive-question-answering"
+Base: Any = ChunkPipeline  # whose types forbid what Transformers' own chunk pipelines do
+
+
+class QuestionAnsweringPipeline(Base):
+    """Answers a question with a piece of a context, or not at all, by `squad.best_answers`.
+
+    Called with question and context, or {"question": ..., "context": ...}, or a list or generator of these. When it is
+    made or called it also takes
+
+        max_length     the most tokens of a window; what `longest_input` says if it is not given
+        no_answer      whether "" may be the answer, as in SQuAD 2.0; False if it is not given
+        batch_size     windows that go through the model at a time; 1 if it is not given
+
+    and returns, for each question,
+
+        answer         a piece of the context, or ""
+        start, end     [start, end) of it in the context's characters; both 0 for ""
+        score          0 to 1: its share among the 20 best answers, by the softmax of their logits, which BERT's
+                       run_squad.py calls probability; 0 if the context has no token
+
+    Raises:
+        ValueError: a max_length above the model's positions, or too short for any context.
+    """
+
+    _load_tokenizer = True
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.check_model_type(MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES)
+
+    def __call__(self, inputs: Any = None, *, question: str | None = None, context: str | None = None, **kwargs) -> Any:
+        return super().__call__({"question": question, "context": context} if inputs is None else inputs, **kwargs)
+
+    def _sanitize_parameters(self, max_length=None, no_answer=None):
+        reading = {} if max_length is None else {"max_length": max_length}
+        choosing = {} if no_answer is None else {"no_answer": no_answer}
+        return reading, {}, choosing
+
+    def preprocess(self, inputs: dict[str, str], max_length: int | None = None) -> Iterator[dict[str, Any]]:
+        """The windows of one question, each with what `postprocess` needs to find its way back to the text."""
+        longest = max_length or longest_input(self.model, self.tokenizer)
+        found = squad.windows_of(inputs["question"], inputs["context"], self.tokenizer, max_length=longest)
+        windows = found[1]
+        names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in windows.column_names]
+        for number, window in enumerate(windows):
+            tensors = {name: torch.tensor(window[name])[None] for name in names}
+            yield {**tensors, "found": found, "is_last": number == len(windows) - 1}
+
+    def _forward(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
+        rest = {name: value for name, value in model_inputs.items() if not isinstance(value, Tensor)}
+        out = self.model(**{name: value for name, value in model_inputs.items() if name not in rest})
+        return {"start": out.start_logits, "end": out.end_logits, **rest}
+
+    def postprocess(self, model_outputs: list[dict[str, Any]], no_answer: bool = False) -> dict[str, Any]:
+        examples, windows = model_outputs[0]["found"]
+        logits = [
+            pad_sequence([out[side][0].float() for out in model_outputs], batch_first=True).numpy()  # (windows, length)
+            for side in ("start", "end")
+        ]
+        (best,) = squad.best_answers(examples, windows, *logits, no_answer=no_answer).values()
+        score = 0.0
+        if best.n_best:
+            texts, values = zip(*best.n_best, strict=True)
+            score = float(softmax(values)[texts.index(best.text)])
+        return {"answer": best.text, "score": score, "start": best.start, "end": best.end}
+
+
+PIPELINE_REGISTRY.register_pipeline(TASK, QuestionAnsweringPipeline, pt_model=AutoModelForQuestionAnswering)
