@@ -40,6 +40,7 @@ STEPS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name, case 
     "lsh, recomputed": ("lsh", {"recompute": True}),
     "lsh, recomputed, in chunks": ("lsh", {"recompute": True, "feed_forward_chunk": 512}),
 }
+LONGEST_STORED = 4096  # tokens up to which a step may store its activations; reformer's of 8,192 take more than 24 GB
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,11 @@ def base_model(folder: str, length: int, keys: int, step: str) -> PreTrainedMode
     return (model if length <= max_positions(model.config) else extend_positions(model, length)).train()
 
 
+def steps_of(cases: list[str], length: int) -> list[str]:
+    """Those of the models whose training step a machine with 24 GB has room for."""
+    return [name for name in cases if length <= LONGEST_STORED or STEPS[name][1].get("recompute")]
+
+
 def batch_of(length: int) -> int:
     return min(2, max(1, STEP_TOKENS // length))
 
@@ -233,7 +239,10 @@ def steps(measuring: Measuring) -> pd.DataFrame:
 
     def make(rows: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
-            models = {name: base_model(folder, length, measuring.keys, name) for name in measuring.step_cases}
+            models = {
+                name: base_model(folder, length, measuring.keys, name)
+                for name in steps_of(measuring.step_cases, length)
+            }
         runs = {name: step_of(model, length, measuring) for name, model in models.items()}
         columns = {"length": length, "batch": batch_of(length), "keys": min(measuring.keys, length // 2)}
         return [
@@ -275,7 +284,7 @@ def memories(measuring: Measuring, slow: pd.DataFrame) -> pd.DataFrame:
     """
     timed = set(zip(slow["case"], slow["length"], strict=True))
     attentions = [("attention", n, x) for x in sorted(measuring.lengths) for n in measuring.cases if (n, x) in timed]
-    models = [("step", n, x) for x in sorted(measuring.step_lengths) for n in measuring.step_cases]
+    models = [("step", n, x) for x in sorted(measuring.step_lengths) for n in steps_of(measuring.step_cases, x)]
     common = {"keys": measuring.keys, "precision": measuring.precision}
 
     def make(rows: list[dict[str, Any]], **unit: Any) -> list[dict[str, Any]]:

@@ -115,7 +115,7 @@ class Pretraining:
             found = on_this_machine(asked.device, asked.precision)
         except ParameterError:
             raise
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise ParameterError(f"{error} ({NOTEBOOK})") from error
         asked = dataclasses.replace(asked, attention_settings=settings, **found)
         if asked.dry_run:

@@ -170,7 +170,7 @@ def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
     """A dataclass from a notebook's variables, each converted to its field's type.
 
     Raises:
-        ParameterError: a name that is no field; ValueError: a value that is not of the field's type.
+        ParameterError: a name that is no field, a value that is not of the field's type, or one that is missing.
     """
     fields = {f.name: f for f in dataclasses.fields(cls)}
     values = {name: value for name, value in given.items() if _is_parameter(name, value)}
@@ -179,7 +179,14 @@ def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
             near = difflib.get_close_matches(name, fields, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(fields)}"
             raise ParameterError(f"{name!r} is not a parameter of {notebook}{hint}")
-    return cls(**{name: _convert(name, value, fields[name].type) for name, value in values.items()})
+    missing = dataclasses.MISSING
+    for name, there in fields.items():
+        if name not in values and there.default is missing and there.default_factory is missing:
+            raise ParameterError(f"{name} must be given ({notebook})")
+    try:
+        return cls(**{name: _convert(name, value, fields[name].type) for name, value in values.items()})
+    except ValueError as error:
+        raise ParameterError(f"{error} ({notebook})") from error
 
 
 def _is_parameter(name: str, value: Any) -> bool:
