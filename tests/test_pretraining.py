@@ -18,6 +18,7 @@ from albert_lsh.runs import ParameterError
 from pretraining_text import sentences, write_text
 from test_study import ROOT
 
+HASHING = {"attention": "lsh", "attention_settings": {"n_hashes": 3, "cluster_size": 4}}
 SMALL = {"max_length": 64, "steps": 24, "batch_size": 4, "eval_steps": 8, "eval_sequences": 8, "precision": "fp32"}
 
 
@@ -34,11 +35,11 @@ def given(tmp_path_factory):
 def undisturbed(given, tmp_path_factory):
     """A finished run that hashes."""
     folder = tmp_path_factory.mktemp("run")
-    return folder, pretrain(Pretraining.check({**given, "attention": "lsh", "output_dir": str(folder)}))
+    return folder, pretrain(Pretraining.check({**given, **HASHING, "output_dir": str(folder)}))
 
 
 def command(parameters, launcher=("-m", "albert_lsh.pretraining"), **options):
-    words = [f"{name}={value}" for name, value in parameters.items()]
+    words = [f"{name}={json.dumps(value) if isinstance(value, dict) else value}" for name, value in parameters.items()]
     return subprocess.Popen(
         [sys.executable, *launcher, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
     )
@@ -52,12 +53,17 @@ def small_files():
 def test_a_run_leaves_a_model_its_curve_and_its_record(given, undisturbed):
     folder, done = undisturbed
     record = json.loads((folder / "result.json").read_text())
-    assert sorted(path.name for path in folder.iterdir()) == ["history.csv", "model", "result.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["held-out.csv", "history.csv", "model", "result.json"]
     assert record["parameters"]["attention"] == "lsh"
     assert record["tokens"]["trained"] == pytest.approx(24 * 4 * 50, rel=0.25)
     assert record["metrics"]["mlm_loss"] < done.history["mlm_loss"].dropna().iloc[0]
     assert 0 < record["counting"]["mlm_accuracy"] < 0.5
     assert record["environment"]["commit"]
+    assert 0 < record["attended_share"] < 1
+    each = pd.read_csv(folder / "held-out.csv")
+    assert len(each) == record["sequences"]["held_out"]
+    assert each["lost"].sum() / each["tokens"].sum() == pytest.approx(record["metrics"]["mlm_loss"])
+    assert each["order"].mean() == pytest.approx(record["metrics"]["sop_accuracy"])
     loaded = load_model(str(folder / "model"), head="pretraining")
     assert loaded.config.albert_lsh["attention"] == "lsh"
     for name, weight in done.model.state_dict().items():
@@ -67,7 +73,7 @@ def test_a_run_leaves_a_model_its_curve_and_its_record(given, undisturbed):
 
 
 def test_interrupted_and_met_by_a_full_disk_it_ends_as_if_undisturbed(given, undisturbed, tmp_path):
-    parameters = {**given, "attention": "lsh", "output_dir": str(tmp_path)}
+    parameters = {**given, **HASHING, "output_dir": str(tmp_path)}
     running = command(parameters)
     first = tmp_path / "checkpoints" / "checkpoint-8"
     while not (first / "trainer_state.json").exists():
@@ -92,9 +98,9 @@ def test_interrupted_and_met_by_a_full_disk_it_ends_as_if_undisturbed(given, und
         assert torch.equal(weight, done.model.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("attention", ["softmax", "lsh"])
+@pytest.mark.parametrize("attention", [{"attention": "softmax"}, HASHING], ids=["softmax", "lsh"])
 def test_two_devices_equal_one_with_twice_the_batch(given, tmp_path, attention):
-    parameters = {**given, "steps": 6, "eval_steps": 3, "accumulation": 2, "attention": attention, "device": "cpu"}
+    parameters = {**given, **attention, "steps": 6, "eval_steps": 3, "accumulation": 2, "device": "cpu"}
     one = pretrain(Pretraining.check({**parameters, "output_dir": str(tmp_path / "one")}))
     halves = {**parameters, "batch_size": 2, "output_dir": str(tmp_path / "two")}
     launcher = ("-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "albert_lsh.pretraining")

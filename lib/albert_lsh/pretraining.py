@@ -38,8 +38,16 @@ from transformers import (
 )
 
 from albert_lsh import attention as attentions
+from albert_lsh.attention import Coverage
 from albert_lsh.corpus import CorpusError, count_pieces, packed, read_paragraphs, tokenised, train_tokenizer
-from albert_lsh.model import extend_positions, load_model, load_tokenizer, max_positions
+from albert_lsh.model import (
+    extend_positions,
+    load_model,
+    load_tokenizer,
+    max_positions,
+    mean_coverage,
+    record_passes,
+)
 from albert_lsh.objectives import IGNORED, Collator, Pieces, Sequences
 from albert_lsh.runs import (
     ParameterError,
@@ -63,6 +71,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 POSITIONS = 512  # learned, of a new model, if max_length asks for no more
 DRY_STEPS = 2
+SEEN = 32  # held-out sequences of which is counted what the attention looks at
 # Parameters that say where and how fast, not what.
 WHERE = ("output_dir", "cache_dir", "resume", "dry_run")
 
@@ -272,26 +281,48 @@ class PretrainingTrainer(Trainer):
         loss = loss + F.cross_entropy(order, order_labels, reduction="sum") / examples
         return loss * devices  # whose gradients are averaged
 
-    @torch.no_grad()
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Held-out loss (nats a masked token) and accuracies of both objectives, over all devices' shares."""
         rank, devices = self.accelerator.process_index, self.accelerator.num_processes
-        mine = Subset(self.eval_dataset, range(rank, len(self.eval_dataset), devices))
-        loader = DataLoader(mine, self.args.per_device_eval_batch_size, collate_fn=self.data_collator)
-        self.model.eval()
-        sums = torch.zeros(5, dtype=torch.float64, device=self.accelerator.device)
-        for batch in loader:
-            with self.compute_loss_context_manager(), self.accelerator.autocast():
-                masked, labels, order, order_labels = self.predict_both(self.model, self._prepare_inputs(batch))
-            lost = F.cross_entropy(masked, labels, reduction="sum")
-            hits, right = (masked.argmax(-1) == labels).sum(), (order.argmax(-1) == order_labels).sum()
-            sums += torch.tensor([lost.item(), hits.item(), len(labels), right.item(), len(order)]).to(sums)
-        lost, hits, tokens, right, examples = self.accelerator.reduce(sums, "sum").tolist()
+        mine = self.score_each(range(rank, len(self.eval_dataset), devices))
+        sums = torch.tensor([*mine.sum(), len(mine)], dtype=torch.float64, device=self.accelerator.device)
+        tokens, lost, hits, right, examples = self.accelerator.reduce(sums, "sum").tolist()
         metrics = {"mlm_loss": lost / tokens, "mlm_accuracy": hits / tokens, "sop_accuracy": right / examples}
         metrics = {f"eval_{name}": value for name, value in metrics.items()}
         self.log(dict(metrics))  # to which it adds
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    @torch.no_grad()
+    def score_each(self, numbers: range) -> pd.DataFrame:
+        """A row for each held-out sequence: masked tokens, the sum of their losses, how many were found; the order."""
+        loader = DataLoader(
+            Subset(self.eval_dataset, numbers), self.args.per_device_eval_batch_size, collate_fn=self.data_collator
+        )
+        self.model.eval()
+        rows = []
+        for batch in loader:
+            row_of_token = (batch["labels"] != IGNORED).nonzero()[:, 0]
+            with self.compute_loss_context_manager(), self.accelerator.autocast():
+                masked, labels, order, order_labels = self.predict_both(self.model, self._prepare_inputs(batch))
+            of_tokens = [torch.ones(len(labels)), F.cross_entropy(masked, labels, reduction="none").cpu()]
+            of_tokens.append((masked.argmax(-1) == labels).cpu())
+            found = torch.zeros(len(order), 4, dtype=torch.float64)
+            found[:, :3].index_add_(0, row_of_token, torch.stack([x.double() for x in of_tokens], dim=1))
+            found[:, 3] = order.argmax(-1) == order_labels
+            rows.append(found)
+        return pd.DataFrame(torch.cat(rows).numpy(), columns=["tokens", "lost", "found", "order"])
+
+
+@torch.no_grad()
+def attended(model: PreTrainedModel, trainer: PretrainingTrainer) -> Coverage:
+    """The shares of pairs and of softmax's mass that the model attends to, on the first held-out sequences."""
+    some = Subset(trainer.eval_dataset, range(min(SEEN, len(trainer.eval_dataset))))
+    batch = trainer.data_collator([some[i] for i in range(len(some))])
+    inputs = {name: batch[name].to(model.device) for name in ("input_ids", "token_type_ids", "attention_mask")}
+    with record_passes(model.eval()) as passes:
+        model(**inputs)
+    return mean_coverage(passes)
 
 
 def training_arguments(asked: Pretraining, folder: Path) -> TrainingArguments:
@@ -347,7 +378,7 @@ class Pretrained(NamedTuple):
 
 
 def pretrain(asked: Pretraining) -> Pretrained:
-    """Train, evaluate and save: output_dir/model, history.csv and, last, result.json.
+    """Train, evaluate and save: output_dir/model, history.csv, held-out.csv and, last, result.json.
 
     A dry run does two steps and an evaluation and writes nothing (but the text's cache).
 
@@ -376,7 +407,7 @@ def train(asked: Pretraining, folder: Path) -> Pretrained:
         data_collator=Collator(material.tokenizer), callbacks=[Clock()], optimizer_cls_and_kwargs=optimizer_of(asked),
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=checkpoint)
-    scores = trainer.evaluate()
+    scores, coverage = trainer.evaluate(), attended(model, trainer)
     clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))
     tokens, history = int(trainer.state.num_input_tokens_seen), history_of(trainer)
     record = {
@@ -384,6 +415,8 @@ def train(asked: Pretraining, folder: Path) -> Pretrained:
         "parameters": {**dataclasses.asdict(asked), "output_dir": relative_to_root(folder)},
         "metrics": {name.removeprefix("eval_"): value for name, value in scores.items()},
         "counting": material.baseline,
+        "attended_share": coverage.pairs,
+        "attention_mass": coverage.mass,
         "tokens": {"text": material.tokens, "trained": tokens},
         "sequences": {"train": len(material.train.sequences), "held_out": len(material.held_out)},
         "parameters_of_model": sum(p.numel() for p in model.parameters()),
@@ -397,6 +430,8 @@ def train(asked: Pretraining, folder: Path) -> Pretrained:
         model.save_pretrained(folder / "model")
         material.tokenizer.save_pretrained(folder / "model")
         write_atomically(folder / "history.csv", history.to_csv(index=False))
+        each = trainer.score_each(range(len(material.held_out)))
+        write_atomically(folder / "held-out.csv", each.to_csv(index=False))
         write_atomically(folder / "result.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
         for name in ("checkpoints", "tokenizer"):
             shutil.rmtree(folder / name, ignore_errors=True)
