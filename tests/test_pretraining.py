@@ -2,18 +2,22 @@
 
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pandas as pd
 import papermill
 import pytest
 import torch
 from albert_lsh import load_model
 from albert_lsh.corpus import CorpusError, train_tokenizer
+from albert_lsh.figures import plot_pretraining
 from albert_lsh.model import ModelError, max_positions
 from albert_lsh.pretraining import Pretraining, main, pretrain
+from albert_lsh.pretraining_tables import gap, gaps, load_pretraining
 from albert_lsh.runs import ParameterError
 from pretraining_text import sentences, write_text
 from test_study import ROOT
@@ -183,6 +187,41 @@ def test_a_start_that_is_not_there(given, tmp_path):
     parameters = {**given, "start": str(tmp_path / "none"), "tokenizer": None, "dry_run": True}
     with pytest.raises(ModelError, match="none"):
         pretrain(Pretraining.check(parameters))
+
+
+def test_runs_side_by_side(given, undisturbed, tmp_path):
+    shutil.copytree(undisturbed[0], tmp_path / "hashed")
+    pretrain(Pretraining.check({**given, "output_dir": str(tmp_path / "softmax")}))
+    runs = load_pretraining(tmp_path)
+    assert runs["run"].tolist() == ["hashed", "softmax"]
+    table = gaps(runs).set_index("metric")
+    assert (table["from"] == "softmax").all()
+    for name in table.index:
+        expected = runs[f"metric.{name}"].iloc[0] - runs[f"metric.{name}"].iloc[1]
+        assert table["difference"][name] == pytest.approx(expected, abs=1e-9)
+    figure = plot_pretraining(runs)
+    assert [len(axis.lines) for axis in figure.axes] == [3, 3, 3]
+    (tmp_path / "softmax" / "result.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"softmax/result\.json is damaged"):
+        load_pretraining(tmp_path)
+
+
+def test_the_error_of_a_gap_is_that_of_repeating_it():
+    """Against the spread of the gap over many draws of the sequences."""
+    rng = np.random.default_rng(0)
+
+    def draw():
+        tokens = rng.integers(5, 20, 200)
+        one = tokens * rng.normal(3, 0.5, 200)
+        return [
+            pd.DataFrame({"tokens": tokens, "lost": lost}) for lost in (one, one + tokens * rng.normal(0.1, 0.3, 200))
+        ]
+
+    found = np.array([gap(*draw(), "lost") for _ in range(400)])
+    assert found[:, 0].mean() == pytest.approx(0.1, abs=0.005)
+    assert found[:, 1].mean() == pytest.approx(found[:, 0].std(), rel=0.12)
+    with pytest.raises(ValueError, match="different masked tokens"):
+        gap(draw()[0], draw()[1], "lost")
 
 
 def test_the_notebook_runs(given, tmp_path):

@@ -22,6 +22,7 @@ from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
 from albert_lsh.efficiency import crossings, slopes
+from albert_lsh.pretraining_tables import load_pretraining
 from albert_lsh.runs import repository_root
 from albert_lsh.tables import (
     load_history,
@@ -340,6 +341,22 @@ def write_efficiency_figures(folder: Path, tables: dict[str, pd.DataFrame]) -> d
     return figures
 
 
+def plot_pretraining(runs: pd.DataFrame) -> Figure:
+    """Held-out loss and accuracies against the step, a curve a run, beside what counting pieces (or a coin) reaches."""
+    panels = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
+    panels["sop_accuracy"] = "accuracy, order of segments"
+    figure, axes = new_figure(6.3, 2.3, nrows=1, ncols=len(panels))
+    for axis, (name, title) in zip(axes[0], panels.items(), strict=True):
+        for _, run in runs.iterrows():
+            style, history = style_of(run["attention"]), pd.read_csv(Path(run["folder"]) / "history.csv")
+            points = history.dropna(subset=[name])
+            axis.plot(points["step"], points[name], linestyle=style.line, color=style.colour, label=run["run"])
+        axis.axhline(runs[f"counting.{name}"].mean(), color="#777777", linestyle=":", label="counting, or a coin")
+        axis.set(xlabel="step", title=title)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
 def draw_box(axis: Axes, x: float, y: float, width: float, height: float, text: str, **look: Any) -> None:
     """A box with its lower left corner at (x, y), inches, and text in its middle."""
     size = look.pop("fontsize", 6.5)
@@ -428,4 +445,6 @@ def write_figures(study: str, root: str | Path | None = None) -> list[Path]:
                 figures[f"{study}-{name}-{task}"] = plot(of_task)
         if not (switched := load_switched(study, root)).empty:
             figures[f"{study}-switched"] = plot_switched(switched_table(switched))
+        if not (pretraining := load_pretraining(root / "results" / "pretraining")).empty:
+            figures["pretraining"] = plot_pretraining(pretraining)
         return [path for name, figure in figures.items() for path in save(figure, folder / name)]

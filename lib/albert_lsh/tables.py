@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from albert_lsh import attention
+from albert_lsh.pretraining_tables import gaps, load_pretraining
 from albert_lsh.runs import read_result, repository_root, write_atomically
 from albert_lsh.tasks import TASKS
 
@@ -291,7 +292,7 @@ def settings_table() -> pd.DataFrame:
 
 def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
     """Write results/tables/<study>-{runs,scores,changes,published,switched,variants,predictors,held-out,reading}.csv
-    and results/tables/settings.csv; returns the paths written.
+    and results/tables/{settings,pretraining,pretraining-gaps}.csv; returns the paths written.
 
     Tables without a row (no neighbouring arms, nothing published) are not written, and removed if they were.
     """
@@ -320,6 +321,11 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
             continue
         write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
         written.append(path)
-    path = root / "results" / "tables" / "settings.csv"
-    write_atomically(path, settings_table().to_csv(index=False, float_format="%.6g"))
-    return [*written, path]
+    common = {"settings": settings_table()}
+    if not (pretraining := load_pretraining(root / "results" / "pretraining")).empty:
+        common |= {"pretraining": pretraining.drop(columns=["folder"]), "pretraining-gaps": gaps(pretraining)}
+    for name, table in common.items():
+        path = root / "results" / "tables" / f"{name}.csv"
+        write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
+        written.append(path)
+    return written
