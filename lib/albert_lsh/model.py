@@ -4,6 +4,7 @@
 the model's config, so `save_pretrained` and `load_model(path)` bring them back.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from transformers import (
     AttentionMaskInterface,
     AutoConfig,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -222,12 +224,18 @@ def changed(model_class: type[PreTrainedModel], change: Callable[[PreTrainedMode
     return type(model_class.__name__, (model_class,), {"__init__": __init__, "__module__": model_class.__module__})
 
 
-def load_config(name_or_path: str, **overrides):
+def load_config(name_or_path: str | PreTrainedConfig, **overrides):
     """The model's config; ModelError if there is no such model, it cannot be reached, or it has no such option."""
     if name_or_path == "mini":
         small: dict[str, Any] = {**mini.CONFIG, "vocab_size": len(mini.tokenizer())}
-        config, known = AlbertConfig(**{**small, **overrides}), AlbertConfig(**small)
+        known = AlbertConfig(**small)
+        config: PreTrainedConfig = AlbertConfig(**{**small, **overrides})
         unknown = {name: value for name, value in overrides.items() if not hasattr(known, name)}
+    elif isinstance(name_or_path, PreTrainedConfig):
+        config = copy.deepcopy(name_or_path)
+        unknown = {name: value for name, value in overrides.items() if not hasattr(config, name)}
+        config.update(overrides)
+        name_or_path = config.model_type  # as messages name it
     else:
         try:
             config, unknown = AutoConfig.from_pretrained(name_or_path, return_unused_kwargs=True, **overrides)
@@ -289,7 +297,7 @@ def choice(
 
 
 def load_model(
-    name_or_path: str,
+    name_or_path: str | PreTrainedConfig,
     *,
     head: str = "classification",
     attention: str | None = None,
@@ -304,8 +312,8 @@ def load_model(
     """A Transformers model with one of our attentions.
 
     Args:
-        name_or_path: a model on the Hub or a folder (ALBERT, BERT or RoBERTa type), or "mini": a small ALBERT with
-            random weights for the embedded tasks.
+        name_or_path: a model on the Hub or a folder (ALBERT, BERT or RoBERTa type); or "mini": a small ALBERT with
+            random weights for the embedded tasks; or a config: a model of that shape with random weights.
         head: "base", "classification", "question-answering", "masked-lm" or "pretraining".
         attention: a name of `albert_lsh.attention.names()`; None takes what was saved with the model, else softmax.
         settings: of that attention; None takes what was saved with the model for it, else the defaults.
@@ -352,7 +360,7 @@ def load_model(
         if (there := saved["settings"].get("conv_kernel_size", size)) not in (None, size):
             raise ValueError(f"conv_kernel_size={size}: the model was saved with {there}; load that, then switch")
         model_class = changed(model_class, lambda model: convolve_values(model, size))
-    if name_or_path == "mini":
+    if name_or_path == "mini" or isinstance(name_or_path, PreTrainedConfig):
         options._attn_implementation = INTERFACE
         model = model_class(options)
     else:
