@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args, get_origin
 
 import torch
 
@@ -35,6 +35,21 @@ LATER = ("evaluation_settings", "passes", "recompute", "feed_forward_chunk")
 
 class ParameterError(ValueError):
     """A parameter that a run cannot be made with; the message names it, its value, and what was expected."""
+
+
+class Recorded(Protocol):
+    """Parameters that a run can be recorded and taken up again by: `Parameters`, or another notebook's dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def output_dir(self) -> str | None: ...
+
+    @property
+    def resume(self) -> bool: ...
+
+    def what(self) -> dict[str, Any]:
+        """All that decides the result; `attention` and `attention_settings` are among it."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +98,7 @@ class Parameters:
         try:
             made = from_given(cls, given, notebook)
             made._check_ranges()
+            here = on_this_machine(made.device, made.precision)
             full = attentions.check(made.attention, made.attention_settings)
             in_evaluation = attentions.check_evaluation(made.attention, full, made.evaluation_settings)
             task = find_task(made.task)
@@ -98,7 +114,7 @@ class Parameters:
             raise
         except ValueError as error:
             raise ParameterError(f"{error} ({notebook})") from error
-        made = dataclasses.replace(made, attention_settings=full, **made._on_this_machine())
+        made = dataclasses.replace(made, attention_settings=full, **here)
         return made if made.output_dir else dataclasses.replace(made, output_dir=str(made.default_folder()))
 
     def _check_ranges(self) -> None:
@@ -119,22 +135,6 @@ class Parameters:
         for name in ("warmup_share", "weight_decay"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")
-        choices = {"precision": ("auto", "fp32", "bf16", "fp16"), "device": ("auto", "cpu", "cuda")}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not one of: {', '.join(allowed)}")
-
-    def _on_this_machine(self) -> dict[str, Any]:
-        """Device and precision in place of "auto"; ParameterError for what this machine does not have."""
-        has_cuda = torch.cuda.is_available()
-        device = ("cuda" if has_cuda else "cpu") if self.device == "auto" else self.device
-        if device == "cuda" and not has_cuda:
-            raise ParameterError("device='cuda', but torch finds no CUDA device here; take device='cpu' or 'auto'")
-        if self.precision == "fp16" and device == "cpu":
-            raise ParameterError("precision='fp16' trains on CUDA only, and this run is on the CPU; take 'bf16'")
-        fast = torch.cuda.is_bf16_supported() if device == "cuda" else torch.cpu._is_avx512_bf16_supported()
-        precision = ("bf16" if fast else "fp32") if self.precision == "auto" else self.precision
-        return {"device": device, "precision": precision}
 
     def default_folder(self) -> Path:
         """Where a run goes that no study has placed."""
@@ -143,6 +143,26 @@ class Parameters:
     def what(self) -> dict[str, Any]:
         """All that decides the result: the parameters without those in WHERE."""
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in WHERE}
+
+
+def on_this_machine(device: str, precision: str) -> dict[str, str]:
+    """Device and precision in place of "auto".
+
+    Raises:
+        ValueError: a value that there is not; ParameterError: one that this machine does not have.
+    """
+    choices = {"precision": ("auto", "fp32", "bf16", "fp16"), "device": ("auto", "cpu", "cuda")}
+    for name, value in {"precision": precision, "device": device}.items():
+        if value not in choices[name]:
+            raise ValueError(f"{name}={value!r} is not one of: {', '.join(choices[name])}")
+    has_cuda = torch.cuda.is_available()
+    device = ("cuda" if has_cuda else "cpu") if device == "auto" else device
+    if device == "cuda" and not has_cuda:
+        raise ParameterError("device='cuda', but torch finds no CUDA device here; take device='cpu' or 'auto'")
+    if precision == "fp16" and device == "cpu":
+        raise ParameterError("precision='fp16' trains on CUDA only, and this run is on the CPU; take 'bf16'")
+    fast = torch.cuda.is_bf16_supported() if device == "cuda" else torch.cpu._is_avx512_bf16_supported()
+    return {"device": device, "precision": ("bf16" if fast else "fp32") if precision == "auto" else precision}
 
 
 def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
@@ -253,7 +273,7 @@ def read_result(path: Path) -> dict[str, Any]:
     return result
 
 
-def check_free(parameters: Parameters) -> None:
+def check_free(parameters: Recorded) -> None:
     """Raise ParameterError if output_dir holds another run's result, which would be overwritten."""
     path = Path(parameters.output_dir or ".") / "result.json"
     if not path.exists():
@@ -312,7 +332,7 @@ def commit() -> str | None:
 
 
 def write_result(
-    parameters: Parameters,
+    parameters: Recorded,
     headline: str,
     baselines: dict[str, dict[str, float]],
     coverage: attentions.Coverage,

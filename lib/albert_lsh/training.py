@@ -34,7 +34,7 @@ from transformers.trainer_callback import ExportableState
 
 from albert_lsh.attention import Coverage
 from albert_lsh.model import load_model, max_positions, mean_coverage, record_passes
-from albert_lsh.runs import ParameterError, Parameters, of_record, write_atomically
+from albert_lsh.runs import ParameterError, Parameters, Recorded, of_record, write_atomically
 
 CURVE_POINTS = 20  # points of the training-loss curve of a run
 
@@ -190,7 +190,7 @@ def train(
     return Fit(trainer, history_of(trainer), cost)
 
 
-def last_checkpoint(parameters: Parameters) -> str | None:
+def last_checkpoint(parameters: Recorded) -> str | None:
     """The newest complete checkpoint in output_dir, None if there is none or `resume` is off.
 
     Trainer writes trainer_state.json last, so a checkpoint without it was cut short.
@@ -221,7 +221,7 @@ def keep_model(parameters: Parameters, model: PreTrainedModel, tokenizer: PreTra
         tokenizer.save_pretrained(folder)
 
 
-def remove_checkpoints(parameters: Parameters) -> None:
+def remove_checkpoints(parameters: Recorded) -> None:
     """Delete the checkpoints of a finished run."""
     shutil.rmtree(Path(parameters.output_dir or ".") / "checkpoints", ignore_errors=True)
 
