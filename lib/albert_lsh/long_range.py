@@ -87,6 +87,8 @@ class LongRange:
             )
             for variants in filter(None, (asked.variants, asked.evaluate)):
                 list_variants(variants)
+            if unfit := [label for label in asked.variants if Path(label).name != label]:
+                raise ValueError(f"variants: {unfit[0]!r} cannot be the name of a folder")
             if unknown := [label for label in asked.only if label not in asked.variants]:
                 raise ValueError(f"only: {unknown[0]!r} is not one of the variants: {', '.join(asked.variants)}")
         except ParameterError:

@@ -280,3 +280,24 @@ def shorter(result: dict[str, Any]) -> str:
         "training examples": (result["examples"]["train"], task.train_examples or 0),
     }
     return "; ".join(f"{here:,} of {there:,} {name}" for name, (here, there) in pairs.items() if here < there)
+
+
+def shown(found: pd.DataFrame) -> pd.DataFrame:
+    """A `table` to be read: percentages; for duplication ours (published), evaluated under in columns."""
+    common = ["max_length", "label", "seed", "steps", "seconds", "shorter"]
+    if "evaluated" not in found:
+        percent = (
+            found[["accuracy", "chance", "majority", "arena", "rerun", "attended"]].mul(100).astype(float).round(1)
+        )
+        return found[common].round({"seconds": 0}).join(percent.astype(object).where(percent.notna(), ""))
+    both = [
+        f"{100 * ours:.1f}" + ("" if pd.isna(theirs) else f" ({100 * theirs:.1f})")
+        for ours, theirs in zip(found["accuracy"], found["published"].astype(float), strict=True)
+    ]
+    wide = found.assign(both=both).pivot(index=common, columns="evaluated", values="both")
+    return wide[found["evaluated"].unique()].rename_axis(columns=None).reset_index().round({"seconds": 0})
+
+
+def histories(asked: LongRange) -> dict[str, pd.DataFrame]:
+    """The curves of the variants' finished runs, by label."""
+    return {run.label: pd.read_csv(Path(run.output_dir) / "history.csv") for run in asked.runs()}
