@@ -21,7 +21,7 @@ from transformers import BertConfig
 
 SYMBOLS = 127  # 1 to 127; 0 stands before each half
 MASK = 128
-CHUNKS = 16  # Reformer's buckets in a sequence, the paper's 64 tokens of 1,024 each
+BUCKETS = 16  # in a sequence: 64 tokens each of 1,024, Reformer's default; the paper does not say
 ROUNDS = (8, 4, 2, 1)  # of hashing in evaluation; the last three in training too
 SPLITS = {"train": 0, "validation": 1, "test": 2}
 # Table 2 of the paper: accuracy, by the attention trained with and the one evaluated with.
@@ -65,5 +65,5 @@ def config(length: int) -> BertConfig:
 
 def attentions(length: int) -> dict[str, dict[str, Any]]:
     """The paper's attentions by its names for them, as `variants.list_variants` takes them."""
-    hashed = {"attention": "shared-qk-lsh", "bucket_size": max(2, length // CHUNKS)}
+    hashed = {"attention": "shared-qk-lsh", "bucket_size": max(2, length // BUCKETS)}
     return {"full": {"attention": "shared-qk"}} | {f"LSH-{n}": {**hashed, "n_hashes": n} for n in ROUNDS}

@@ -37,7 +37,7 @@ class LongTask:
     warmup: int
     learning_rate: float
     train_examples: int | None  # None: without end
-    batch_size: int = 32
+    batch_size: int
 
 
 @dataclass(frozen=True)
@@ -216,10 +216,41 @@ def encode_bytes(text: str) -> list[int]:
 
 TASKS = {
     "duplication": LongTask(
-        load_duplication, None, duplication.MASK + 1, duplication.SYMBOLS, 1024, 150_000, 1_000, 1e-3, None
+        load_duplication,
+        encode=None,
+        vocabulary=duplication.MASK + 1,
+        classes=duplication.SYMBOLS,
+        max_length=1024,
+        steps=150_000,
+        warmup=15_000,  # this, the learning rate and the batch are not published
+        learning_rate=1e-3,
+        batch_size=8,
+        train_examples=None,
     ),
-    "listops": LongTask(load_listops, listops.encode, 1 + len(listops.TOKENS), 10, 2000, 5_000, 1_000, 1e-4, 96_000),
-    "text": LongTask(load_text, encode_bytes, 257, 2, 4096, 20_000, 8_000, 1e-4, 25_000),
+    "listops": LongTask(
+        load_listops,
+        encode=listops.encode,
+        vocabulary=1 + len(listops.TOKENS),
+        classes=10,
+        max_length=2000,
+        steps=5_000,
+        warmup=1_000,
+        learning_rate=1e-4,
+        batch_size=32,
+        train_examples=96_000,
+    ),
+    "text": LongTask(
+        load_text,
+        encode=encode_bytes,
+        vocabulary=257,
+        classes=2,
+        max_length=4096,
+        steps=20_000,
+        warmup=8_000,
+        learning_rate=1e-4,
+        batch_size=32,
+        train_examples=25_000,
+    ),
 }
 
 
