@@ -23,6 +23,7 @@ SMALL = {
     "learning_rate": 1e-3,
 }
 SMALL |= {"device": "cpu", "precision": "fp32"}
+FEWER = "4 of 5,000 steps; 32 of 2,000 tokens; 40 of 96,000 training examples; 4 of 32 examples a step"
 
 
 def ask(folder, **changes):
@@ -58,6 +59,7 @@ def reviews(tmp_path):
         ),
         ({"variants": {"a/b": {"attention": "lsh"}}}, "variants: 'a/b' cannot be the name of a folder"),
         ({"only": ["reformer"]}, "only: 'reformer' is not one of the variants: softmax, shared-qk-lsh, lsh"),
+        ({"attention_dropout": 1}, "attention_dropout=1.0 must be at least 0 and below 1"),
         ({"share": 2.0}, "share=2.0 must be above 0 and at most 1"),
         ({"precision": "fp64"}, "precision='fp64' is not one of: auto, fp32, bf16, fp16 .long_range.ipynb"),
     ],
@@ -99,6 +101,7 @@ def test_models_have_their_attention_and_padding_changes_nothing(tmp_path):
     short, long = ({"text": f"[MAX {'3 ' * n}]", "label": 3} for n in (8, 25))
     for run in asked.runs():
         model = build(run).eval()
+        assert model.encoder.encoder.layer[1].attention.self.dropout.p == 0.1
         with record_passes(model) as passes, torch.no_grad():
             alone = model(**collate([short]))
             beside = model(**collate([short, long]))
@@ -124,7 +127,7 @@ def test_every_variant_is_trained_and_recorded(tmp_path):
         assert result["train_seconds"] > 0
         assert result["examples"] == {"train": 40, "validation": 12, "test": 12}
         assert result["chance"] == {"accuracy": 0.1}
-        assert row["shorter"] == "4 of 5,000 steps; 32 of 2,000 tokens; 40 of 96,000 training examples"
+        assert row["shorter"] == FEWER
     assert found.loc["softmax", ["arena", "rerun"]].tolist() == [0.3637, 0.3710]
     assert found.loc["softmax", "attended"] == 1
     assert 0 < found.loc["lsh", "attended"] < 1
@@ -176,7 +179,7 @@ def test_duplication_is_evaluated_under_every_attention(tmp_path):
     assert result["examples"]["train"] == 16
     read = shown(found)
     assert read["LSH-1"].str.contains(r"\(52.5\)|\(77.9\)").all()
-    assert read["shorter"].unique() == ["4 of 150,000 steps; 32 of 1,024 tokens"]
+    assert read["shorter"].unique() == ["4 of 150,000 steps; 32 of 1,024 tokens; 4 of 8 examples a step"]
     assert table(tmp_path, "duplication").equals(found)
 
 

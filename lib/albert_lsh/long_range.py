@@ -21,6 +21,7 @@ from albert_lsh.tasks import TaskError, subset
 from albert_lsh.variants import Variant, list_variants
 
 NOTEBOOK = "long_range.ipynb"
+OWN = ("max_length", "steps", "learning_rate", "batch_size", "attention_dropout")  # of a task, where not given
 EVALUATIONS = 10  # of a run, where it is not said how many
 
 
@@ -38,6 +39,7 @@ class LongTask:
     learning_rate: float
     train_examples: int | None  # None: without end
     batch_size: int
+    attention_dropout: float
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class LongRange:
     batch_size: int | None = None
     learning_rate: float | None = None
     warmup: int | None = None  # steps
+    attention_dropout: float | None = None  # 0 is faster: fused kernels drop nothing
     eval_steps: int | None = None  # evaluate, and save a checkpoint, every so many steps
     train_examples: int | None = None
     eval_examples: int | None = None  # of the validation and of the test split each
@@ -105,6 +108,8 @@ class LongRange:
                 raise ValueError(f"{name}={value!r} must be {low} or more")
         if not 0 < (self.learning_rate or 0) < math.inf:
             raise ValueError(f"learning_rate={self.learning_rate!r} must be greater than 0 and finite")
+        if not 0 <= (self.attention_dropout or 0) < 1:
+            raise ValueError(f"attention_dropout={self.attention_dropout!r} must be at least 0 and below 1")
         if self.task == "duplication" and (self.max_length or 0) % 2:
             raise ValueError(f"max_length={self.max_length} must be even: duplication has two halves")
 
@@ -135,6 +140,7 @@ class Run:
     batch_size: int
     learning_rate: float
     warmup: int
+    attention_dropout: float
     eval_steps: int
     train_examples: int | None
     eval_examples: int | None
@@ -152,7 +158,7 @@ class Run:
 
 def completed(asked: Any, task: LongTask) -> Any:
     """The parameters, a LongRange, with the task's own where they are None."""
-    own = {name: getattr(task, name) for name in ("max_length", "steps", "learning_rate", "batch_size")}
+    own = {name: getattr(task, name) for name in OWN}
     asked = dataclasses.replace(asked, **{name: value for name, value in own.items() if getattr(asked, name) is None})
     if asked.warmup is None:  # as large a part of the steps as published
         asked = dataclasses.replace(asked, warmup=round(task.warmup / task.steps * asked.steps))
@@ -225,6 +231,7 @@ TASKS = {
         warmup=15_000,  # this, the learning rate and the batch are not published
         learning_rate=1e-3,
         batch_size=8,
+        attention_dropout=0.0,
         train_examples=None,
     ),
     "listops": LongTask(
@@ -237,6 +244,7 @@ TASKS = {
         warmup=1_000,
         learning_rate=1e-4,
         batch_size=32,
+        attention_dropout=0.1,
         train_examples=96_000,
     ),
     "text": LongTask(
@@ -249,6 +257,7 @@ TASKS = {
         warmup=8_000,
         learning_rate=1e-4,
         batch_size=32,
+        attention_dropout=0.1,
         train_examples=25_000,
     ),
 }

@@ -98,13 +98,13 @@ def build(run: Run) -> nn.Module:
     """The run's model, with all random numbers seeded."""
     set_seed(run.seed)
     chosen: dict[str, Any] = {"attention": run.attention, "settings": run.attention_settings, "seed": run.seed}
+    chosen |= {"attention_probs_dropout_prob": run.attention_dropout}
     if run.task == "duplication":
         return load_model(duplication.config(run.max_length), head="masked-lm", **chosen)
     task = TASKS[run.task]
     config = BertConfig(
         vocab_size=task.vocabulary, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128,
-        max_position_embeddings=run.max_length, type_vocab_size=1, pad_token_id=0,
-        hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1,
+        max_position_embeddings=run.max_length, type_vocab_size=1, pad_token_id=0, hidden_dropout_prob=0.1,
     )  # fmt: skip
     return Classifier(load_model(config, head="base", **chosen), task.classes)
 
@@ -278,6 +278,8 @@ def shorter(result: dict[str, Any]) -> str:
         "steps": (asked["steps"], task.steps),
         "tokens": (asked["max_length"], task.max_length),
         "training examples": (result["examples"]["train"], task.train_examples or 0),
+        "examples a step": (asked["batch_size"], task.batch_size),
+        "attention dropout": (asked["attention_dropout"], task.attention_dropout),
     }
     return "; ".join(f"{here:,} of {there:,} {name}" for name, (here, there) in pairs.items() if here < there)
 
