@@ -1,10 +1,10 @@
 """Small models trained on long sequences, one after the other, and what they reach beside what is published.
 
 For `listops` and `text` an ordinary BERT of two layers, 64 wide, two heads, a feed-forward part of 128, and a small
-network that reads the mean of its last hidden states. Three things differ from the model of Nyströmformer's authors:
-BERT normalises after each part and not before it; the mean is of tokens, without padding; and the score is that after
-the last step, not that of the checkpoint that did best (for `text` on the test set: it has no other). For `duplication`
-see there.
+network that reads the mean of its last hidden states. What differs from Nyströmformer's authors: BERT normalises the
+embeddings, and after each part instead of before it; the mean is of tokens, without padding; batches are of similar
+length; gradients are clipped at a norm of 1, as Trainer does; and the score is that after the last step, not that of
+the checkpoint that did best (for `text` on the test set: it has no other). For `duplication` see there.
 """
 
 import json
