@@ -25,6 +25,22 @@ def plot_history(history: pd.DataFrame) -> Figure:
     return figure
 
 
+def plot_histories(histories: dict[str, pd.DataFrame]) -> Figure:
+    """Loss and accuracy in evaluation against the step, for several runs.
+
+    histories: tables of `training.history_of` by the runs' labels.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
+    for axis, column, name in zip(axes, ("eval_loss", "accuracy"), ("loss (nats)", "accuracy"), strict=True):
+        for label, history in histories.items():
+            rows = history.dropna(subset=[column])
+            axis.plot(rows["step"], rows[column], "o-", label=label)
+        axis.set(xlabel="optimiser step", ylabel=name, ylim=(0, None))
+    axes[0].legend(frameon=False)
+    plt.close(figure)
+    return figure
+
+
 def plot_answers(labels: np.ndarray, predictions: np.ndarray, names: list[str] | None) -> Figure:
     """A confusion matrix; for a task that predicts a number (no `names`), predictions against labels."""
     figure, axis = plt.subplots(figsize=(4, 3.4), layout="constrained")

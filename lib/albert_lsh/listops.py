@@ -1,0 +1,110 @@
+"""Long Range Arena's ListOps (Nangia and Bowman 2018; Tay et al. 2021), generated from a seed.
+
+An example is a nested list operation such as `[MAX 2 9 [MIN 4 7 ] 0 ]`, its answer a digit. Trees are drawn as by the
+original's generator (google-research/long-range-arena, lra_benchmarks/data/listops.py): a node above the greatest depth
+is an operator with probability 1/4 and otherwise a digit; an operator has 2 to `max_args` arguments, all numbers as
+likely; trees are kept whose tokens (operators with their bracket, digits, closing brackets) are more than `min_length`
+and fewer than `max_length`, each once. Two things differ. The original writes parentheses around every pair, which its
+input pipeline takes away again, and which are not written here. And it is not seeded and puts examples in the order of
+a hash; here the same seed gives the same examples, in the order in which they are drawn.
+"""
+
+import random
+import statistics
+from collections.abc import Callable
+
+from datasets import Dataset
+
+OPERATORS: dict[str, Callable[[list[int]], int]] = {
+    "[MIN": min,
+    "[MAX": max,
+    "[MED": lambda values: int(statistics.median(values)),
+    "[SM": lambda values: sum(values) % 10,
+}
+END = "]"
+OPERATOR_SHARE = 0.25  # of the nodes above the greatest depth
+TOKENS = [*map(str, range(10)), *OPERATORS, END]
+NUMBERS = {token: number for number, token in enumerate(TOKENS, start=1)}  # 0 is padding
+SIZES = {"test": 2_000, "validation": 2_000, "train": 96_000}  # train last: fewer of it change no other split
+
+
+def draw(rng: random.Random, longest: int, max_depth: int, max_args: int) -> list[str]:
+    """The tokens of a tree, most trees being one digit; those of one that has more than `longest` are cut short."""
+    tokens: list[str] = []
+    operators = list(OPERATORS)
+
+    def grow(depth: int) -> None:
+        if depth == max_depth or rng.random() > OPERATOR_SHARE:
+            tokens.append(TOKENS[rng.randrange(10)])
+        elif len(tokens) <= longest:
+            tokens.append(rng.choice(operators))
+            for _ in range(rng.randint(2, max_args)):
+                grow(depth + 1)
+            tokens.append(END)
+
+    grow(1)
+    return tokens
+
+
+def answer(text: str) -> int:
+    """The value of a tree: MIN, MAX, MED (the median, rounded down), SM (the sum modulo 10).
+
+    Raises:
+        ValueError: naming the first token that cannot stand where it does, or saying that the tree does not end.
+    """
+    operators: list[str] = []
+    values: list[list[int]] = [[]]  # of the operators that are open, and at last of the tree
+    for token in text.split():
+        if len(operators) == 0 and values[0]:
+            raise ValueError(f"{token!r} stands behind the end of the tree")
+        if token in OPERATORS:
+            operators.append(token)
+            values.append([])
+        elif token == END and len(values) > 1 and values[-1]:
+            arguments = values.pop()
+            values[-1].append(OPERATORS[operators.pop()](arguments))
+        elif token.isdecimal() and len(token) == 1:
+            values[-1].append(int(token))
+        else:
+            raise ValueError(f"{token!r} cannot stand where it does in a tree of {', '.join(TOKENS)}")
+    if operators or not values[0]:
+        raise ValueError(f"the tree does not end: {text!r}")
+    return values[0][0]
+
+
+def generate(
+    seed: int,
+    sizes: dict[str, int],
+    *,
+    min_length: int = 500,
+    max_length: int = 2000,
+    max_depth: int = 10,
+    max_args: int = 10,
+) -> dict[str, Dataset]:
+    """Splits of so many examples, drawn one after the other in their order, none in two of them.
+
+    Args:
+        sizes: of each split, for instance `SIZES`.
+        min_length, max_length: tokens; a tree has more than the one and fewer than the other.
+        max_depth: of a digit; the root has depth 1. max_args: of an operator, 2 or more.
+    Returns:
+        {split: rows with text, label (0 to 9) and length (tokens)}.
+    """
+    rng, seen = random.Random(f"listops {seed}"), set[str]()
+    splits = {}
+    for split, size in sizes.items():
+        rows: dict[str, list] = {"text": [], "label": [], "length": []}
+        while len(rows["text"]) < size:
+            tokens = draw(rng, max_length, max_depth, max_args)
+            if not min_length < len(tokens) < max_length or (text := " ".join(tokens)) in seen:
+                continue
+            seen.add(text)
+            for column, value in zip(rows.values(), (text, answer(text), len(tokens)), strict=True):
+                column.append(value)
+        splits[split] = Dataset.from_dict(rows)
+    return splits
+
+
+def encode(text: str) -> list[int]:
+    """Token numbers of a tree, 1 to 15."""
+    return [NUMBERS[token] for token in text.split()]

@@ -1,0 +1,203 @@
+"""Long sequences: parameters, data, a run end to end, an interrupted one, and the tables."""
+
+import json
+
+import pandas as pd
+import papermill
+import pytest
+import torch
+from albert_lsh import duplication, record_passes
+from albert_lsh.long_range import LongRange, encode_bytes, load_data
+from albert_lsh.long_runs import Clock, batches, build, shown, table, train_all
+from albert_lsh.runs import ParameterError
+from albert_lsh.tasks import TaskError
+from datasets import Dataset
+from test_study import ROOT
+
+SMALL = {
+    "max_length": 32,
+    "steps": 4,
+    "batch_size": 4,
+    "train_examples": 40,
+    "eval_examples": 12,
+    "learning_rate": 1e-3,
+}
+SMALL |= {"device": "cpu", "precision": "fp32"}
+FEWER = "4 of 5,000 steps; 32 of 2,000 tokens; 40 of 96,000 training examples; 4 of 32 examples a step"
+
+
+def ask(folder, **changes):
+    return LongRange.check({"task": "listops", **SMALL, "output_dir": str(folder), **changes})
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    """A folder laid out like stanfordnlp/imdb."""
+    folder = tmp_path / "imdb"
+    (folder / "plain_text").mkdir(parents=True)
+    for split, count in (("train", 30), ("test", 20)):
+        rows = {"text": [f"Filmé {n}: {'good' if n % 2 else 'bad'} {'x' * n}" for n in range(count)]}
+        rows = Dataset.from_dict(rows | {"label": [n % 2 for n in range(count)]})
+        rows.to_parquet(folder / "plain_text" / f"{split}-00000-of-00001.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": "lists"}, "task='lists' is not one of: duplication, listops, text .long_range.ipynb"),
+        ({"stesp": 5}, "'stesp' is not a parameter of long_range.ipynb; did you mean 'steps'"),
+        ({"steps": 0}, "steps=0 must be 1 or more .long_range.ipynb"),
+        ({"batch_size": "many"}, "batch_size='many' must be a whole number .long_range.ipynb"),
+        ({"max_length": 15}, "max_length=15 must be 16 or more"),
+        ({"task": "duplication", "max_length": 33}, "max_length=33 must be even"),
+        ({"learning_rate": 0}, "learning_rate=0.0 must be greater than 0"),
+        ({"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),
+        (
+            {"evaluate": {"a": {"attention": "lsh", "hashes": 2}}},
+            "variants: 'a': attention 'lsh' has no setting 'hashes'",
+        ),
+        ({"variants": {"a/b": {"attention": "lsh"}}}, "variants: 'a/b' cannot be the name of a folder"),
+        ({"only": ["reformer"]}, "only: 'reformer' is not one of the variants: softmax, shared-qk-lsh, lsh"),
+        ({"attention_dropout": 1}, "attention_dropout=1.0 must be at least 0 and below 1"),
+        ({"share": 2.0}, "share=2.0 must be above 0 and at most 1"),
+        ({"precision": "fp64"}, "precision='fp64' is not one of: auto, fp32, bf16, fp16 .long_range.ipynb"),
+    ],
+)
+def test_bad_parameters_are_named(change, message):
+    with pytest.raises(ParameterError, match=message):
+        LongRange.check({"task": "listops", **change})
+
+
+def test_what_is_not_given_is_as_published():
+    asked = LongRange.check({"task": "listops"})
+    assert (asked.max_length, asked.steps, asked.batch_size, asked.learning_rate) == (2000, 5000, 32, 1e-4)
+    assert (asked.warmup, asked.eval_steps) == (1000, 500)
+    assert LongRange.check({"task": "listops", "steps": 50}).warmup == 10
+    assert LongRange.check({"task": "text"}).max_length == 4096
+    named = LongRange.check({"task": "duplication", "only": '["LSH-2"]'})
+    assert list(named.variants) == list(duplication.PUBLISHED)
+    assert [run.label for run in named.runs()] == ["LSH-2"]
+    assert list(named.evaluate) == ["full", "LSH-8", "LSH-4", "LSH-2", "LSH-1"]
+
+
+def test_reviews_are_read_as_bytes_and_cut(reviews, tmp_path):
+    asked = ask(tmp_path, task="text", data_dir=str(reviews), train_examples=None, eval_examples=None)
+    data = load_data(asked)
+    assert {split: len(rows) for split, rows in data.items()} == {"train": 30, "validation": 20, "test": 20}
+    assert data["test"]["length"] == [min(len(text.encode()), 32) for text in data["test"]["text"]]
+    assert encode_bytes("Aé") == [66, 196, 170]
+    batch = batches(asked.runs()[0])([data["test"][0], data["test"][19]])
+    assert batch["input_ids"].shape == (2, 32)
+    assert batch["attention_mask"].sum(1).tolist() == [len(data["test"][0]["text"].encode()), 32]
+    assert batch["labels"].tolist() == [0, 1]
+    with pytest.raises(TaskError, match="task='text': the data could not be loaded from '.*nowhere'"):
+        load_data(ask(tmp_path, task="text", data_dir=str(tmp_path / "nowhere")))
+
+
+def test_models_have_their_attention_and_padding_changes_nothing(tmp_path):
+    asked = ask(tmp_path)
+    collate = batches(asked.runs()[0])
+    short, long = ({"text": f"[MAX {'3 ' * n}]", "label": 3} for n in (8, 25))
+    for run in asked.runs():
+        model = build(run).eval()
+        assert model.encoder.encoder.layer[1].attention.self.dropout.p == 0.1
+        with record_passes(model) as passes, torch.no_grad():
+            alone = model(**collate([short]))
+            beside = model(**collate([short, long]))
+        assert [seen.attention for seen in passes] == [run.attention] * 4
+        assert passes[0].settings == run.attention_settings
+        assert alone["logits"].shape == (1, 10)
+        torch.testing.assert_close(beside["logits"][:1], alone["logits"], rtol=1e-3, atol=1e-3)
+        assert torch.isfinite(beside["loss"])
+
+
+def test_every_variant_is_trained_and_recorded(tmp_path):
+    asked = ask(tmp_path, eval_steps=2)
+    data = load_data(asked)
+    found = train_all(asked, data).set_index("label")
+    assert sorted(found.index) == ["lsh", "nystrom", "shared-qk-lsh", "softmax", "yoso"]
+    for label, row in found.iterrows():
+        folder = tmp_path / "listops-32" / str(label) / "seed-0"
+        result = json.loads((folder / "result.json").read_text())
+        history = pd.read_csv(folder / "history.csv")
+        assert sorted(path.name for path in folder.iterdir()) == ["history.csv", "result.json"]
+        assert history.dropna(subset=["eval_loss"])["step"].tolist() == [2, 4]
+        assert result["parameters"]["attention"] == row["attention"]
+        assert result["train_seconds"] > 0
+        assert result["examples"] == {"train": 40, "validation": 12, "test": 12}
+        assert result["chance"] == {"accuracy": 0.1}
+        assert row["shorter"] == FEWER
+    assert found.loc["softmax", ["arena", "rerun"]].tolist() == [0.3637, 0.3710]
+    assert found.loc["softmax", "attended"] == 1
+    assert 0 < found.loc["lsh", "attended"] < 1
+    labels = pd.Series(data["test"]["label"])
+    assert found["majority"].unique() == (labels == pd.Series(data["train"]["label"]).mode()[0]).mean()
+    assert "softmax" in shown(found.reset_index()).to_string()
+    before = (tmp_path / "listops-32" / "lsh" / "seed-0" / "result.json").stat().st_mtime_ns
+    train_all(asked, data)
+    assert (tmp_path / "listops-32" / "lsh" / "seed-0" / "result.json").stat().st_mtime_ns == before
+    with pytest.raises(ParameterError, match="holds the result of another run .steps is 4 there, 5 here"):
+        train_all(ask(tmp_path, eval_steps=2, steps=5), data)
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path, monkeypatch):
+    whole, broken = (ask(tmp_path / name, only=["lsh"], eval_steps=2, steps=6) for name in ("whole", "broken"))
+    data = load_data(whole)
+    undisturbed = train_all(whole, data)
+    on_step_end = Clock.on_step_end
+
+    def stop(self, args, state, control, **kwargs):
+        on_step_end(self, args, state, control, **kwargs)
+        if state.global_step == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Clock, "on_step_end", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train_all(broken, data)
+    folder = tmp_path / "broken" / "listops-32" / "lsh" / "seed-0"
+    assert not (folder / "result.json").exists()
+    assert (folder / "checkpoints" / "checkpoint-4").exists()
+    with pytest.raises(ParameterError, match="checkpoints of a run with another learning_rate"):
+        train_all(ask(tmp_path / "broken", only=["lsh"], eval_steps=2, steps=6, learning_rate=2e-3), data)
+    resumed = train_all(broken, data)
+    assert not (folder / "checkpoints").exists()
+    histories = [pd.read_csv(tmp_path / name / "listops-32/lsh/seed-0/history.csv") for name in ("whole", "broken")]
+    pd.testing.assert_frame_equal(histories[0], histories[1])
+    assert resumed["accuracy"].equals(undisturbed["accuracy"])
+
+
+def test_duplication_is_evaluated_under_every_attention(tmp_path):
+    asked = ask(tmp_path, task="duplication", only=["full", "LSH-1"], train_examples=None)
+    found = train_all(asked, load_data(asked))
+    assert found.groupby("label", sort=False)["evaluated"].apply(list).to_dict() == {
+        label: list(asked.evaluate) for label in ("LSH-1", "full")
+    }
+    result = json.loads((tmp_path / "duplication-32" / "LSH-1" / "seed-0" / "result.json").read_text())
+    assert result["metrics"]["accuracy"] == result["metrics"]["accuracy, LSH-1"]
+    assert result["examples"]["train"] == 16
+    read = shown(found)
+    assert read["LSH-1"].str.contains(r"\(52.5\)|\(77.9\)").all()
+    assert read["shorter"].unique() == ["4 of 150,000 steps; 32 of 1,024 tokens; 4 of 8 examples a step"]
+    assert table(tmp_path, "duplication").equals(found)
+
+
+def test_a_short_word_is_learned(tmp_path):
+    asked = ask(tmp_path, task="duplication", only=["full"], max_length=16, steps=150, batch_size=32)
+    asked = LongRange.check({**asked.__dict__, "train_examples": None, "eval_examples": 50})
+    found = train_all(asked, load_data(asked)).set_index("evaluated")["accuracy"]
+    assert found["full"] > 0.9
+    assert found["LSH-8"] > found["LSH-1"]
+
+
+def test_the_notebook_runs(tmp_path, reviews):
+    parameters = {**SMALL, "task": "text", "only": ["softmax", "lsh"], "output_dir": str(tmp_path / "out")}
+    parameters |= {"data_dir": str(reviews), "train_examples": None, "steps": 2}
+    notebook = ROOT / "notebooks" / "long_range.ipynb"
+    papermill.execute_notebook(
+        notebook, tmp_path / "out.ipynb", parameters=parameters, kernel_name="python3", progress_bar=False
+    )
+    found = pd.read_csv(tmp_path / "out" / "text.csv")
+    assert found["label"].tolist() == ["lsh", "softmax"]
+    assert found["rerun"].dropna().tolist() == [0.6502]
