@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pandas as pd
+from albert_lsh.efficiency import crossings
 from albert_lsh.study import load_study
 from albert_lsh.tables import pivot
 
@@ -120,7 +121,8 @@ def efficiency() -> str:
         return rows.pivot(index="case", columns="length", values=value).rename_axis(index=None)
 
     def shown(table: pd.DataFrame, form: str) -> str:
-        table = table.rename(columns="{:,}".format).map(lambda x: "" if pd.isna(x) else form.format(x))
+        table = table.rename(columns=lambda name: f"{name:,}" if isinstance(name, int) else name)
+        table = table.map(lambda x: "" if pd.isna(x) else form.format(x))
         return markdown(table)
 
     time = pd.read_csv(folder / "time-cpu-fp32.csv")
@@ -139,7 +141,14 @@ def efficiency() -> str:
             ("reformer-pytorch", "lsh, window, far field"),
         )
     }
+    quality = pd.read_csv(folder / "quality-cpu-fp32.csv").set_index("case").rename_axis(index=None)
+    first = pd.DataFrame({"tokens": crossings(time[time["pass"] == "forward+backward"]).dropna().sort_values()})
+    columns = {"pairs": "pairs", "mass": "softmax's mass", "error": "error of the output", "seconds": "seconds"}
+    kept = quality[list(columns)].rename(columns=columns)
+    text = f"On real text of {quality['length'].iloc[0]:,} tokens, all layers of a pretrained encoder"
     blocks = {
+        "Faster than fused softmax attention from": shown(first, "{:,.0f}"),
+        text: shown(kept, "{:.2f}"),
         "Time, as a multiple of fused softmax attention's": shown(seconds / seconds.loc["softmax"], "{:.2f}"),
         "How many times faster": shown(pd.DataFrame(faster).T, "{:.1f}"),
         "Peak memory, MiB": shown(by_length(peaks[peaks["kind"] == "attention"], "bytes") / 2**20, "{:.0f}"),
