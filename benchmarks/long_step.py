@@ -1,0 +1,68 @@
+"""What fits: a training step of ALBERT-base's shape at 4,096 tokens, eight sequences, with `lsh` and eager softmax.
+
+    python benchmarks/long_step.py        writes results/efficiency/long-step.csv, in about a quarter of an hour
+
+Both recompute activations. Each has a process of its own, which may have as much memory as the machine; a process
+that asks for more is refused, and the row says at which peak and for how many bytes. Eager softmax is asked with one
+sequence too, which says what it takes for each.
+"""
+
+import json
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from albert_lsh.efficiency import STEPS, base_model, resident
+from albert_lsh.runs import provenance, repository_root, write_atomically
+
+LENGTH, KEYS = 4096, 512
+ASKED = [("lsh", 8), ("softmax-eager", 1), ("softmax-eager", 8)]
+
+
+def machine() -> int:
+    """Bytes of memory that this machine has."""
+    line = next(x for x in Path("/proc/meminfo").read_text().splitlines() if x.startswith("MemTotal"))
+    return int(line.split()[1]) * 1024
+
+
+def step(attention: str, batch: int) -> dict[str, Any]:
+    """Peak memory of a step above that of the model alone, in a process that has done nothing else."""
+    name = f"{attention}, recomputed"
+    STEPS[name] = (attention, {"recompute": True})
+    with tempfile.TemporaryDirectory() as folder:
+        model = base_model(folder, LENGTH, KEYS, name)
+    ids = torch.randint(30_000, (batch, LENGTH), generator=torch.Generator().manual_seed(0))
+    resource.setrlimit(resource.RLIMIT_AS, (machine(), machine()))
+    before, row = resident("VmRSS"), {"attention": attention, "batch": batch, "length": LENGTH, "fits": True}
+    try:
+        model(ids, labels=torch.arange(batch) % 2).loss.backward()
+    except RuntimeError as error:
+        if not (refused := re.search(r"you tried to allocate (\d+) bytes", str(error))):
+            raise
+        row |= {"fits": False, "refused": int(refused.group(1))}
+    return row | {"bytes": resident("VmHWM") - before, "machine": machine()}
+
+
+def main() -> None:
+    rows = []
+    for attention, batch in ASKED:
+        command = [sys.executable, __file__, json.dumps({"attention": attention, "batch": batch})]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{attention}, {batch} sequences: {done.stderr}")
+        rows.append(json.loads(done.stdout.splitlines()[-1]) | provenance("cpu"))
+    path = repository_root() / "results" / "efficiency" / "long-step.csv"
+    write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        print(json.dumps(step(**json.loads(sys.argv[1]))))
+    else:
+        main()
