@@ -2,7 +2,7 @@
 
     python benchmarks/long_step.py        writes results/efficiency/long-step.csv, in about a quarter of an hour
 
-Both recompute activations. Each has a process of its own, which may have as much memory as the machine; a process
+Both recompute activations. Each has a process of its own, which may have the memory that the machine has left; a process
 that asks for more is refused, and the row says at which peak and for how many bytes. Eager softmax is asked with one
 sequence too, which says what it takes for each.
 """
@@ -25,9 +25,9 @@ LENGTH, KEYS = 4096, 512
 ASKED = [("lsh", 8), ("softmax-eager", 1), ("softmax-eager", 8)]
 
 
-def machine() -> int:
-    """Bytes of memory that this machine has."""
-    line = next(x for x in Path("/proc/meminfo").read_text().splitlines() if x.startswith("MemTotal"))
+def left() -> int:
+    """Bytes of memory that this machine has left."""
+    line = next(x for x in Path("/proc/meminfo").read_text().splitlines() if x.startswith("MemAvailable"))
     return int(line.split()[1]) * 1024
 
 
@@ -38,15 +38,16 @@ def step(attention: str, batch: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         model = base_model(folder, LENGTH, KEYS, name)
     ids = torch.randint(30_000, (batch, LENGTH), generator=torch.Generator().manual_seed(0))
-    resource.setrlimit(resource.RLIMIT_AS, (machine(), machine()))
-    before, row = resident("VmRSS"), {"attention": attention, "batch": batch, "length": LENGTH, "fits": True}
+    before, limit = resident("VmRSS"), resident("VmSize") + left()
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    row: dict[str, Any] = {"attention": attention, "batch": batch, "length": LENGTH, "left": left(), "fits": True}
     try:
         model(ids, labels=torch.arange(batch) % 2).loss.backward()
     except RuntimeError as error:
         if not (refused := re.search(r"you tried to allocate (\d+) bytes", str(error))):
             raise
         row |= {"fits": False, "refused": int(refused.group(1))}
-    return row | {"bytes": resident("VmHWM") - before, "machine": machine()}
+    return row | {"bytes": resident("VmHWM") - before}
 
 
 def main() -> None:
