@@ -2,7 +2,7 @@
 
     python benchmarks/long_step.py        writes results/efficiency/long-step.csv, in about a quarter of an hour
 
-Both recompute activations. Each has a process of its own, which may have the memory that the machine has left; a process
+Both recompute activations. Each has a process of its own, which may have the memory that the machine has left; one
 that asks for more is refused, and the row says at which peak and for how many bytes. Eager softmax is asked with one
 sequence too, which says what it takes for each.
 """

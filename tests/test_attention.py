@@ -205,6 +205,8 @@ def test_bad_tensors_are_named():
     query, key, value = tensors((2, 2, 8, 4))
     with pytest.raises(ValueError, match=r"key \(2, 2, 7, 4\)"):
         attention.attend("lsh", query, key[:, :, :7], value)
+    with pytest.raises(ValueError, match=r"value \(2, 2, 8, 3\)"):
+        attention.attend("lsh", query, key, value[..., :3])
     with pytest.raises(ValueError, match=r"padding_mask must be bool of shape \(batch, length\) = \(2, 8\)"):
         attention.attend("lsh", query, key, value, torch.ones(2, 8))
     with pytest.raises(ValueError, match=r"got torch.bool of shape \(2, 9\)"):

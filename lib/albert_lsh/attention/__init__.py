@@ -176,7 +176,7 @@ def check_evaluation(name: str, settings: dict[str, Any], given: dict[str, Any] 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
     """Raise ValueError unless shapes agree: (batch, heads, length, head_dim) and a bool mask (batch, length)."""
-    if query.dim() != 4 or query.shape != key.shape or query.shape[:3] != value.shape[:3]:
+    if query.dim() != 4 or not query.shape == key.shape == value.shape:
         shapes = ", ".join(f"{n} {tuple(t.shape)}" for n, t in (("query", query), ("key", key), ("value", value)))
         raise ValueError(f"query, key and value must all be (batch, heads, length, head_dim); got {shapes}")
     if padding_mask is None:
