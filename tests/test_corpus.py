@@ -5,7 +5,7 @@ import string
 
 import numpy as np
 import pytest
-from albert_lsh.corpus import CorpusError, count_pieces, packed, read_paragraphs, tokenised, train_tokenizer
+from albert_lsh.corpus import LINE, CorpusError, count_pieces, packed, read_paragraphs, tokenised, train_tokenizer
 from albert_lsh.model import load_tokenizer
 from pretraining_text import sentences, write_text
 
@@ -65,6 +65,14 @@ def test_a_line_without_end_is_cut_into_pieces(tmp_path, tokenizer):
     assert max(map(len, found["ids"])) == 64
     assert found["begins"][:] == [True] + [False] * (len(found) - 1)
     assert sum(map(len, found["ids"])) >= 40_000
+
+
+def test_only_a_whole_empty_line_ends_a_document(tmp_path):
+    """Not the end of a line that was read in pieces, nor blanks within one."""
+    path = tmp_path / "text.txt"
+    whole = "word" * (LINE // 4)
+    path.write_text(f"{whole}\nnext\n \nother{' ' * 2 * LINE}end\n", encoding="utf-8")
+    assert list(read_paragraphs(str(path))) == [whole, "next", "", "other", "end"]
 
 
 @pytest.mark.parametrize(

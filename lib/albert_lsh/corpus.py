@@ -57,12 +57,15 @@ def read_paragraphs(text: str, column: str = "text", config: str | None = None) 
 
 
 def read_file(path: Path) -> Iterator[str]:
-    """The lines of a file, without their ends."""
-    opened = lzma.open if path.suffix == ".xz" else open
+    """The lines of a file, without their ends; a very long one in pieces, of which none is empty."""
+    opened, begins = lzma.open if path.suffix == ".xz" else open, True
     with opened(path, "rt", encoding="utf-8") as lines:
         try:
-            while line := lines.readline(LINE):
-                yield line.strip()
+            while piece := lines.readline(LINE):
+                ends = piece.endswith("\n")
+                if piece.strip() or (begins and ends):
+                    yield piece.strip()
+                begins = ends
         except UnicodeDecodeError as error:
             wrong = error.object[error.start]
             raise CorpusError(f"text={str(path)!r} is not UTF-8: byte {wrong:#04x}, {error.reason}") from error
