@@ -76,8 +76,10 @@ def attend_to_clusters(query, key, value, seen: Chosen, *, far_field: bool, scal
     of_places, of_shared = (hide(index == length).flatten(0, 1).unsqueeze(1) for index in (clusters, shared))
     of_means = (members.clamp(min=1).log() + hide(members == 0)).flatten(0, 1).unsqueeze(1)
 
+    n_keys = keys.shape[2]  # the tensor itself would be kept with the function, until the backward pass is over
+
     def bias_of(rows: slice) -> Tensor:
-        bias = of_clusters.new_empty(*of_clusters[rows].shape[:2], keys.shape[2])
+        bias = of_clusters.new_empty(*of_clusters[rows].shape[:2], n_keys)
         own, everybodys, means = bias.tensor_split([n_clusters * size, n_clusters * size + shared.shape[-1]], dim=-1)
         torch.add(of_clusters[rows].unsqueeze(-1), of_places[rows], out=own.unflatten(-1, (n_clusters, size)))
         everybodys.copy_(of_shared[rows])
