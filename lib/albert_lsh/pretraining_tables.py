@@ -11,7 +11,7 @@ from albert_lsh.runs import repository_root
 
 # Two runs that differ in nothing but these saw the same sequences, masks and first weights.
 ATTENTION = ("attention", "attention_settings")
-FORM = ("recompute", "feed_forward_chunk", "device", "batch_size", "accumulation")  # how it is computed, not what
+FORM = ("recompute", "feed_forward_chunk", "device")  # how it is computed, not what
 
 
 def load_pretraining(folder: str | Path | None = None) -> pd.DataFrame:
