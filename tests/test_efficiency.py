@@ -63,7 +63,7 @@ def test_peak_memory_is_that_of_a_process_of_its_own(tmp_path):
 
 
 def test_a_recomputed_step_takes_less_memory(tmp_path):
-    asked = measuring(tmp_path, lengths=[], step_lengths=[512], step_cases=["softmax", "softmax, recomputed"])
+    asked = measuring(tmp_path, step_lengths=[512], step_cases=["softmax", "softmax, recomputed"])
     nothing = pd.DataFrame({"case": [], "length": []})
     table = memories(asked, nothing).set_index("case")["bytes"]
     assert table["softmax, recomputed"] < 0.7 * table["softmax"]
@@ -113,6 +113,7 @@ def test_crossings_are_interpolated():
     ("change", "message"),
     [
         ({"cases": ["lhs"]}, "cases: 'lhs' is not one of: softmax"),
+        ({"lengths": []}, r"lengths=\[\] must name one or more"),
         ({"step_cases": ["yoso-e, transformers"]}, "step_cases: 'yoso-e, transformers' is not one of: softmax"),
         ({"lengths": [100]}, "lengths: 100 must be a power of two, 64 or more"),
         ({"step_lengths": ["512"]}, "step_lengths: '512' must be a power of two"),

@@ -72,6 +72,9 @@ class Measuring:
                 if name not in choices:
                     message = f"{parameter}: {name!r} is not one of: {', '.join(choices)} (efficiency.ipynb)"
                     raise ParameterError(message)
+        for parameter in ("lengths", "cases"):
+            if not getattr(asked, parameter):
+                raise ParameterError(f"{parameter}=[] must name one or more (efficiency.ipynb)")
         for parameter in ("lengths", "step_lengths"):
             for length in getattr(asked, parameter):
                 if not isinstance(length, int) or length < 64 or length & (length - 1):
