@@ -6,7 +6,7 @@ STUDY ?= mini
 TEXT_MODEL ?= None
 BIN := .venv/bin
 
-# make bench                time and memory of the attentions (an hour and a half); with TEXT_MODEL=<an encoder of the
+# make bench                time and memory of the attentions (two hours and more); with TEXT_MODEL=<an encoder of the
 #                           Hub> also what they keep of its attention
 # make format               rewrite style; make lock: versions; make refresh: the repository's, where it is needed
 .PHONY: study test bench install format lock refresh
