@@ -24,6 +24,7 @@ from test_study import ROOT
 
 HASHING = {"attention": "lsh", "attention_settings": {"n_hashes": 3, "cluster_size": 4}}
 SMALL = {"max_length": 64, "steps": 24, "batch_size": 4, "eval_steps": 8, "eval_sequences": 8, "precision": "fp32"}
+TWO_DEVICES = ("-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "albert_lsh.pretraining")
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,10 @@ def test_interrupted_and_met_by_a_full_disk_it_ends_as_if_undisturbed(given, und
     assert (first / "trainer_state.json").exists()
     with pytest.raises(ParameterError, match="holds checkpoints of a run with another learning_rate"):
         pretrain(Pretraining.check({**parameters, "learning_rate": 1e-4}))
+    two = command(parameters, TWO_DEVICES)
+    output, _ = two.communicate()
+    assert two.returncode != 0
+    assert "holds checkpoints of a run with another devices" in output
 
     done = pretrain(Pretraining.check(parameters))
     assert done.history.equals(undisturbed[1].history)
@@ -107,8 +112,7 @@ def test_two_devices_equal_one_with_twice_the_batch(given, tmp_path, attention):
     parameters = {**given, **attention, "steps": 6, "eval_steps": 3, "accumulation": 2, "device": "cpu"}
     one = pretrain(Pretraining.check({**parameters, "output_dir": str(tmp_path / "one")}))
     halves = {**parameters, "batch_size": 2, "output_dir": str(tmp_path / "two")}
-    launcher = ("-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "albert_lsh.pretraining")
-    running = command(halves, launcher)
+    running = command(halves, TWO_DEVICES)
     output, _ = running.communicate()
     assert running.returncode == 0, output
     two = json.loads((tmp_path / "two" / "result.json").read_text())

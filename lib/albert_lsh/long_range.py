@@ -16,7 +16,7 @@ import datasets
 from torch.utils.data import Dataset
 
 from albert_lsh import duplication, listops
-from albert_lsh.runs import WHERE, ParameterError, from_given, on_this_machine
+from albert_lsh.runs import WHERE, check_ranges, errors_named, from_given, on_this_machine
 from albert_lsh.tasks import TaskError, subset
 from albert_lsh.variants import Variant, list_variants
 
@@ -75,7 +75,7 @@ class LongRange:
             ParameterError: a name that is no parameter, a value of the wrong type or out of range, an unknown task,
                 variant, attention or setting, a device that is not there.
         """
-        try:
+        with errors_named(NOTEBOOK):
             asked = from_given(cls, given, NOTEBOOK)
             if asked.task not in TASKS:
                 raise ValueError(f"task={asked.task!r} is not one of: {', '.join(TASKS)}")
@@ -94,22 +94,12 @@ class LongRange:
                 raise ValueError(f"variants: {unfit[0]!r} cannot be the name of a folder")
             if unknown := [label for label in asked.only if label not in asked.variants]:
                 raise ValueError(f"only: {unknown[0]!r} is not one of the variants: {', '.join(asked.variants)}")
-        except ParameterError:
-            raise
-        except ValueError as error:
-            raise ParameterError(f"{error} ({NOTEBOOK})") from error
         return asked
 
     def _check_ranges(self) -> None:
         lowest = {"max_length": 16, "steps": 1, "batch_size": 1, "warmup": 0, "eval_steps": 1, "seed": 0}
-        for name, low in (lowest | {"train_examples": 1, "eval_examples": 1}).items():
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise ValueError(f"{name}={value!r} must be {low} or more")
-        if not 0 < (self.learning_rate or 0) < math.inf:
-            raise ValueError(f"learning_rate={self.learning_rate!r} must be greater than 0 and finite")
-        if not 0 <= (self.attention_dropout or 0) < 1:
-            raise ValueError(f"attention_dropout={self.attention_dropout!r} must be at least 0 and below 1")
+        lowest |= {"train_examples": 1, "eval_examples": 1}
+        check_ranges(self, lowest, positive=("learning_rate",), shares=("attention_dropout",))
         if self.task == "duplication" and (self.max_length or 0) % 2:
             raise ValueError(f"max_length={self.max_length} must be even: duplication has two halves")
 

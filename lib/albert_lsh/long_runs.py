@@ -23,7 +23,6 @@ from transformers import (
     EvalPrediction,
     PreTrainedModel,
     Trainer,
-    TrainingArguments,
     default_data_collator,
     set_seed,
 )
@@ -40,10 +39,11 @@ from albert_lsh.training import (
     Clock,
     Fit,
     StudyTrainer,
+    cost_of,
     history_of,
     last_checkpoint,
-    peak_memory,
     remove_checkpoints,
+    training_arguments,
 )
 from albert_lsh.variants import list_variants
 
@@ -109,36 +109,6 @@ def build(run: Run) -> nn.Module:
     return Classifier(load_model(config, head="base", **chosen), task.classes)
 
 
-def training_arguments(run: Run, lengths: bool) -> TrainingArguments:
-    """The recipe, in Trainer's words; lengths: whether examples have them, so that batches are of similar length."""
-    return TrainingArguments(
-        output_dir=str(Path(run.output_dir) / "checkpoints"),
-        seed=run.seed,
-        data_seed=run.seed,
-        max_steps=run.steps,
-        per_device_train_batch_size=run.batch_size,
-        per_device_eval_batch_size=run.batch_size,
-        learning_rate=run.learning_rate,
-        lr_scheduler_type="linear",
-        warmup_steps=run.warmup,
-        weight_decay=0.0,
-        bf16=run.precision == "bf16",
-        fp16=run.precision == "fp16",
-        use_cpu=run.device == "cpu",
-        train_sampling_strategy="group_by_length" if lengths else "random",
-        length_column_name="length",
-        remove_unused_columns=False,
-        logging_steps=max(1, run.steps // CURVE_POINTS),
-        eval_strategy="steps",
-        eval_steps=run.eval_steps,
-        save_strategy="steps",
-        save_steps=run.eval_steps,
-        save_total_limit=1,
-        restore_callback_states_from_checkpoint=True,
-        report_to="none",
-    )
-
-
 def accuracy(seen: EvalPrediction | PredictionOutput) -> dict[str, float]:
     """The share of answers that are right, of those that count (label not -100)."""
     labels, answers = np.asarray(seen.label_ids), np.asarray(seen.predictions)
@@ -151,9 +121,24 @@ def fit(run: Run, model: nn.Module, data: dict[str, Dataset]) -> Fit:
     Raises:
         ParameterError: checkpoints of a run with other parameters are in its folder.
     """
+    arguments = training_arguments(
+        run,
+        Path(run.output_dir),
+        max_steps=run.steps,
+        warmup_steps=run.warmup,
+        weight_decay=0.0,
+        train_sampling_strategy="random" if TASKS[run.task].encode is None else "group_by_length",
+        length_column_name="length",  # batches are of similar length where examples have one
+        remove_unused_columns=False,
+        logging_steps=max(1, run.steps // CURVE_POINTS),
+        eval_strategy="steps",
+        eval_steps=run.eval_steps,
+        save_strategy="steps",
+        save_steps=run.eval_steps,
+    )
     trainer = StudyTrainer(
         model=model,
-        args=training_arguments(run, lengths=TASKS[run.task].encode is not None),
+        args=arguments,
         train_dataset=data["train"],
         eval_dataset=data["validation"],
         data_collator=batches(run),
@@ -164,12 +149,7 @@ def fit(run: Run, model: nn.Module, data: dict[str, Dataset]) -> Fit:
     if run.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     trainer.train(resume_from_checkpoint=last_checkpoint(run))
-    clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))
-    cost = {
-        "train_seconds": clock.seconds,
-        "examples_per_second": run.steps * run.batch_size / clock.seconds,
-        "peak_memory_bytes": peak_memory(run.device),
-    }
+    cost = cost_of(trainer, "examples", run.steps * run.batch_size, run.device)
     return Fit(trainer, history_of(trainer), cost)
 
 

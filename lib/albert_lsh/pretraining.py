@@ -4,15 +4,13 @@
 
     accelerate launch --num_processes 2 -m albert_lsh.pretraining text=corpus.txt size=nano attention=lsh
 
-Hugging Face's Trainer does the training, on one device or many (the loss is a mean over all devices' masked tokens, so
-that two devices with half of the batch each compute what one with all of it does), and takes up an interrupted run at
-its last checkpoint. One is written every `eval_steps`; the older one is deleted after the newer is complete.
+Hugging Face's Trainer does the training, on one device or many (see `pretraining_trainer`), and takes up an interrupted
+run at its last checkpoint. One is written every `eval_steps`; the older one is deleted after the newer is complete.
 """
 
 import contextlib
 import dataclasses
 import json
-import math
 import shutil
 import sys
 import tempfile
@@ -23,42 +21,33 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
-import torch.nn.functional as F
 from accelerate import PartialState
-from torch.utils.data import DataLoader, SequentialSampler, Subset
 from transformers import (
     AlbertConfig,
     AlbertForPreTraining,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
     TrainingArguments,
     set_seed,
 )
 
 from albert_lsh import attention as attentions
-from albert_lsh.attention import Coverage
 from albert_lsh.corpus import CorpusError, count_pieces, packed, read_paragraphs, tokenised, train_tokenizer
-from albert_lsh.model import (
-    extend_positions,
-    load_model,
-    load_tokenizer,
-    max_positions,
-    mean_coverage,
-    record_passes,
-)
+from albert_lsh.model import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.objectives import IGNORED, Collator, Pieces, Sequences
+from albert_lsh.pretraining_trainer import PretrainingTrainer, attended
 from albert_lsh.runs import (
     ParameterError,
+    check_ranges,
     environment,
+    errors_named,
     from_given,
     on_this_machine,
     relative_to_root,
     repository_root,
     write_atomically,
 )
-from albert_lsh.training import CURVE_POINTS, Clock, history_of, last_checkpoint, peak_memory
+from albert_lsh.training import CURVE_POINTS, Clock, cost_of, history_of, last_checkpoint, training_arguments
 
 NOTEBOOK = "pretrain.ipynb"
 # By name; from base on as in ALBERT (Lan et al. 2020, table 1).
@@ -71,7 +60,6 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 POSITIONS = 512  # learned, of a new model, if max_length asks for no more
 DRY_STEPS = 2
-SEEN = 32  # held-out sequences of which is counted what the attention looks at
 # Parameters that say where and how fast, not what.
 WHERE = ("output_dir", "cache_dir", "resume", "dry_run")
 
@@ -117,15 +105,11 @@ class Pretraining:
             ParameterError: a name that is no parameter, a value of the wrong type or out of range, an unknown size,
                 attention or setting, CUDA asked for where there is none; the message says which and what was expected.
         """
-        try:
+        with errors_named(NOTEBOOK):
             asked = from_given(cls, given, NOTEBOOK)
             asked._check_ranges()
             settings = attentions.check(asked.attention, asked.attention_settings)
             found = on_this_machine(asked.device, asked.precision)
-        except ParameterError:
-            raise
-        except ValueError as error:
-            raise ParameterError(f"{error} ({NOTEBOOK})") from error
         asked = dataclasses.replace(asked, attention_settings=settings, **found)
         if asked.dry_run:
             asked = dataclasses.replace(asked, steps=min(asked.steps, DRY_STEPS), eval_sequences=asked.batch_size)
@@ -134,15 +118,7 @@ class Pretraining:
     def _check_ranges(self) -> None:
         lowest = {"max_length": 16, "batch_size": 1, "accumulation": 1, "steps": 1, "eval_steps": 1, "seed": 0}
         lowest |= {"eval_sequences": 1, "vocabulary": 100, "feed_forward_chunk": 1}
-        for name, low in lowest.items():
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise ValueError(f"{name}={value!r} must be {low} or more")
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate={self.learning_rate!r} must be greater than 0 and finite")
-        for name in ("warmup_share", "weight_decay"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")
+        check_ranges(self, lowest, positive=("learning_rate",), shares=("warmup_share", "weight_decay"))
         for name, allowed in {"size": SIZES, "optimizer": ("adamw", "lamb")}.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not one of: {', '.join(allowed)}")
@@ -248,99 +224,15 @@ def prepare(asked: Pretraining, tokenizer: PreTrainedTokenizerBase) -> PreTraine
     return load_model(config, **chosen)
 
 
-class PretrainingTrainer(Trainer):
-    """Trainer with ALBERT's two losses; what is not masked goes through no prediction head."""
-
-    model: Any
-    eval_dataset: Any
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.model_accepts_loss_kwargs = True  # the masked tokens of a whole step are counted, over devices too
-        self.wanted: torch.Tensor | None = None
-        self.model.predictions.register_forward_pre_hook(
-            lambda _, given: None if self.wanted is None else (given[0][self.wanted],)
-        )
-
-    def _get_train_sampler(self, train_dataset: Any = None):
-        return SequentialSampler(train_dataset)  # the examples are shuffled already
-
-    def predict_both(self, model, inputs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        """Logits of the masked tokens (n, vocabulary) and of the order (batch, 2), float32, each with its labels."""
-        labels, order = inputs.pop("labels"), inputs.pop("sentence_order_label")
-        self.wanted = labels != IGNORED
-        out = model(**inputs)
-        self.wanted = None
-        return out.prediction_logits.float(), labels[labels != IGNORED], out.sop_logits.float(), order
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        devices, arguments = self.accelerator.num_processes, self.args
-        masked, labels, order, order_labels = self.predict_both(model, inputs)
-        examples = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * devices
-        loss = F.cross_entropy(masked, labels, reduction="sum") / num_items_in_batch
-        loss = loss + F.cross_entropy(order, order_labels, reduction="sum") / examples
-        return loss * devices  # whose gradients are averaged
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Held-out loss (nats a masked token) and accuracies of both objectives, over all devices' shares."""
-        rank, devices = self.accelerator.process_index, self.accelerator.num_processes
-        mine = self.score_each(range(rank, len(self.eval_dataset), devices))
-        sums = torch.tensor([*mine.sum(), len(mine)], dtype=torch.float64, device=self.accelerator.device)
-        tokens, lost, hits, right, examples = self.accelerator.reduce(sums, "sum").tolist()
-        metrics = {"mlm_loss": lost / tokens, "mlm_accuracy": hits / tokens, "sop_accuracy": right / examples}
-        metrics = {f"eval_{name}": value for name, value in metrics.items()}
-        self.log(dict(metrics))  # to which it adds
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
-
-    @torch.no_grad()
-    def score_each(self, numbers: range) -> pd.DataFrame:
-        """A row for each held-out sequence: masked tokens, the sum of their losses, how many were found; the order."""
-        loader = DataLoader(
-            Subset(self.eval_dataset, numbers), self.args.per_device_eval_batch_size, collate_fn=self.data_collator
-        )
-        self.model.eval()
-        rows = []
-        for batch in loader:
-            row_of_token = (batch["labels"] != IGNORED).nonzero()[:, 0]
-            with self.compute_loss_context_manager(), self.accelerator.autocast():
-                masked, labels, order, order_labels = self.predict_both(self.model, self._prepare_inputs(batch))
-            of_tokens = [torch.ones(len(labels)), F.cross_entropy(masked, labels, reduction="none").cpu()]
-            of_tokens.append((masked.argmax(-1) == labels).cpu())
-            found = torch.zeros(len(order), 4, dtype=torch.float64)
-            found[:, :3].index_add_(0, row_of_token, torch.stack([x.double() for x in of_tokens], dim=1))
-            found[:, 3] = order.argmax(-1) == order_labels
-            rows.append(found)
-        return pd.DataFrame(torch.cat(rows).numpy(), columns=["tokens", "lost", "found", "order"])
-
-
-@torch.no_grad()
-def attended(model: PreTrainedModel, trainer: PretrainingTrainer) -> Coverage:
-    """The shares of pairs and of softmax's mass that the model attends to, on the first held-out sequences."""
-    some = Subset(trainer.eval_dataset, range(min(SEEN, len(trainer.eval_dataset))))
-    batch = trainer.data_collator([some[i] for i in range(len(some))])
-    inputs = {name: batch[name].to(model.device) for name in ("input_ids", "token_type_ids", "attention_mask")}
-    with record_passes(model.eval()) as passes:
-        model(**inputs)
-    return mean_coverage(passes)
-
-
-def training_arguments(asked: Pretraining, folder: Path) -> TrainingArguments:
+def recipe(asked: Pretraining, folder: Path) -> TrainingArguments:
     """The recipe, in Trainer's words."""
-    return TrainingArguments(
-        output_dir=str(folder / "checkpoints"),
-        seed=asked.seed,
+    return training_arguments(
+        asked,
+        folder,
         max_steps=asked.steps,
-        per_device_train_batch_size=asked.batch_size,
-        per_device_eval_batch_size=asked.batch_size,
         gradient_accumulation_steps=asked.accumulation,
-        learning_rate=asked.learning_rate,
-        lr_scheduler_type="linear",
         warmup_steps=asked.warmup_share,  # below 1: a share of all steps
         weight_decay=asked.weight_decay,
-        bf16=asked.precision == "bf16",
-        fp16=asked.precision == "fp16",
-        use_cpu=asked.device == "cpu",
         average_tokens_across_devices=True,
         ddp_find_unused_parameters=False,
         include_num_input_tokens_seen="non_padding",
@@ -349,10 +241,7 @@ def training_arguments(asked: Pretraining, folder: Path) -> TrainingArguments:
         eval_steps=asked.eval_steps,
         save_strategy="no" if asked.dry_run else "steps",
         save_steps=asked.eval_steps,
-        save_total_limit=1,
-        restore_callback_states_from_checkpoint=True,
         remove_unused_columns=False,
-        report_to="none",
     )
 
 
@@ -397,9 +286,9 @@ def pretrain(asked: Pretraining) -> Pretrained:
 
 def train(asked: Pretraining, folder: Path) -> Pretrained:
     started = environment(asked.device)
-    arguments = training_arguments(asked, folder)
+    arguments = recipe(asked, folder)
     with arguments.main_process_first(desc="text"):  # the others find it in the cache
-        checkpoint = None if asked.dry_run else last_checkpoint(asked)
+        checkpoint = None if asked.dry_run else last_checkpoint(asked, devices=arguments.world_size)
         material = prepare_text(asked, folder, arguments.world_size)
     model = prepare(asked, material.tokenizer)
     trainer = PretrainingTrainer(
@@ -408,7 +297,6 @@ def train(asked: Pretraining, folder: Path) -> Pretrained:
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=checkpoint)
     scores, coverage = trainer.evaluate(), attended(model, trainer)
-    clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))
     tokens, history = int(trainer.state.num_input_tokens_seen), history_of(trainer)
     record = {
         "status": "complete",
@@ -421,9 +309,7 @@ def train(asked: Pretraining, folder: Path) -> Pretrained:
         "sequences": {"train": len(material.train.sequences), "held_out": len(material.held_out)},
         "parameters_of_model": sum(p.numel() for p in model.parameters()),
         "devices": arguments.world_size,
-        "train_seconds": clock.seconds,
-        "tokens_per_second": tokens / clock.seconds,
-        "peak_memory_bytes": peak_memory(asked.device),
+        **cost_of(trainer, "tokens", tokens, asked.device),
         "environment": started,
     }
     if not asked.dry_run and trainer.is_world_process_zero():

@@ -4,6 +4,7 @@
 `write_result` writes a run's result.json, last and in one step: where it stands, the run is complete.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -12,6 +13,7 @@ import os
 import platform
 import subprocess
 import types
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -96,7 +98,7 @@ class Parameters:
                 wrong type or out of range, an unknown task, attention or setting, more landmarks than tokens, CUDA
                 asked for where there is none.
         """
-        try:
+        with errors_named(notebook):
             made = from_given(cls, given, notebook)
             made._check_ranges()
             here = on_this_machine(made.device, made.precision)
@@ -111,31 +113,19 @@ class Parameters:
                         f"num_landmarks={settings['num_landmarks']} is above max_length={made.max_length}; with no "
                         "more tokens than landmarks nystrom is softmax attention"
                     )
-        except ParameterError:
-            raise
-        except ValueError as error:
-            raise ParameterError(f"{error} ({notebook})") from error
         made = dataclasses.replace(made, attention_settings=full, **here)
         return made if made.output_dir else dataclasses.replace(made, output_dir=str(made.default_folder()))
 
     def _check_ranges(self) -> None:
         lowest = {"max_length": 8, "batch_size": 1, "accumulation": 1, "train_examples": 1, "eval_examples": 1}
         lowest |= {"seed": 0, "eval_steps": 1, "feed_forward_chunk": 1}
-        for name, low in lowest.items():
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise ValueError(f"{name}={value!r} must be {low} or more")
+        shares = ("warmup_share", "weight_decay")
+        check_ranges(self, lowest, positive=("learning_rate", "epochs"), shares=shares)
         if self.passes is not None:
             if not self.passes or any(type(number) is not int or number < 0 for number in self.passes):
                 raise ValueError(f"passes={self.passes!r} must be numbers of passes, from 0 on; None stands for all")
             if self.attention == "reformer":
                 raise ValueError(f"passes={self.passes!r}: 'reformer' replaces the projections of all passes")
-        for name in ("learning_rate", "epochs"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be greater than 0 and finite")
-        for name in ("warmup_share", "weight_decay"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")
 
     def default_folder(self) -> Path:
         """Where a run goes that no study has placed."""
@@ -144,6 +134,36 @@ class Parameters:
     def what(self) -> dict[str, Any]:
         """All that decides the result: the parameters without those in WHERE."""
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in WHERE}
+
+
+@contextlib.contextmanager
+def errors_named(notebook: str) -> Iterator[None]:
+    """A ValueError about a parameter becomes a ParameterError that says which notebook's it is."""
+    try:
+        yield
+    except ParameterError:
+        raise
+    except ValueError as error:
+        raise ParameterError(f"{error} ({notebook})") from error
+
+
+def check_ranges(parameters: Any, lowest: dict[str, int], positive: Iterable[str], shares: Iterable[str]) -> None:
+    """Raise ValueError for the first number that is out of range; None, where a parameter may be None, is in it.
+
+    Args:
+        lowest: the least value of parameters, by name.
+        positive: names of those above 0 and finite.
+        shares: names of those from 0 to 1, and below 1.
+    """
+    values = {name: value for name, value in dataclasses.asdict(parameters).items() if value is not None}
+    for name in values:
+        value = values[name]
+        if name in lowest and value < lowest[name]:
+            raise ValueError(f"{name}={value!r} must be {lowest[name]} or more")
+        if name in positive and not 0 < value < math.inf:
+            raise ValueError(f"{name}={value!r} must be greater than 0 and finite")
+        if name in shares and not 0 <= value < 1:
+            raise ValueError(f"{name}={value!r} must be at least 0 and below 1")
 
 
 def on_this_machine(device: str, precision: str) -> dict[str, str]:
@@ -183,10 +203,8 @@ def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
     for name, there in fields.items():
         if name not in values and there.default is missing and there.default_factory is missing:
             raise ParameterError(f"{name} must be given ({notebook})")
-    try:
+    with errors_named(notebook):
         return cls(**{name: _convert(name, value, fields[name].type) for name, value in values.items()})
-    except ValueError as error:
-        raise ParameterError(f"{error} ({notebook})") from error
 
 
 def _is_parameter(name: str, value: Any) -> bool:

@@ -114,30 +114,28 @@ def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedM
         raise ParameterError(f"{more}: {error}") from error
 
 
-def training_arguments(parameters: Parameters) -> TrainingArguments:
-    """The recipe, in Trainer's words."""
+def training_arguments(asked: Any, folder: Path, **own: Any) -> TrainingArguments:
+    """In Trainer's words what all recipes share, and what is a recipe's `own`.
+
+    Args:
+        asked: parameters of a notebook with seed, batch_size, learning_rate, precision and device.
+        folder: of the run, where its checkpoints go.
+    """
     return TrainingArguments(
-        output_dir=str(Path(parameters.output_dir or ".") / "checkpoints"),
-        seed=parameters.seed,
-        data_seed=parameters.seed,
-        num_train_epochs=parameters.epochs,
-        per_device_train_batch_size=parameters.batch_size,
-        per_device_eval_batch_size=parameters.batch_size,
-        gradient_accumulation_steps=parameters.accumulation,
-        learning_rate=parameters.learning_rate,
+        output_dir=str(folder / "checkpoints"),
+        seed=asked.seed,
+        data_seed=asked.seed,
+        per_device_train_batch_size=asked.batch_size,
+        per_device_eval_batch_size=asked.batch_size,
+        learning_rate=asked.learning_rate,
         lr_scheduler_type="linear",
-        warmup_steps=parameters.warmup_share,  # below 1: a share of all steps
-        weight_decay=parameters.weight_decay,
-        bf16=parameters.precision == "bf16",
-        fp16=parameters.precision == "fp16",
-        use_cpu=parameters.device == "cpu",
-        train_sampling_strategy="group_by_length",
-        length_column_name="length",
-        eval_strategy="epoch",
-        save_strategy="epoch",
+        bf16=asked.precision == "bf16",
+        fp16=asked.precision == "fp16",
+        use_cpu=asked.device == "cpu",
         save_total_limit=1,
         restore_callback_states_from_checkpoint=True,
         report_to="none",
+        **own,
     )
 
 
@@ -170,8 +168,19 @@ def train(
         ParameterError: checkpoints of a run with other parameters are in output_dir.
     """
     steps = math.ceil(len(train_data) / (parameters.batch_size * parameters.accumulation))
-    arguments = training_arguments(parameters)
-    arguments.logging_steps = max(1, math.ceil(steps * parameters.epochs) // CURVE_POINTS)
+    arguments = training_arguments(
+        parameters,
+        Path(parameters.output_dir or "."),
+        num_train_epochs=parameters.epochs,
+        gradient_accumulation_steps=parameters.accumulation,
+        warmup_steps=parameters.warmup_share,  # below 1: a share of all steps
+        weight_decay=parameters.weight_decay,
+        train_sampling_strategy="group_by_length",
+        length_column_name="length",
+        logging_steps=max(1, math.ceil(steps * parameters.epochs) // CURVE_POINTS),
+        eval_strategy="epoch",
+        save_strategy="epoch",
+    )
     trainer = StudyTrainer(
         model=model,
         args=arguments,
@@ -185,24 +194,23 @@ def train(
     if parameters.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     trainer.train(resume_from_checkpoint=last_checkpoint(parameters))
-    clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))
     examples = len(train_data) * parameters.epochs
-    cost = {
-        "train_seconds": clock.seconds,
-        "examples_per_second": examples / clock.seconds,
-        "peak_memory_bytes": peak_memory(parameters.device),
-    }
-    return Fit(trainer, history_of(trainer), cost)
+    return Fit(trainer, history_of(trainer), cost_of(trainer, "examples", examples, parameters.device))
 
 
-def last_checkpoint(parameters: Recorded) -> str | None:
+def last_checkpoint(parameters: Recorded, **more: Any) -> str | None:
     """The newest complete checkpoint in output_dir, None if there is none or `resume` is off.
 
     Trainer writes trainer_state.json last, so a checkpoint without it was cut short.
+
+    Args:
+        more: what decides the result besides the parameters, and must be the same when a run is taken up.
+    Raises:
+        ParameterError: the checkpoints there are of a run with other parameters.
     """
     folder = Path(parameters.output_dir or ".") / "checkpoints"
     record = folder / "parameters.json"
-    here = json.loads(json.dumps(parameters.what()))
+    here = json.loads(json.dumps(parameters.what() | more))
     if record.exists() and not parameters.resume:
         shutil.rmtree(folder)
     if record.exists():
@@ -247,6 +255,16 @@ def history_of(trainer: Trainer) -> pd.DataFrame:
     table = pd.DataFrame([rows[step] for step in sorted(rows)])
     first = [name for name in ("step", "epoch", "learning_rate", "train_loss", "eval_loss") if name in table]
     return table[[*first, *sorted(str(name) for name in table if name not in first)]]
+
+
+def cost_of(trainer: Trainer, things: str, count: float, device: str) -> dict[str, float]:
+    """What training took: train_seconds, <things>_per_second with `count` of them trained on, peak_memory_bytes."""
+    clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))
+    return {
+        "train_seconds": clock.seconds,
+        f"{things}_per_second": count / clock.seconds,
+        "peak_memory_bytes": peak_memory(device),
+    }
 
 
 def peak_memory(device: str) -> int:
