@@ -10,7 +10,8 @@ is the Frobenius norm of the difference of the outputs over that of softmax's ou
 import pandas as pd
 import torch
 from albert_lsh import attention, load_model, record_passes
-from albert_lsh.model import Pass, load_tokenizer
+from albert_lsh.model import load_tokenizer
+from albert_lsh.passes import Pass
 from albert_lsh.runs import environment, repository_root, write_atomically
 from albert_lsh.tasks import encode, find_task, load_data
 

@@ -5,7 +5,8 @@ import copy
 import pytest
 import torch
 from albert_lsh import attention, load_model, record_passes, switch_attention
-from albert_lsh.model import ModelError, attention_modules, load_tokenizer
+from albert_lsh.model import ModelError, load_tokenizer
+from albert_lsh.passes import attention_modules
 from transformers import (
     AlbertConfig,
     AlbertModel,

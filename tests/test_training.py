@@ -7,7 +7,8 @@ import pytest
 import torch
 from albert_lsh import squad, tasks
 from albert_lsh.metrics import for_trainer, score_splits
-from albert_lsh.model import load_model, load_tokenizer, max_positions, record_passes
+from albert_lsh.model import load_model, load_tokenizer, max_positions
+from albert_lsh.passes import record_passes
 from albert_lsh.runs import ParameterError, Parameters
 from albert_lsh.training import attended, keep_model, last_checkpoint, prepare_model, remove_checkpoints, train
 from transformers import RobertaConfig, RobertaModel

@@ -6,7 +6,8 @@ What a trained model says about other texts: `predict`, `pipelines`.
 """
 
 from albert_lsh import attention
-from albert_lsh.model import load_model, record_passes, switch_attention
+from albert_lsh.model import load_model, switch_attention
+from albert_lsh.passes import record_passes
 from albert_lsh.pipelines import QuestionAnsweringPipeline
 
 __all__ = ["QuestionAnsweringPipeline", "attention", "load_model", "record_passes", "switch_attention"]

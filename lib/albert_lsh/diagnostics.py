@@ -16,7 +16,8 @@ from transformers import BatchEncoding, PreTrainedModel
 
 from albert_lsh import attention as attentions
 from albert_lsh.attention.clusters import highest
-from albert_lsh.model import Pass, mean_coverage, record_passes, switch_attention
+from albert_lsh.model import switch_attention
+from albert_lsh.passes import Pass, mean_coverage, record_passes
 from albert_lsh.variants import Variant
 
 

@@ -32,7 +32,8 @@ from albert_lsh import duplication
 from albert_lsh.attention import Coverage
 from albert_lsh.long_range import TASKS, LongRange, Run
 from albert_lsh.metrics import chance, majority, scores
-from albert_lsh.model import load_model, mean_coverage, record_passes, switch_attention
+from albert_lsh.model import load_model, switch_attention
+from albert_lsh.passes import mean_coverage, record_passes
 from albert_lsh.runs import check_free, environment, read_result, write_atomically, write_result
 from albert_lsh.training import (
     CURVE_POINTS,

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 if TYPE_CHECKING:
-    from albert_lsh.model import Passes
+    from albert_lsh.passes import Passes
 
 CHUNKED = ("ff_chunk", "feed_forward_chunk")  # the feed-forward part of a layer: ALBERT's, BERT's and RoBERTa's name
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from sklearn.metrics import ConfusionMatrixDisplay
 
 from albert_lsh.figures import style_of
-from albert_lsh.model import Pass
+from albert_lsh.passes import Pass
 
 
 def plot_history(history: pd.DataFrame) -> Figure:

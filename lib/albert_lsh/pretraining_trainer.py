@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, SequentialSampler, Subset
 from transformers import PreTrainedModel, Trainer
 
 from albert_lsh.attention import Coverage
-from albert_lsh.model import mean_coverage, record_passes
 from albert_lsh.objectives import IGNORED
+from albert_lsh.passes import mean_coverage, record_passes
 
 SEEN = 32  # held-out sequences of which is counted what the attention looks at
 

@@ -33,7 +33,8 @@ from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import ExportableState
 
 from albert_lsh.attention import Coverage
-from albert_lsh.model import extend_positions, load_model, max_positions, mean_coverage, record_passes
+from albert_lsh.model import extend_positions, load_model, max_positions
+from albert_lsh.passes import mean_coverage, record_passes
 from albert_lsh.runs import ParameterError, Parameters, Recorded, of_record, write_atomically
 
 CURVE_POINTS = 20  # points of the training-loss curve of a run
