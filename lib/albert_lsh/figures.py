@@ -1,29 +1,23 @@
-"""Figures of a study, vector, from its run records; and the layer drawn, with what each attention replaces in it.
+"""Figures of a study from its run records.
 
-    write_figures("minilm")    figures/minilm-*.{svg,pdf}, figures/{structure,settings}.{svg,pdf}
-
-A colour, a line style, a marker and a hatch belong to each attention, the same in every figure, so that figures can be
-read in grey. The files are the same, byte for byte, whenever the data are.
+write_figures("minilm")    figures/minilm-*.{svg,pdf}, figures/{structure,settings}.{svg,pdf}
 """
 
-import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
-from albert_lsh.efficiency import crossings, slopes
 from albert_lsh.pretraining_tables import load_pretraining
 from albert_lsh.runs import repository_root
+from albert_lsh.structure import plot_structure
+from albert_lsh.styles import LOOK, STYLES, add_legend, lighter, new_figure, save, style_of
 from albert_lsh.tables import (
     load_history,
     load_runs,
@@ -35,43 +29,6 @@ from albert_lsh.tables import (
 )
 from albert_lsh.tasks import TASKS
 
-
-class Style(NamedTuple):
-    """How an attention looks."""
-
-    colour: str
-    line: Any
-    marker: str
-    hatch: str
-
-
-STYLES = {  # colours after Okabe and Ito, told apart by colour-blind readers too
-    "softmax": Style("#000000", "-", "o", ""),
-    "softmax-eager": Style("#7f7f7f", "-", "h", ""),
-    "reformer": Style("#d55e00", "--", "s", "///"),
-    "shared-qk": Style("#e69f00", "-.", "^", "\\\\\\"),
-    "shared-qk-lsh": Style("#cc79a7", (0, (6, 1, 1, 1, 1, 1)), "v", "xxx"),
-    "lsh": Style("#0072b2", (0, (7, 1.5)), "D", "---"),
-    "window": Style("#56b4e9", ":", "P", "..."),
-    "random": Style("#009e73", (0, (1, 1.5)), "X", "|||"),
-    "top-k": Style("#f0e442", (0, (3, 1, 1, 1)), "*", "++"),
-    "nystrom": Style("#882255", (0, (5, 1, 1, 1, 1, 1)), "p", "oo"),
-    "yoso": Style("#44aa99", (0, (2, 1)), "<", "OO"),
-    "yoso-e": Style("#117733", (0, (4, 2)), ">", "**"),
-}
-LOOK: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 7,
-    "axes.titlesize": 7.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.linewidth": 1.1,
-    "lines.markersize": 3.5,
-    "hatch.linewidth": 0.5,
-    "legend.frameon": False,
-    "svg.hashsalt": "albert-lsh",
-    "pdf.fonttype": 42,
-}
 EPOCHS_ARM = re.compile(r"-\d+-epochs$")  # arms trained longer, shown in a figure of their own
 
 
@@ -84,20 +41,6 @@ VARIANTS = {  # whose colour a variant of `fidelity` has
 }
 
 
-PEERS = {"reformer-pytorch": "reformer", "plain lsh": "shared-qk-lsh", "shared-qk-lsh": "shared-qk"}  # likewise
-NOT_DRAWN = ("random", "top-k", "shared-qk", "plain lsh, each key once", "nystrom, transformers", "yoso-e")
-
-
-def style_of(attention: str) -> Style:
-    """The attention's style; that of an unknown one is grey."""
-    return STYLES.get(attention, Style("#999999", "-", "*", "++"))
-
-
-def lighter(colour: str) -> tuple[float, ...]:
-    """The colour mixed with white; opaque, because a transparent hatched surface loses its hatch in SVG."""
-    return tuple(0.6 + 0.4 * part for part in to_rgb(colour))
-
-
 def seeds_of(runs: pd.DataFrame) -> str:
     """How many seeds the arms have: "3 seeds", or "1 to 3 seeds" where they differ."""
     counts = runs.groupby("arm")["seed"].nunique()
@@ -107,13 +50,6 @@ def seeds_of(runs: pd.DataFrame) -> str:
 
 def loss_name(task: str) -> str:
     return "squared error" if task in TASKS and TASKS[task].num_labels == 1 else "nats"
-
-
-def new_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
-    """A figure of this size in inches with a grid of axes, always a two-dimensional array."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(squeeze=False, **grid)
 
 
 def curve(histories: Iterable[pd.DataFrame], value: str, over: str) -> pd.DataFrame:
@@ -149,12 +85,6 @@ def plot_loss(runs: pd.DataFrame) -> Figure:
     axes[0, 0].set(ylabel=f"loss ({loss_name(task)})", ylim=(0, None))
     add_legend(figure, axes[0, 1], columns=4)
     return figure
-
-
-def add_legend(figure: Figure, axis: Axes, columns: int) -> None:
-    """The axis's legend below the whole figure."""
-    look: dict[str, Any] = {"ncols": columns, "fontsize": 6, "handlelength": 2.4, "columnspacing": 0.9}
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", **look)
 
 
 def plot_convergence(runs: pd.DataFrame) -> Figure:
@@ -224,19 +154,6 @@ def draw_bars(axis: Axes, arms: pd.DataFrame, title: str, slots: int) -> None:
     axis.set_title(f"{title}: {arms['headline'].iloc[0]} (of {top})", loc="left")
 
 
-# What stands in the place of the parts of an attention block, bottom to top; "" where the pretrained part is kept.
-PARTS = ("query projection", "key projection", "value projection", "attention core", "output projection")
-REPLACED = {
-    "softmax": ("", "", "", "", ""),
-    "reformer": ("new\nweights", "queries,\nunit length", "new\nweights", "hashed\nbuckets", "new\nweights"),
-    "shared-qk": ("", "queries,\nunit length", "", "all but\nitself", ""),
-    "shared-qk-lsh": ("", "queries,\nunit length", "", "hashed\nbuckets", ""),
-    "lsh": ("", "", "", "hashed\nclusters", ""),
-    "window": ("", "", "", "nearest\nkeys", ""),
-    "random": ("", "", "", "random\nclusters", ""),
-}
-
-
 def plot_switched(table: pd.DataFrame) -> Figure:
     """What is left of the score, and the error of the output, against the share attended; one column a task."""
     tasks = list(table["task"].unique())
@@ -280,67 +197,6 @@ def plot_settings(table: pd.DataFrame, share: float = 0.25) -> Figure:
     return figure
 
 
-def case_look(case: str) -> dict[str, Any]:
-    """The style of what efficiency.ipynb measures: its attention's; hollow markers for a second form of it."""
-    kind = case.split(",")[0]
-    style = style_of(PEERS.get(kind, kind))
-    hollow = {"markerfacecolor": "white"} if "," in case else {}
-    return {"color": style.colour, "linestyle": style.line, "marker": style.marker} | hollow
-
-
-def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.0) -> Figure:
-    """A quantity of each case against the length on log axes.
-
-    The legend gives the fitted power of the length and, for times, from how many tokens on a case is faster than fused
-    softmax attention.
-    """
-    figure, axes = new_figure(6.2, 3.6)
-    axis, powers = axes[0, 0], slopes(table, value)
-    faster = crossings(table) if value == "seconds" else pd.Series(dtype=float)
-    for case, rows in table.groupby("case", sort=False):
-        if case in NOT_DRAWN:  # as fast as others that are; the tables have them
-            continue
-        notes = [f"power {powers[case]:.1f}"] if pd.notna(powers.get(case)) else []
-        notes += [f"faster from {faster[case]:,.0f}"] if pd.notna(faster.get(case)) else []
-        label = f"{case} ({', '.join(notes)})" if notes else str(case)
-        axis.plot(rows["length"], rows[value] / unit, label=label, **case_look(str(case)))
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
-    axis.set(xlabel="length (tokens)", ylabel=quantity)
-    axis.legend(fontsize=5.5, handlelength=2.4, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    return figure
-
-
-def plot_quality(table: pd.DataFrame) -> Figure:
-    """What is kept of softmax attention on real text, against the time that it takes: one point a case."""
-    figure, axes = new_figure(6.8, 3.0, ncols=2)
-    estimates = table["case"].str.startswith(("nystrom", "yoso"))  # they leave no key out: all mass is there
-    panels = {"mass": ("softmax's mass on the keys attended", table[~estimates]), "error": ("error of output", table)}
-    for axis, (value, (label, rows)) in zip(axes[0], panels.items(), strict=True):
-        for case, seconds, found in zip(rows["case"], rows["seconds"], rows[value], strict=True):
-            axis.plot(seconds, found, **case_look(case) | {"linestyle": ""})
-            axis.annotate(case, (seconds, found), (3, 2), textcoords="offset points", fontsize=5)
-        axis.set_xscale("log")
-        axis.set(xlabel="seconds, forward and backward, all layers", ylabel=label)
-    return figure
-
-
-def write_efficiency_figures(folder: Path, tables: dict[str, pd.DataFrame]) -> dict[str, Figure]:
-    """Draw the tables of `efficiency.measure_all`, save each figure in `folder` and return them."""
-    time, figures = tables["time"], {}
-    with mpl.rc_context(LOOK):
-        both = time[time["pass"] == "forward+backward"]
-        figures["efficiency-time"] = plot_growth(both, "seconds", "seconds, forward and backward")
-        if "memory" in tables:
-            peaks = tables["memory"][tables["memory"]["kind"] == "attention"]
-            figures["efficiency-memory"] = plot_growth(peaks, "bytes", "peak memory (MiB)", 2**20)
-        if "quality" in tables:
-            figures["efficiency-quality"] = plot_quality(tables["quality"])
-        for name, figure in figures.items():
-            save(figure, folder / name)
-    return figures
-
-
 def plot_pretraining(runs: pd.DataFrame) -> Figure:
     """Held-out loss and accuracies against the step, a curve a run, beside what counting pieces (or a coin) reaches."""
     panels = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
@@ -355,79 +211,6 @@ def plot_pretraining(runs: pd.DataFrame) -> Figure:
         axis.set(xlabel="step", title=title)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
-
-
-def draw_box(axis: Axes, x: float, y: float, width: float, height: float, text: str, **look: Any) -> None:
-    """A box with its lower left corner at (x, y), inches, and text in its middle."""
-    size = look.pop("fontsize", 6.5)
-    look = (
-        dict[str, Any]()
-        | {"boxstyle": "round,pad=0,rounding_size=0.04", "fc": "white", "ec": "#333333", "lw": 0.7}
-        | look
-    )
-    axis.add_patch(FancyBboxPatch((x, y), width, height, **look))
-    axis.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=size, linespacing=1.1)
-
-
-def draw_arrow(axis: Axes, *points: tuple[float, float]) -> None:
-    """A line through the points with an arrow's head at its end."""
-    axis.plot(*zip(*points[:-1], strict=True), color="#333333", linewidth=0.7)
-    arrow = {"arrowstyle": "-|>", "color": "#333333", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 6}
-    axis.annotate("", xy=points[-1], xytext=points[-2], arrowprops=arrow)
-
-
-def plot_structure() -> Figure:
-    """ALBERT, its shared layer, and which parts of the layer's attention block each attention replaces."""
-    figure, axes = new_figure(6.8, 3.05)
-    axis = axes[0, 0]
-    axis.set(xlim=(0, 6.8), ylim=(0, 3.05))
-    axis.axis("off")
-    model = {
-        0.3: "word pieces",
-        0.95: "embeddings",
-        1.6: "layer, 12 times\n(shared weights)",
-        2.35: "head: classes\nor span",
-    }
-    for y, text in model.items():
-        draw_box(axis, 0.05, y, 0.95, 0.42, text)
-    for below, above in zip(list(model), list(model)[1:], strict=False):
-        draw_arrow(axis, (0.52, below + 0.42), (0.52, above))
-    for corner in (0.12, 2.98):  # the layer, enlarged
-        axis.plot([1.0, 1.22], [1.6 if corner < 1 else 2.02, corner], color="#999999", linewidth=0.6, linestyle=":")
-    layer = dict(zip((0.22, 0.52, 0.82, 1.16, 1.52), PARTS, strict=True))
-    layer |= {1.92: "add, LayerNorm", 2.26: "feed-forward", 2.6: "add, LayerNorm"}
-    for y, text in layer.items():
-        draw_box(axis, 1.5, y, 1.1, 0.26, text, fc="#eeeeee" if "core" in text else "white")
-    for start, end in ((1.08, 1.16), (1.42, 1.52), (1.78, 1.92), (2.18, 2.26), (2.52, 2.6), (2.86, 3.02), (0.04, 0.22)):
-        draw_arrow(axis, (2.05, start), (2.05, end))
-    draw_arrow(axis, (2.05, 0.1), (1.36, 0.1), (1.36, 2.05), (1.5, 2.05))
-    draw_arrow(axis, (2.05, 2.22), (1.36, 2.22), (1.36, 2.73), (1.5, 2.73))
-    draw_replaced(axis, list(layer)[:5])
-    return figure
-
-
-def draw_replaced(axis: Axes, heights: list[float]) -> None:
-    """Beside the parts at these heights, a column for each attention: what is kept, and what stands in its place."""
-    width = 0.585
-    for column, (name, cells) in enumerate(REPLACED.items()):
-        x, colour = 2.7 + column * width, STYLES[name].colour
-        heading: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold", "fontsize": 6.2}
-        axis.text(x + width / 2, 1.93, name.replace("-lsh", "\n-lsh"), **heading)
-        for y, text in zip(heights, cells, strict=True):
-            look = {"fc": lighter(colour), "ec": colour} if text else {"ec": "#cccccc"}
-            draw_box(axis, x + 0.02, y, width - 0.04, 0.26, text or "kept", fontsize=5.5, **look)
-    note = "every attention keeps the rest of the layer"
-    axis.text(2.7 + 3.5 * width, 2.39, note, ha="center", va="center", style="italic")
-
-
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """The figure as <stem>.svg and <stem>.pdf, each in one step and without dates."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
-        partial = stem.with_name(f"{stem.name}.partial.{kind}")
-        figure.savefig(partial, format=kind, metadata=metadata)
-        os.replace(partial, f"{stem}.{kind}")
-    return [Path(f"{stem}.svg"), Path(f"{stem}.pdf")]
 
 
 def write_figures(study: str, root: str | Path | None = None) -> list[Path]:

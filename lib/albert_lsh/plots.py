@@ -8,8 +8,8 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from sklearn.metrics import ConfusionMatrixDisplay
 
-from albert_lsh.figures import style_of
 from albert_lsh.passes import Pass
+from albert_lsh.styles import style_of
 
 
 def plot_history(history: pd.DataFrame) -> Figure:

@@ -1,0 +1,84 @@
+"""How figures look: a colour, a line style, a marker and a hatch for each attention, the same in every figure.
+
+So they can be read in grey too. Figures are vector, and the same, byte for byte, whenever the data are.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+
+class Style(NamedTuple):
+    """How an attention looks."""
+
+    colour: str
+    line: Any
+    marker: str
+    hatch: str
+
+
+STYLES = {  # colours after Okabe and Ito, told apart by colour-blind readers too
+    "softmax": Style("#000000", "-", "o", ""),
+    "softmax-eager": Style("#7f7f7f", "-", "h", ""),
+    "reformer": Style("#d55e00", "--", "s", "///"),
+    "shared-qk": Style("#e69f00", "-.", "^", "\\\\\\"),
+    "shared-qk-lsh": Style("#cc79a7", (0, (6, 1, 1, 1, 1, 1)), "v", "xxx"),
+    "lsh": Style("#0072b2", (0, (7, 1.5)), "D", "---"),
+    "window": Style("#56b4e9", ":", "P", "..."),
+    "random": Style("#009e73", (0, (1, 1.5)), "X", "|||"),
+    "top-k": Style("#f0e442", (0, (3, 1, 1, 1)), "*", "++"),
+    "nystrom": Style("#882255", (0, (5, 1, 1, 1, 1, 1)), "p", "oo"),
+    "yoso": Style("#44aa99", (0, (2, 1)), "<", "OO"),
+    "yoso-e": Style("#117733", (0, (4, 2)), ">", "**"),
+}
+LOOK: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 7,
+    "axes.titlesize": 7.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3.5,
+    "hatch.linewidth": 0.5,
+    "legend.frameon": False,
+    "svg.hashsalt": "albert-lsh",
+    "pdf.fonttype": 42,
+}
+
+
+def style_of(attention: str) -> Style:
+    """The attention's style; that of an unknown one is grey."""
+    return STYLES.get(attention, Style("#999999", "-", "*", "++"))
+
+
+def lighter(colour: str) -> tuple[float, ...]:
+    """The colour mixed with white; opaque, because a transparent hatched surface loses its hatch in SVG."""
+    return tuple(0.6 + 0.4 * part for part in to_rgb(colour))
+
+
+def new_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
+    """A figure of this size in inches with a grid of axes, always a two-dimensional array."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(squeeze=False, **grid)
+
+
+def add_legend(figure: Figure, axis: Axes, columns: int) -> None:
+    """The axis's legend below the whole figure."""
+    look: dict[str, Any] = {"ncols": columns, "fontsize": 6, "handlelength": 2.4, "columnspacing": 0.9}
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", **look)
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """The figure as <stem>.svg and <stem>.pdf, each in one step and without dates."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+        partial = stem.with_name(f"{stem.name}.partial.{kind}")
+        figure.savefig(partial, format=kind, metadata=metadata)
+        os.replace(partial, f"{stem}.{kind}")
+    return [Path(f"{stem}.svg"), Path(f"{stem}.pdf")]
