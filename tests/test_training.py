@@ -127,13 +127,33 @@ def test_a_runs_parameters_reach_its_model(tmp_path):
         prepare_model(dataclasses.replace(run, passes=[2]), head="classification")
 
 
+def test_random_weights_have_the_models_shape_and_know_nothing_of_it(tmp_path):
+    saved = load_model("mini", intermediate_size=64)
+    saved.save_pretrained(tmp_path / "it")
+    known = prepare_model(make(tmp_path, model=str(tmp_path / "it")), head="classification")
+    new, again = (
+        prepare_model(
+            make(tmp_path, model=str(tmp_path / "it"), random_weights=True), head="classification", num_labels=3
+        )
+        for _ in range(2)
+    )
+    name = "albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.weight"
+    there, here = known.get_parameter(name), new.get_parameter(name)
+    assert torch.equal(there, saved.get_parameter(name))
+    assert here.shape == there.shape
+    assert (here != there).float().mean() > 0.99
+    assert torch.equal(here, again.get_parameter(name))
+    assert new.config.num_labels == 3
+    assert new.config.albert_lsh["attention"] == "lsh"
+
+
 def test_checkpoints_older_than_a_parameter_are_taken_up(tmp_path):
     run = make(tmp_path)
     assert last_checkpoint(run) is None
     (tmp_path / "checkpoints" / "checkpoint-9").mkdir()
     (tmp_path / "checkpoints" / "checkpoint-9" / "trainer_state.json").write_text("{}")
     record = tmp_path / "checkpoints" / "parameters.json"
-    later = ("evaluation_settings", "passes", "recompute", "feed_forward_chunk")
+    later = ("evaluation_settings", "passes", "recompute", "feed_forward_chunk", "random_weights")
     record.write_text(json.dumps({k: v for k, v in json.loads(record.read_text()).items() if k not in later}))
     assert last_checkpoint(run).endswith("checkpoint-9")
 

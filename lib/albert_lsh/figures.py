@@ -66,11 +66,12 @@ def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str, *, marker
             continue
         points = curve(histories, value, over)
         style = style_of(of_arm["attention"].iloc[0])
-        look: dict[str, Any] = {"color": style.colour, "linestyle": style.line}
+        colour = lighter(style.colour) if of_arm["random_weights"].iloc[0] else style.colour
+        look: dict[str, Any] = {"color": colour, "linestyle": style.line}
         if markers or len(points) < 2:
             look |= {"marker": style.marker, "markeredgecolor": "white", "markeredgewidth": 0.4}
         axis.plot(points.index, points["mean"], label=str(arm), **look)
-        axis.fill_between(points.index, points["min"], points["max"], color=style.colour, alpha=0.15, linewidth=0)
+        axis.fill_between(points.index, points["min"], points["max"], color=colour, alpha=0.15, linewidth=0)
 
 
 def plot_loss(runs: pd.DataFrame) -> Figure:

@@ -272,13 +272,13 @@ def shown(found: pd.DataFrame) -> pd.DataFrame:
         percent = (
             found[["accuracy", "chance", "majority", "arena", "rerun", "attended"]].mul(100).astype(float).round(1)
         )
-        return found[common].round({"seconds": 0}).join(percent.astype(object).where(percent.notna(), ""))
+        return found[common].astype({"seconds": int}).join(percent.astype(object).where(percent.notna(), ""))
     both = [
         f"{100 * ours:.1f}" + ("" if pd.isna(theirs) else f" ({100 * theirs:.1f})")
         for ours, theirs in zip(found["accuracy"], found["published"].astype(float), strict=True)
     ]
-    wide = found.assign(both=both).pivot(index=common, columns="evaluated", values="both")
-    return wide[found["evaluated"].unique()].rename_axis(columns=None).reset_index().round({"seconds": 0})
+    wide = found.astype({"seconds": int}).assign(both=both).pivot(index=common, columns="evaluated", values="both")
+    return wide[found["evaluated"].unique()].rename_axis(columns=None).reset_index()
 
 
 def histories(asked: LongRange) -> dict[str, pd.DataFrame]:

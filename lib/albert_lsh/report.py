@@ -13,7 +13,9 @@ from albert_lsh.runs import repository_root, write_atomically
 def write_index(root: Path) -> Path:
     """List the tables and figures there are in results/tables/index.csv."""
     index = root / "results" / "tables" / "index.csv"
-    tables = [path for folder in ("tables", "efficiency") for path in (root / "results" / folder).glob("*.csv")]
+    tables = [
+        path for folder in ("tables", "efficiency", "long_range") for path in (root / "results" / folder).glob("*.csv")
+    ]
     there = [path for path in tables if path != index and ".partial" not in path.name]
     found = sorted(path.relative_to(root).as_posix() for path in [*there, *(root / "figures").glob("*.svg")])
     write_atomically(index, "\n".join(["file", *found]) + "\n")

@@ -32,7 +32,7 @@ PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch
 # Parameters that say where and how, not what: runs that differ in these alone are the same run.
 WHERE = ("output_dir", "resume", "data_dir", "tensorboard", "save_model")
 # Parameters that came when there were records already.
-LATER = ("evaluation_settings", "passes", "recompute", "feed_forward_chunk", "extend_positions")
+LATER = ("evaluation_settings", "passes", "recompute", "feed_forward_chunk", "extend_positions", "random_weights")
 
 
 class ParameterError(ValueError):
@@ -60,6 +60,7 @@ class Parameters:
 
     task: str
     model: str = "mini"
+    random_weights: bool = False  # the model's shape and tokenizer, with weights that know nothing
     attention: str = "softmax"
     attention_settings: dict[str, Any] = field(default_factory=dict)
     evaluation_settings: dict[str, Any] = field(default_factory=dict)  # laid over these, in evaluation alone

@@ -33,7 +33,7 @@ from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import ExportableState
 
 from albert_lsh.attention import Coverage
-from albert_lsh.model import extend_positions, load_model, max_positions
+from albert_lsh.model import extend_positions, load_config, load_model, max_positions
 from albert_lsh.passes import mean_coverage, record_passes
 from albert_lsh.runs import ParameterError, Parameters, Recorded, of_record, write_atomically
 
@@ -92,7 +92,7 @@ def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedM
     """
     set_seed(parameters.seed)
     model = load_model(
-        parameters.model,
+        load_config(parameters.model) if parameters.random_weights else parameters.model,
         head=head,
         attention=parameters.attention,
         settings=parameters.attention_settings,
