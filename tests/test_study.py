@@ -68,7 +68,7 @@ def test_a_notebook_runs_with_the_attentions_that_no_mini_study_has(attention, t
 def test_a_notebook_runs_with_all_that_a_model_can(tmp_path):
     chosen = {"attention": "lsh", "attention_settings": {"n_hashes": 2, "cluster_size": 8}}
     chosen |= {"evaluation_settings": {"n_hashes": 1}, "passes": [1], "recompute": True, "feed_forward_chunk": 16}
-    chosen |= {"max_length": 160, "extend_positions": True}
+    chosen |= {"max_length": 160, "extend_positions": True, "random_weights": True}
     parameters = {**QUICK, **chosen, "task": "mini-squad", "train_examples": 32, "eval_examples": 16}
     parameters |= {"output_dir": str(tmp_path / "run")}
     notebook = ROOT / "notebooks" / "squad.ipynb"
