@@ -25,6 +25,17 @@ def card(name: str, record: dict, curve: pd.DataFrame) -> str:
     lines += ["| " + " | ".join(f"{value:g}" for value in row) + " |" for row in rows.itertuples(index=False)]
     tokens, held_out = record["tokens"], record["sequences"]["held_out"]
     trained_on = f"{record['environment']['device']}, at {record['tokens_per_second']:,.0f} tokens a second"
+    made = f"commit {record['environment']['commit']}, {record['environment']['date']}"
+    trained_for = (
+        f"{asked['steps']:,} steps of {asked['batch_size']} sequences of up to {asked['max_length']} tokens: "
+        f"{tokens['trained']:,} tokens, where the text has {tokens['text']:,}. Seed {asked['seed']}, "
+        f"{asked['optimizer']}, learning rate {asked['learning_rate']:g}, {asked['precision']}."
+    )
+    reached = (
+        f"loss {scores['mlm_loss']:.3f} ({counting['mlm_loss']:.3f}) nats a masked token, accuracy of masked tokens "
+        f"{scores['mlm_accuracy']:.3f} ({counting['mlm_accuracy']:.3f}), "
+        f"of the order {scores['sop_accuracy']:.3f} (0.5)"
+    )
     return f"""---
 license: apache-2.0
 language: en
@@ -37,16 +48,9 @@ Made to try things with, not to be good at them.
 
 - Text: {SOURCE}
 - Objectives: masked n-grams and sentence order, as ALBERT's.
-- {asked["steps"]:,} steps of {asked["batch_size"]} sequences of up to {asked["max_length"]} tokens:
-  {tokens["trained"]:,}
-  tokens, where the text has {tokens["text"]:,}. Seed {asked["seed"]}, {asked["optimizer"]}, learning rate
-  {asked["learning_rate"]:g}, {asked["precision"]}.
-- {record["train_seconds"] / 3600:.1f} hours on {trained_on};
-  commit {record["environment"]["commit"]}, {record["environment"]["date"]}.
-- On {held_out} sequences held out (in brackets: what counting pieces, or a coin, reaches):
-  loss {scores["mlm_loss"]:.3f} ({counting["mlm_loss"]:.3f}) nats a masked token,
-  accuracy of masked tokens {scores["mlm_accuracy"]:.3f} ({counting["mlm_accuracy"]:.3f}),
-  of the order {scores["sop_accuracy"]:.3f} (0.5).
+- {trained_for}
+- {record["train_seconds"] / 3600:.1f} hours on {trained_on}; {made}.
+- On {held_out} sequences held out (in brackets: what counting pieces, or a coin, reaches): {reached}.
 - The weights are stored in bfloat16 and loaded in float32; they are under the package's licence.
 
 {chr(10).join(lines)}

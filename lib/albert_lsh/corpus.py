@@ -156,9 +156,8 @@ def from_generator(generator, arguments: dict[str, Any], features: Features, cac
 def pack(sentences: Dataset, max_length: int, seed: int) -> Iterator[dict[str, int]]:
     """Runs of sentences of one document: `first` and `stop` of each sequence.
 
-    A sequence takes sentences until it has max_length tokens, its three special ones counted, or the document ends; a
-    tenth of them, as in BERT and ALBERT, aim at a random shorter length. What is beyond max_length is cut off when an
-    example is made, and the sentence that is cut begins the next sequence.
+    A sequence takes sentences until the next would make it longer than max_length, its three special tokens counted;
+    a tenth of them, as in BERT and ALBERT, aim at a random shorter length.
     """
     rng = np.random.default_rng(seed)
     room, first, length, row = max_length - 3, 0, 0, 0
@@ -170,15 +169,11 @@ def pack(sentences: Dataset, max_length: int, seed: int) -> Iterator[dict[str, i
     for batch in sentences.with_format("arrow").iter(2**16):
         lengths = pc.list_value_length(batch["ids"]).to_pylist()
         for size, begins in zip(lengths, batch["begins"].to_pylist(), strict=True):
-            if begins:
+            if begins or length + size > aim:
                 if length >= 2:  # one token cannot be two segments
                     yield {"first": first, "stop": row}
                 first, length, aim = row, 0, target()
             length, row = length + size, row + 1
-            if length >= aim:
-                yield {"first": first, "stop": row}
-                again = length > room and row - first > 1
-                first, length, aim = (row - 1, size, target()) if again else (row, 0, target())
     if length >= 2:
         yield {"first": first, "stop": row}
 
