@@ -1,14 +1,13 @@
-"""The models that come with the package: `load_model("nano")` and `load_model("nano-lsh")`, without a network.
+"""What comes with the package, each in a folder under its name: "nano", so far a tokenizer of 8,000 pieces of English.
 
-What they were trained on, how, and how well, stands in the README.md beside the weights. `tools/ship.py` puts them
-here.
+`tools/ship.py` puts a pretrained model's weights beside it, and a card that says what it was trained on, and how well.
 """
 
 from pathlib import Path
 
-NAMES = ("nano", "nano-lsh")
+NAMES = tuple(path.name for path in sorted(Path(__file__).parent.iterdir()) if (path / "tokenizer.json").is_file())
 
 
 def folder_of(name: str) -> str:
-    """Where the model of this name is; any other name or path as it is."""
+    """Where what has this name is; any other name or path as it is."""
     return str(Path(__file__).parent / name) if name in NAMES else name
