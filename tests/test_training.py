@@ -128,6 +128,7 @@ def test_a_runs_parameters_reach_its_model(tmp_path):
 
 
 def test_random_weights_have_the_models_shape_and_know_nothing_of_it(tmp_path):
+    torch.manual_seed(99)  # not the run's, whatever test came before
     saved = load_model("mini", intermediate_size=64)
     saved.save_pretrained(tmp_path / "it")
     known = prepare_model(make(tmp_path, model=str(tmp_path / "it")), head="classification")
