@@ -1,6 +1,6 @@
 """Figures of a study from its run records.
 
-write_figures("minilm")    figures/minilm-*.{svg,pdf}, figures/{structure,settings}.{svg,pdf}
+`write_figures("minilm")` draws figures/minilm-*.{svg,pdf} and figures/{structure,settings}.{svg,pdf}.
 """
 
 import re
