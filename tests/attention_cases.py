@@ -2,7 +2,7 @@
 
 import torch
 from albert_lsh import attention
-from albert_lsh.attention import naive
+from albert_lsh.attention import naive, naive_estimators
 
 REFERENCES = {
     "softmax": naive.softmax,
@@ -13,9 +13,9 @@ REFERENCES = {
     "window": naive.window,
     "random": naive.random,
     "top-k": naive.top_k,
-    "nystrom": naive.nystrom,
-    "yoso": naive.yoso,
-    "yoso-e": naive.yoso_e,
+    "nystrom": naive_estimators.nystrom,
+    "yoso": naive_estimators.yoso,
+    "yoso-e": naive_estimators.yoso_e,
 }
 PLAIN = {"hashing": "plain", "choose": "collision", "global_tokens": 0}
 LSH = [

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from albert_lsh import attention, load_model, switch_attention
-from albert_lsh.attention import naive
+from albert_lsh.attention import naive_estimators
 from transformers import (
     AlbertConfig,
     AlbertModel,
@@ -20,7 +20,7 @@ from transformers import (
 from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
 from transformers.models.yoso.modeling_yoso import YosoSelfAttention
 
-REFERENCES = {"nystrom": naive.nystrom, "yoso": naive.yoso, "yoso-e": naive.yoso_e}
+REFERENCES = {"nystrom": naive_estimators.nystrom, "yoso": naive_estimators.yoso, "yoso-e": naive_estimators.yoso_e}
 SETTINGS = {
     "nystrom": {"num_landmarks": 7},
     "yoso": {"n_hashes": 5, "hash_code_len": 3},
