@@ -33,7 +33,7 @@ from albert_lsh.attention import Coverage
 from albert_lsh.long_range import TASKS, LongRange, Run
 from albert_lsh.metrics import chance, majority, scores
 from albert_lsh.model import load_model, switch_attention
-from albert_lsh.passes import mean_coverage, record_passes
+from albert_lsh.passes import mean_attended
 from albert_lsh.runs import check_free, environment, read_result, write_atomically, write_result
 from albert_lsh.training import (
     CURVE_POINTS,
@@ -164,17 +164,10 @@ def score(run: Run, trainer: Trainer, test: Dataset) -> dict[str, float]:
     return table
 
 
-@torch.no_grad()
 def attended(run: Run, model: nn.Module, test: Dataset) -> Coverage:
     """The shares of pairs and of softmax's mass that a model attends to in evaluation, in a few examples."""
-    model.eval()
-    seen = []
-    for number in range(min(LOOKS, len(test))):  # type: ignore[arg-type]
-        batch = batches(run)([test[number]])
-        with record_passes(model) as passes:  # type: ignore[arg-type]
-            model(**{name: tensor.to(run.device) for name, tensor in batch.items()})
-        seen += passes
-    return mean_coverage(seen)
+    some = (batches(run)([test[number]]) for number in range(min(LOOKS, len(test))))  # type: ignore[arg-type]
+    return mean_attended(model, ({name: tensor.to(run.device) for name, tensor in batch.items()} for batch in some))
 
 
 def labels_of(run: Run, data: Dataset, most: int = 100_000) -> np.ndarray:

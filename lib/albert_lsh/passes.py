@@ -4,13 +4,13 @@
 attention modules of a model the same `Passes`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import flash_attention_mask
 
 from albert_lsh import attention as attentions
@@ -151,7 +151,7 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def record_passes(model: PreTrainedModel) -> Iterator[list[Pass]]:
+def record_passes(model: nn.Module) -> Iterator[list[Pass]]:
     """Within, every attention pass of the model appends what it was given to a list, in the order of the layers."""
     passes = attention_modules(model)[0].__dict__["passes"]
     passes.recorded = []
@@ -159,3 +159,18 @@ def record_passes(model: PreTrainedModel) -> Iterator[list[Pass]]:
         yield passes.recorded
     finally:
         passes.recorded = None
+
+
+@torch.no_grad()
+def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> attentions.Coverage:
+    """The shares of pairs and of softmax's mass that a model attends to in evaluation, over all passes and heads.
+
+    batches: inputs of the model, by name, on its device.
+    """
+    model.eval()
+    seen = []
+    for batch in batches:
+        with record_passes(model) as passes:
+            model(**batch)
+        seen += passes
+    return mean_coverage(seen)

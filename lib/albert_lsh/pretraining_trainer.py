@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, Trainer
 
 from albert_lsh.attention import Coverage
 from albert_lsh.objectives import IGNORED
-from albert_lsh.passes import mean_coverage, record_passes
+from albert_lsh.passes import mean_attended
 
 SEEN = 32  # held-out sequences of which is counted what the attention looks at
 
@@ -85,12 +85,9 @@ class PretrainingTrainer(Trainer):
         return pd.DataFrame(torch.cat(rows).numpy(), columns=["tokens", "lost", "found", "order"])
 
 
-@torch.no_grad()
 def attended(model: PreTrainedModel, trainer: PretrainingTrainer) -> Coverage:
     """The shares of pairs and of softmax's mass that the model attends to, on the first held-out sequences."""
     some = Subset(trainer.eval_dataset, range(min(SEEN, len(trainer.eval_dataset))))
     batch = trainer.data_collator([some[i] for i in range(len(some))])
     inputs = {name: batch[name].to(model.device) for name in ("input_ids", "token_type_ids", "attention_mask")}
-    with record_passes(model.eval()) as passes:
-        model(**inputs)
-    return mean_coverage(passes)
+    return mean_attended(model, [inputs])

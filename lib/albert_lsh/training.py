@@ -34,7 +34,7 @@ from transformers.trainer_callback import ExportableState
 
 from albert_lsh.attention import Coverage
 from albert_lsh.model import extend_positions, load_config, load_model, max_positions
-from albert_lsh.passes import mean_coverage, record_passes
+from albert_lsh.passes import mean_attended
 from albert_lsh.runs import ParameterError, Parameters, Recorded, of_record, write_atomically
 
 CURVE_POINTS = 20  # points of the training-loss curve of a run
@@ -287,13 +287,6 @@ def sample(
         yield tokenizer.pad(batch, return_tensors="pt").to(model.device)
 
 
-@torch.no_grad()
 def attended(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Dataset, examples: int = 64) -> Coverage:
     """The shares of pairs and of softmax's mass that the model attends to in evaluation, over all passes and heads."""
-    model.eval()
-    seen = []
-    for batch in sample(model, tokenizer, data, examples):
-        with record_passes(model) as passes:
-            model(**batch)
-        seen += passes
-    return mean_coverage(seen)
+    return mean_attended(model, sample(model, tokenizer, data, examples))
