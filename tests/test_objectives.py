@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from albert_lsh.corpus import train_tokenizer
 from albert_lsh.model import load_tokenizer
-from albert_lsh.objectives import IGNORED, Collator, Pieces, choose_masked, make_example, ngram_words
+from albert_lsh.objectives import IGNORED, Collator, Pieces, choose_masked, make_example, ngram_words, order_of
 from pretraining_text import sentences
 
 
@@ -47,6 +47,13 @@ def test_whole_words_are_masked_and_fifteen_percent_of_all(tokenizer):
             assert (chosen[1:] == chosen[:-1])[inside[1:]].all()
 
 
+def test_more_may_be_masked(tokenizer):
+    ids = np.array(tokenizer(" ".join(sentences()[:20]))["input_ids"])
+    for share in (0.3, 0.5):
+        chosen = choose_masked(ids, Pieces.of(tokenizer), np.random.default_rng(0), share)
+        assert chosen.mean() == pytest.approx(share, abs=0.01)
+
+
 def test_a_word_longer_than_what_may_be_masked_gives_one_token(tokenizer):
     ids = np.array(tokenizer("w" * 8)["input_ids"])
     assert len(ids) > 6
@@ -82,6 +89,20 @@ def test_one_sentence_is_split_within(tokenizer):
     made = make_example([ids], 64, Pieces.of(tokenizer), np.random.default_rng(0))
     assert len(made["input_ids"]) == 5
     assert made["token_type_ids"].tolist() == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("count", [3, 8, 100, 1000, 1003])
+def test_an_epoch_has_every_sequence_once_and_those_of_a_step_are_of_similar_length(count):
+    lengths = np.random.default_rng(0).integers(5, 125, count)
+    order = order_of(lengths, 8, np.random.default_rng(1))
+    assert sorted(order) == list(range(count))
+    if count >= 1000:
+        assert not np.array_equal(order, order_of(lengths, 8, np.random.default_rng(2)))
+        steps = lengths[order[: count // 8 * 8]].reshape(-1, 8)
+        padding = 1 - steps.mean() / steps.max(axis=1).mean()
+        assert padding < 0.04 < 1 - lengths.mean() / lengths.max()
+        assert steps[:30].mean() == pytest.approx(lengths.mean(), rel=0.15)  # the steps themselves are in no order
+        assert np.ptp(steps.mean(axis=1)[:30]) > 60
 
 
 def test_batches_are_padded(tokenizer, examples):

@@ -166,6 +166,7 @@ def test_its_own_tokenizer_is_learned_from_the_text(given):
         ({"attention": "reformer"}, "to pretrain take shared-qk-lsh"),
         ({"max_length": 8}, "max_length=8 must be 16 or more"),
         ({"steps": "many"}, "steps='many' must be a whole number"),
+        ({"masked_share": 0}, "masked_share=0.0 must be greater than 0"),
         ({"learning_rate": 0}, "learning_rate=0.0 must be greater than 0"),
         ({"start": "somewhere"}, "has a tokenizer of its own"),
     ],

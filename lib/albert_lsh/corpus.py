@@ -154,7 +154,7 @@ def from_generator(generator, arguments: dict[str, Any], features: Features, cac
 
 
 def pack(sentences: Dataset, max_length: int, seed: int) -> Iterator[dict[str, int]]:
-    """Runs of sentences of one document: `first` and `stop` of each sequence.
+    """Runs of sentences of one document: `first` and `stop` of each sequence, and its `length` in tokens of the text.
 
     A sequence takes sentences until the next would make it longer than max_length, its three special tokens counted;
     a tenth of them, as in BERT and ALBERT, aim at a random shorter length.
@@ -171,17 +171,17 @@ def pack(sentences: Dataset, max_length: int, seed: int) -> Iterator[dict[str, i
         for size, begins in zip(lengths, batch["begins"].to_pylist(), strict=True):
             if begins or length + size > aim:
                 if length >= 2:  # one token cannot be two segments
-                    yield {"first": first, "stop": row}
+                    yield {"first": first, "stop": row, "length": length}
                 first, length, aim = row, 0, target()
             length, row = length + size, row + 1
     if length >= 2:
-        yield {"first": first, "stop": row}
+        yield {"first": first, "stop": row, "length": length}
 
 
 def packed(sentences: Dataset, max_length: int, seed: int, cache: Path | None) -> Dataset:
     """`pack`, done once and kept."""
     arguments = {"sentences": sentences, "max_length": max_length, "seed": seed}
-    return from_generator(pack, arguments, Features({"first": Value("int64"), "stop": Value("int64")}), cache)
+    return from_generator(pack, arguments, Features(dict.fromkeys(("first", "stop", "length"), Value("int64"))), cache)
 
 
 def count_pieces(sentences: Dataset, vocabulary: int) -> np.ndarray:

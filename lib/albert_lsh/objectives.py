@@ -12,9 +12,10 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-MASKED_SHARE = 0.15  # of the tokens of a sequence, predicted
+MASKED_SHARE = 0.15  # of the tokens of a sequence, predicted; in evaluation always
 LONGEST_NGRAM = 3  # words
 IGNORED = -100  # the label of what is not predicted
+SORTED_STEPS = 50  # whose examples are sorted by length together, so that a step's are of similar length
 
 
 class Pieces(NamedTuple):
@@ -44,8 +45,10 @@ def ngram_words(n_words: int, rng: np.random.Generator) -> int:
     return int(rng.choice(longest, p=share / share.sum())) + 1
 
 
-def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator) -> np.ndarray:
-    """Which tokens are predicted: (length,) bool; whole words in n-grams, 15 % of all tokens, at least one.
+def choose_masked(
+    ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, share: float = MASKED_SHARE
+) -> np.ndarray:
+    """Which tokens are predicted: (length,) bool; whole words in n-grams, `share` of all tokens, at least one.
 
     An n-gram that would go beyond this number is tried with fewer words, and left out if one word is too many.
     """
@@ -54,7 +57,7 @@ def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator) -> 
     borders = np.union1d(starts, np.flatnonzero(~allowed))  # the last token is [SEP], so that every word has an end
     ends = borders[np.searchsorted(borders, starts, side="right")]
     chosen = np.zeros(len(ids), dtype=bool)
-    left = max(1, round(MASKED_SHARE * len(ids)))
+    left = max(1, round(share * len(ids)))
     for number in rng.permutation(len(starts)):
         n = ngram_words(len(starts) - number, rng)
         while n > 0:
@@ -81,13 +84,15 @@ def hide(ids: np.ndarray, chosen: np.ndarray, pieces: Pieces, rng: np.random.Gen
 
 
 def make_example(
-    sentences: Sequence[np.ndarray], max_length: int, pieces: Pieces, rng: np.random.Generator
-) -> dict[str, Any]:
+    sentences: Sequence[np.ndarray], max_length: int, pieces: Pieces, rng: np.random.Generator,
+    masked_share: float = MASKED_SHARE,
+) -> dict[str, Any]:  # fmt: skip
     """A sequence with masks, its two segments in order or exchanged.
 
     Args:
         sentences: ids of consecutive sentences, together at least two tokens; one alone is split within.
         max_length: tokens of the sequence with its special ones; what is more is cut off.
+        masked_share: of the tokens of the sequence, that are predicted.
     Returns:
         input_ids, token_type_ids, labels (the id of what is to be predicted, -100 elsewhere), all (length,) int64, and
         sentence_order_label, 1 where the segments were exchanged.
@@ -100,7 +105,7 @@ def make_example(
     first, second = (tokens[split:], tokens[:split]) if exchanged else (tokens[:split], tokens[split:])
     ids = np.concatenate([[pieces.cls], first, [pieces.sep], second, [pieces.sep]])
     kinds = np.repeat([0, 1], [len(first) + 2, len(second) + 1])
-    chosen = choose_masked(ids, pieces, rng)
+    chosen = choose_masked(ids, pieces, rng, masked_share)
     return {
         "input_ids": hide(ids, chosen, pieces, rng),
         "token_type_ids": kinds,
@@ -109,17 +114,41 @@ def make_example(
     }
 
 
+def order_of(lengths: np.ndarray, per_step: int, rng: np.random.Generator) -> np.ndarray:
+    """An order of all sequences in which those of one step are of similar length, so that little is padding.
+
+    Args:
+        lengths: (n,) tokens; per_step: sequences of a step.
+    Returns:
+        (n,): a random order, of which the sequences of every 50 steps are sorted by length, and these steps then put in
+        a random order; an epoch's last step, that may have fewer, stays the last.
+    """
+    steps = []
+    shuffled = rng.permutation(len(lengths))
+    for start in range(0, len(shuffled), SORTED_STEPS * per_step):
+        some = shuffled[start : start + SORTED_STEPS * per_step]
+        some = some[np.argsort(lengths[some], kind="stable")]
+        whole = len(some) // per_step
+        steps += [some[n * per_step : (n + 1) * per_step] for n in rng.permutation(whole)]
+        steps.append(some[whole * per_step :])
+    return np.concatenate(steps)
+
+
 class Sequences(torch.utils.data.Dataset):
     """The examples of a run by number: epoch after epoch, each in an order of its own, with masks of their own.
 
     All random choices of an example follow from the seed and its number, so that a run can be taken up at any place.
     """
 
-    def __init__(self, sentences: Dataset, sequences: Dataset, count: int, max_length: int, pieces: Pieces, seed: int):
-        """sequences: rows with first and stop, of `sentences`; count: examples of the whole run."""
+    def __init__(
+        self, sentences: Dataset, sequences: Dataset, count: int, per_step: int, max_length: int, pieces: Pieces,
+        seed: int, masked_share: float = MASKED_SHARE,
+    ):  # fmt: skip
+        """sequences: rows of `corpus.packed` from `sentences`; count: examples of the whole run, per_step of a step."""
         self.ids = sentences.with_format("numpy", columns=["ids"])
         self.sequences = sequences.with_format("numpy")
-        self.count, self.max_length, self.pieces, self.seed = count, max_length, pieces, seed
+        self.count, self.per_step = count, per_step
+        self.max_length, self.pieces, self.seed, self.masked_share = max_length, pieces, seed, masked_share
         self.epoch, self.order = -1, np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -128,12 +157,12 @@ class Sequences(torch.utils.data.Dataset):
     def __getitem__(self, number: int) -> dict[str, Any]:
         epoch, place = divmod(number, len(self.sequences))
         if epoch != self.epoch:
-            self.epoch, self.order = epoch, np.random.default_rng((self.seed, epoch)).permutation(len(self.sequences))
+            rng = np.random.default_rng((self.seed, epoch))
+            self.epoch, self.order = epoch, order_of(self.sequences[:]["length"], self.per_step, rng)
         row = self.sequences[int(self.order[place])]
-        sentences = self.ids[int(row["first"]) : int(row["stop"])]["ids"]
-        return make_example(
-            list(sentences), self.max_length, self.pieces, np.random.default_rng((self.seed, 1, number))
-        )
+        sentences = list(self.ids[int(row["first"]) : int(row["stop"])]["ids"])
+        rng = np.random.default_rng((self.seed, 1, number))
+        return make_example(sentences, self.max_length, self.pieces, rng, self.masked_share)
 
 
 class Collator:
