@@ -45,9 +45,7 @@ def ngram_words(n_words: int, rng: np.random.Generator) -> int:
     return int(rng.choice(longest, p=share / share.sum())) + 1
 
 
-def choose_masked(
-    ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, share: float = MASKED_SHARE
-) -> np.ndarray:
+def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, share: float = MASKED_SHARE) -> np.ndarray:
     """Which tokens are predicted: (length,) bool; whole words in n-grams, `share` of all tokens, at least one.
 
     An n-gram that would go beyond this number is tried with fewer words, and left out if one word is too many.

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from accelerate import PartialState
 from transformers import (
     AlbertConfig,
@@ -35,6 +36,7 @@ from albert_lsh import attention as attentions
 from albert_lsh.corpus import CorpusError, count_pieces, packed, read_paragraphs, tokenised, train_tokenizer
 from albert_lsh.model import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.objectives import IGNORED, MASKED_SHARE, Collator, Pieces, Sequences
+from albert_lsh.passes import attention_modules
 from albert_lsh.pretraining_trainer import PretrainingTrainer, attended
 from albert_lsh.runs import (
     ParameterError,
@@ -60,6 +62,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 POSITIONS = 512  # learned, of a new model, if max_length asks for no more
 DRY_STEPS = 2
+QUERY_START = 0.55  # times 1 / sqrt(width): of a new model's queries
 # Parameters that say where and how fast, not what.
 WHERE = ("output_dir", "cache_dir", "resume", "dry_run")
 
@@ -224,7 +227,26 @@ def prepare(asked: Pretraining, tokenizer: PreTrainedTokenizerBase) -> PreTraine
         hidden_act="gelu_pytorch_tanh",  # ALBERT's gelu_new as one operation, which takes a fifth off a step's time
         pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id,
     )  # fmt: skip
-    return load_model(config, **chosen)
+    model = load_model(config, **chosen)
+    attend_to_what_is_near(model)
+    return model
+
+
+@torch.no_grad()
+def attend_to_what_is_near(model: AlbertForPreTraining) -> None:
+    """Let a new model's tokens attend to near and to similar ones from the first step on, which it need not learn then.
+
+    Positions start as sinusoids (Vaswani et al. 2017, section 3.5) as large as ALBERT's first embeddings, and queries
+    equal keys (after Trockman and Kolter 2023, "Mimetic initialization of self-attention layers").
+    """
+    positions = model.albert.embeddings.position_embeddings.weight  # (positions, embedding size)
+    rates = 10_000 ** (-torch.arange(0, positions.shape[1], 2) / positions.shape[1])
+    angles = torch.arange(len(positions))[:, None] * rates
+    waves = torch.cat([angles.sin(), angles.cos()], dim=1)
+    positions.copy_(waves * (model.config.initializer_range / waves.square().mean().sqrt()))
+    for module in attention_modules(model):
+        module.get_parameter("query.weight").normal_(std=QUERY_START / model.config.hidden_size**0.5)
+        module.get_parameter("key.weight").copy_(module.get_parameter("query.weight"))
 
 
 def recipe(asked: Pretraining, folder: Path) -> TrainingArguments:
