@@ -15,8 +15,8 @@ import torch
 from albert_lsh import load_model
 from albert_lsh.corpus import CorpusError, train_tokenizer
 from albert_lsh.figures import plot_pretraining
-from albert_lsh.model import ModelError, max_positions
-from albert_lsh.pretraining import Pretraining, main, pretrain
+from albert_lsh.model import ModelError, load_tokenizer, max_positions
+from albert_lsh.pretraining import Pretraining, main, prepare, pretrain
 from albert_lsh.pretraining_tables import gap, gaps, load_pretraining
 from albert_lsh.runs import ParameterError
 from pretraining_text import sentences, write_text
@@ -235,3 +235,16 @@ def test_the_notebook_runs(given, tmp_path):
         progress_bar=False, cwd=tmp_path,
     )  # fmt: skip
     assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_new_model_attends_to_what_is_near(given):
+    """What stands near a token changes what is made of it more than what stands far away."""
+    asked = Pretraining.check({**given, "dry_run": True})
+    model = prepare(asked, load_tokenizer(given["tokenizer"])).eval()
+    embedded = torch.randn(8, 64, 128, generator=torch.Generator().manual_seed(0)) * 0.02
+    embedded.requires_grad_()
+    seen = model.albert(inputs_embeds=embedded).last_hidden_state[:, 32, ::2].sum()
+    (gradient,) = torch.autograd.grad(seen, embedded)
+    share = gradient.norm(dim=-1).mean(0)  # of each place in what stands at place 32
+    near, far = share[[29, 30, 31, 33, 34, 35]].mean(), share[[*range(12), *range(52, 64)]].mean()
+    assert near > 1.1 * far

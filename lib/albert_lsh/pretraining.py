@@ -233,13 +233,13 @@ def prepare(asked: Pretraining, tokenizer: PreTrainedTokenizerBase) -> PreTraine
 
 
 @torch.no_grad()
-def attend_to_what_is_near(model: AlbertForPreTraining) -> None:
+def attend_to_what_is_near(model: PreTrainedModel) -> None:
     """Let a new model's tokens attend to near and to similar ones from the first step on, which it need not learn then.
 
     Positions start as sinusoids (Vaswani et al. 2017, section 3.5) as large as ALBERT's first embeddings, and queries
     equal keys (after Trockman and Kolter 2023, "Mimetic initialization of self-attention layers").
     """
-    positions = model.albert.embeddings.position_embeddings.weight  # (positions, embedding size)
+    positions = model.get_parameter("albert.embeddings.position_embeddings.weight")  # (positions, embedding size)
     rates = 10_000 ** (-torch.arange(0, positions.shape[1], 2) / positions.shape[1])
     angles = torch.arange(len(positions))[:, None] * rates
     waves = torch.cat([angles.sin(), angles.cos()], dim=1)
