@@ -183,8 +183,8 @@ def test_duplication_is_evaluated_under_every_attention(tmp_path):
     assert table(tmp_path, "duplication").equals(found)
 
 
-def test_a_short_word_is_learned(tmp_path):
-    asked = ask(tmp_path, task="duplication", only=["full"], max_length=16, steps=150, batch_size=32)
+def test_a_word_is_learned_in_a_few_steps(tmp_path):
+    asked = ask(tmp_path, task="duplication", only=["full"], max_length=64, steps=150, batch_size=8)
     asked = LongRange.check({**asked.__dict__, "train_examples": None, "eval_examples": 50})
     found = train_all(asked, load_data(asked)).set_index("evaluated")["accuracy"]
     assert found["full"] > 0.9

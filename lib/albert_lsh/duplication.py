@@ -9,6 +9,11 @@ that it predicts, which tell nothing that the first half does not; and it looks 
 the paper's looks from the place before it.
 
 Trained and evaluated with shared queries and keys, as in the paper: `full` is attention without hashing.
+
+The paper trains for 150,000 steps. A new model sits on a plateau whose length grows with the sequence: as long as
+attention looks everywhere, hardly anything of a symbol arrives at a mask, and as long as nothing arrives, nothing says
+where to look. `begin_as_copies` takes the first half of this away, so that a few hundred steps may do; where to look,
+which is the question, is still learned from nothing.
 """
 
 from typing import Any
@@ -17,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import BertConfig
+from transformers import BertConfig, PreTrainedModel
 
 SYMBOLS = 127  # 1 to 127; 0 stands before each half
 MASK = 128
@@ -61,6 +66,15 @@ def config(length: int) -> BertConfig:
         max_position_embeddings=length, type_vocab_size=1, pad_token_id=None,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
+
+
+@torch.no_grad()
+def begin_as_copies(model: PreTrainedModel) -> None:
+    """Let a new model of `config` answer with what it attends to: the projections of values and outputs, and the first
+    layer of the prediction head, begin as the identity (its second one is the table of embeddings)."""
+    attention, head = "bert.encoder.layer.0.attention", "cls.predictions.transform"
+    for name in (f"{attention}.self.value", f"{attention}.output.dense", f"{head}.dense"):
+        torch.nn.init.eye_(model.get_parameter(f"{name}.weight"))
 
 
 def attentions(length: int) -> dict[str, dict[str, Any]]:

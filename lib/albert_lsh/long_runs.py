@@ -101,7 +101,9 @@ def build(run: Run) -> nn.Module:
     chosen: dict[str, Any] = {"attention": run.attention, "settings": run.attention_settings, "seed": run.seed}
     chosen |= {"attention_probs_dropout_prob": run.attention_dropout}
     if run.task == "duplication":
-        return load_model(duplication.config(run.max_length), head="masked-lm", **chosen)
+        model = load_model(duplication.config(run.max_length), head="masked-lm", **chosen)
+        duplication.begin_as_copies(model)
+        return model
     task = TASKS[run.task]
     config = BertConfig(
         vocab_size=task.vocabulary, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128,
