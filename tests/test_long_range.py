@@ -184,10 +184,10 @@ def test_duplication_is_evaluated_under_every_attention(tmp_path):
 
 
 def test_a_word_is_learned_in_a_few_steps(tmp_path):
-    asked = ask(tmp_path, task="duplication", only=["full"], max_length=64, steps=150, batch_size=8)
+    asked = ask(tmp_path, task="duplication", only=["LSH-1"], max_length=64, steps=200, batch_size=8)
     asked = LongRange.check({**asked.__dict__, "train_examples": None, "eval_examples": 50})
     found = train_all(asked, load_data(asked)).set_index("evaluated")["accuracy"]
-    assert found["full"] > 0.9
+    assert found["LSH-1"] > 0.5
     assert found["LSH-8"] > found["LSH-1"]
 
 

@@ -12,8 +12,8 @@ Trained and evaluated with shared queries and keys, as in the paper: `full` is a
 
 The paper trains for 150,000 steps. A new model sits on a plateau whose length grows with the sequence: as long as
 attention looks everywhere, hardly anything of a symbol arrives at a mask, and as long as nothing arrives, nothing says
-where to look. `begin_as_copies` takes the first half of this away, so that a few hundred steps may do; where to look,
-which is the question, is still learned from nothing.
+where to look. With hashing it is worse, for masks are alike and share their buckets. `begin_as_copies` takes both away,
+so that some hundred steps do; where to look, which is the question, is still learned from nothing.
 """
 
 from typing import Any
@@ -70,11 +70,15 @@ def config(length: int) -> BertConfig:
 
 @torch.no_grad()
 def begin_as_copies(model: PreTrainedModel) -> None:
-    """Let a new model of `config` answer with what it attends to: the projections of values and outputs, and the first
-    layer of the prediction head, begin as the identity (its second one is the table of embeddings)."""
+    """Let a new model of `config` answer with what it attends to, and a mask tell nothing but its place.
+
+    The projections of values and outputs and the first layer of the prediction head begin as the identity (the head's
+    second one is the table of embeddings), and the embedding of the mask as zero.
+    """
     attention, head = "bert.encoder.layer.0.attention", "cls.predictions.transform"
     for name in (f"{attention}.self.value", f"{attention}.output.dense", f"{head}.dense"):
         torch.nn.init.eye_(model.get_parameter(f"{name}.weight"))
+    model.get_parameter("bert.embeddings.word_embeddings.weight")[MASK] = 0
 
 
 def attentions(length: int) -> dict[str, dict[str, Any]]:
