@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 from albert_lsh.efficiency import crossings
+from albert_lsh.long_runs import shown
 from albert_lsh.study import load_study
 from albert_lsh.tables import pivot
 
@@ -158,6 +159,40 @@ def efficiency() -> str:
     return "\n\n".join(f"**{title}**\n\n{table}" for title, table in blocks.items())
 
 
+def pretraining() -> str:
+    """The pretraining runs, what hashing costs on the same tokens, and the figure."""
+    folder = ROOT / "results" / "tables"
+    runs, differences = pd.read_csv(folder / "pretraining.csv"), pd.read_csv(folder / "pretraining-gaps.csv")
+    counting = {name: runs[f"counting.{name}"].mean() for name in ("mlm_loss", "mlm_accuracy", "sop_accuracy")}
+    rows = {
+        row["run"]: [f"{row['attended_share']:.0%}", f"{row['tokens'] / 1e6:.1f} million"]
+        + [f"{row[f'metric.{name}']:.3f}" for name in counting]
+        for _, row in runs.iterrows()
+    }
+    rows["counting pieces, or a coin"] = ["", "", *(f"{value:.3f}" for value in counting.values())]
+    columns = ["pairs seen", "tokens", "loss, nats a masked token", "accuracy, masked tokens", "accuracy, order"]
+    named = {"mlm_loss": "loss", "mlm_accuracy": "accuracy of masked tokens", "sop_accuracy": "accuracy of the order"}
+    changes = [
+        f"{named[row['metric']]} {row['difference']:+.4f} ± {row['standard_error']:.4f}"
+        for _, row in differences.iterrows()
+    ]
+    sequences = differences["sequences"].max()
+    said = f"Hashing instead of softmax: {', '.join(changes)} (standard errors over {sequences} held-out sequences)."
+    table = markdown(pd.DataFrame.from_dict(rows, orient="index", columns=columns))
+    return f"{table}\n\n{said}\n\n![Pretraining on the same tokens](figures/pretraining.svg)"
+
+
+def long_range() -> str:
+    """The long tasks that were trained, ours beside what is published."""
+    blocks = []
+    for task in ("duplication", "listops", "text"):
+        path = ROOT / "results" / "long_range" / f"{task}.csv"
+        if path.exists():
+            table = shown(pd.read_csv(path, keep_default_na=True).fillna({"shorter": ""}))
+            blocks.append(f"**{task}**\n\n{markdown(table.set_index('label').rename_axis(None))}")
+    return "\n\n".join(blocks)
+
+
 def readme(text: str) -> str:
     """The README as it should be: each marked place filled."""
     text = re.sub(r"(\| \[(\w+\.ipynb)\].*?\| )\[!\[Open.*?\)\]\(.*?\)", lambda m: m[1] + badge(m[2]), text)
@@ -167,6 +202,8 @@ def readme(text: str) -> str:
         ("switched: fidelity", switched("fidelity")),
         ("reading: fidelity", reading("fidelity")),
         ("efficiency", efficiency()),
+        ("pretraining", pretraining()),
+        ("long range", long_range()),
     ):
         filled = f"<!-- {mark} -->\n{content}\n<!-- end of {mark} -->"
         old = rf"<!-- {mark} -->(?:.*?<!-- end of {mark} -->)?"

@@ -3,6 +3,7 @@
 python tools/ship.py results/pretraining/nano-lsh/seed-0 nano-lsh
 """
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -10,10 +11,21 @@ from pathlib import Path
 
 import pandas as pd
 from albert_lsh import pretrained
+from albert_lsh.pretraining import WHERE, Pretraining
 from safetensors.torch import load_file, save_file
 
+WHERE_IT_WAS = ("is_local", "local_files_only")  # of the tokenizer, when the run loaded it
 SOURCE = """English Wikipedia, a dump of spring 2015 (the public repository jason-feng/wikiVisual at 1c0fac92,
   paragraphs of 100 characters or more without formulas and tables), under CC BY-SA 3.0; not part of this package."""
+
+
+def command(asked: dict) -> str:
+    """What is typed to have the run again: the parameters that are not the usual ones."""
+    usual = {field.name: field.default for field in dataclasses.fields(Pretraining)} | {"attention_settings": {}}
+    changed = {key: asked[key] for key in usual if key not in WHERE and asked[key] != usual[key]}
+    changed["text"] = Path(asked["text"]).name
+    words = ((key, f"'{json.dumps(value)}'" if isinstance(value, dict) else value) for key, value in changed.items())
+    return " ".join(["python -m albert_lsh.pretraining", *(f"{key}={value}" for key, value in words)])
 
 
 def card(name: str, record: dict, curve: pd.DataFrame) -> str:
@@ -26,6 +38,7 @@ def card(name: str, record: dict, curve: pd.DataFrame) -> str:
     tokens, held_out = record["tokens"], record["sequences"]["held_out"]
     trained_on = f"{record['environment']['device']}, at {record['tokens_per_second']:,.0f} tokens a second"
     made = f"commit {record['environment']['commit']}, {record['environment']['date']}"
+    again = command(asked)
     trained_for = (
         f"{asked['steps']:,} steps of {asked['batch_size']} sequences of up to {asked['max_length']} tokens: "
         f"{tokens['trained']:,} tokens, where the text has {tokens['text']:,}. Seed {asked['seed']}, "
@@ -47,10 +60,12 @@ pretrained with `{asked["attention"]}` attention, settings `{settings}`.
 Made to try things with, not to be good at them.
 
 - Text: {SOURCE}
-- Objectives: masked n-grams and sentence order, as ALBERT's.
+- Objectives: masked n-grams and sentence order, as ALBERT's; {asked["masked_share"]:.0%} of the tokens masked in
+  training, 15 % in evaluation.
 - {trained_for}
 - {record["train_seconds"] / 3600:.1f} hours on {trained_on}; {made}.
 - On {held_out} sequences held out (in brackets: what counting pieces, or a coin, reaches): {reached}.
+- Again: `{again}`
 - The weights are stored in bfloat16 and loaded in float32; they are under the package's licence.
 
 {chr(10).join(lines)}
@@ -66,8 +81,12 @@ def ship(run: Path, name: str) -> None:
     record = json.loads((run / "result.json").read_text())
     weights = {key: value.bfloat16() for key, value in load_file(run / "model" / "model.safetensors").items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+    (folder / "model.safetensors").chmod(0o644)
+    for file in ("config.json", "tokenizer.json"):
         shutil.copy(run / "model" / file, folder / file)
+    tokenizer = json.loads((run / "model" / "tokenizer_config.json").read_text())
+    kept = {key: value for key, value in tokenizer.items() if key not in WHERE_IT_WAS}
+    (folder / "tokenizer_config.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(card(name, record, pd.read_csv(run / "history.csv")), encoding="utf-8")
 
 

@@ -1,6 +1,7 @@
-"""What comes with the package, each in a folder under its name: "nano", so far a tokenizer of 8,000 pieces of English.
+"""Models that come with the package, each in a folder under its name: "nano" (softmax) and "nano-lsh" (lsh).
 
-`tools/ship.py` puts a pretrained model's weights beside it, and a card that says what it was trained on, and how well.
+Small ALBERTs, pretrained on the same tokens of English; their cards (README.md) say how, and what they reach.
+`tools/ship.py` puts them here.
 """
 
 from pathlib import Path
