@@ -208,6 +208,13 @@ def test_figures_are_the_same_whenever_the_data_are(tree):
     assert changed == {"mini-loss-mrpc.svg", "mini-loss-mrpc.pdf"}
 
 
+@pytest.mark.parametrize(("task", "unit"), [("squad", "nats"), ("mrpc", "nats"), ("stsb", "squared error")])
+def test_a_loss_has_the_unit_of_its_task(tmp_path, task, unit):
+    write_run(tmp_path, "softmax", 0, {"f1": 0.5}, task=task, study="units")
+    (drawn,) = (path for path in write_figures("units", tmp_path) if path.name == f"units-loss-{task}.svg")
+    assert f"<!-- loss ({unit}) -->" in drawn.read_text()
+
+
 def test_the_report_compiles_with_one_study_and_with_more(tree):
     pytest.importorskip("typst")
     write_tables("mini", tree)

@@ -49,7 +49,7 @@ def seeds_of(runs: pd.DataFrame) -> str:
 
 
 def loss_name(task: str) -> str:
-    return "squared error" if task in TASKS and TASKS[task].num_labels == 1 else "nats"
+    return "squared error" if task in TASKS and TASKS[task].is_regression else "nats"
 
 
 def curve(histories: Iterable[pd.DataFrame], value: str, over: str) -> pd.DataFrame:

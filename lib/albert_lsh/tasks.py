@@ -39,6 +39,10 @@ class Task:
         return "context" in self.columns
 
     @property
+    def is_regression(self) -> bool:
+        return not self.labels and not self.is_squad
+
+    @property
     def num_labels(self) -> int:
         return len(self.labels) or 1
 
@@ -47,7 +51,7 @@ class Task:
         """Options of the config of a model of this task: its classes by name, or that it predicts a number."""
         if self.labels:
             return {"id2label": dict(enumerate(self.labels)), "label2id": {n: i for i, n in enumerate(self.labels)}}
-        return {} if self.is_squad else {"num_labels": 1, "problem_type": "regression"}
+        return {"num_labels": 1, "problem_type": "regression"} if self.is_regression else {}
 
 
 def _glue(name: str, columns: str, labels: str, metrics: str = "accuracy", **more: Any) -> Task:
