@@ -30,6 +30,8 @@ CHANGES = (
     ("softmax", "lsh", "hashing alone"),
     ("lsh", "window", "the nearest keys instead of hashed ones"),
     ("lsh", "random", "random keys instead of hashed ones"),
+    ("nano-random", "nano", "pretraining"),
+    ("nano-lsh-random", "nano-lsh", "pretraining, with hashing"),
 )
 ARM = ["task", "model", "arm"]  # what is averaged over seeds
 COSTS = ["attended_share", "attention_mass", "train_seconds", "examples_per_second", "peak_memory_bytes"]
