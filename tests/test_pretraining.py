@@ -16,7 +16,8 @@ from albert_lsh import load_model
 from albert_lsh.corpus import CorpusError, train_tokenizer
 from albert_lsh.figures import plot_pretraining
 from albert_lsh.model import ModelError, load_tokenizer, max_positions
-from albert_lsh.pretraining import Pretraining, main, prepare, pretrain
+from albert_lsh.objectives import IGNORED
+from albert_lsh.pretraining import Pretraining, main, prepare, prepare_text, pretrain
 from albert_lsh.pretraining_tables import gap, gaps, load_pretraining
 from albert_lsh.runs import ParameterError
 from pretraining_text import sentences, write_text
@@ -235,6 +236,13 @@ def test_the_notebook_runs(given, tmp_path):
         progress_bar=False, cwd=tmp_path,
     )  # fmt: skip
     assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_more_is_masked_in_training_alone(given, tmp_path):
+    material = prepare_text(Pretraining.check({**given, "masked_share": 0.4, "dry_run": True}), tmp_path)
+    for examples, share in ((material.train, 0.4), (material.held_out, 0.15)):
+        labels = np.concatenate([examples[n]["labels"] for n in range(min(8, len(examples)))])
+        assert (labels != IGNORED).mean() == pytest.approx(share, abs=0.03)
 
 
 def test_a_new_model_attends_to_what_is_near(given):
