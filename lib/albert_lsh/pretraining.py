@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 from accelerate import PartialState
+from datasets import Dataset
 from transformers import (
     AlbertConfig,
     AlbertForPreTraining,
@@ -34,9 +34,9 @@ from transformers import (
 
 from albert_lsh import attention as attentions
 from albert_lsh.corpus import CorpusError, count_pieces, packed, read_paragraphs, tokenised, train_tokenizer
+from albert_lsh.first_weights import begin_as_bag_of_words
 from albert_lsh.model import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.objectives import IGNORED, MASKED_SHARE, Collator, Pieces, Sequences
-from albert_lsh.passes import attention_modules
 from albert_lsh.pretraining_trainer import PretrainingTrainer, attended
 from albert_lsh.runs import (
     ParameterError,
@@ -62,7 +62,6 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 POSITIONS = 512  # learned, of a new model, if max_length asks for no more
 DRY_STEPS = 2
-QUERY_START = 0.55  # times 1 / sqrt(width): of a new model's queries
 # Parameters that say where and how fast, not what.
 WHERE = ("output_dir", "cache_dir", "resume", "dry_run")
 
@@ -147,6 +146,7 @@ class Material(NamedTuple):
     tokenizer: PreTrainedTokenizerBase
     train: Sequences
     held_out: Sequences
+    sentences: Dataset  # before the held-out ones
     tokens: int  # of the text
     baseline: dict[str, float]  # what counting pieces reaches
 
@@ -187,8 +187,8 @@ def prepare_text(asked: Pretraining, folder: Path, world: int = 1) -> Material:
     kinds = (per_step, asked.max_length, pieces, asked.seed)
     train = Sequences(sentences, sequences.select(range(n)), asked.steps * per_step, *kinds, asked.masked_share)
     held_out = Sequences(sentences, sequences.select(range(n, len(sequences))), len(sequences) - n, *kinds)
-    counts = count_pieces(sentences, len(tokenizer))
-    return Material(tokenizer, train, held_out, int(counts.sum()), of_counting(counts, held_out))
+    counts, before = count_pieces(sentences, len(tokenizer)), sentences.select(range(sequences[n]["first"]))
+    return Material(tokenizer, train, held_out, before, int(counts.sum()), of_counting(counts, held_out))
 
 
 def of_counting(counts: np.ndarray, held_out: Sequences) -> dict[str, float]:
@@ -227,26 +227,7 @@ def prepare(asked: Pretraining, tokenizer: PreTrainedTokenizerBase) -> PreTraine
         hidden_act="gelu_pytorch_tanh",  # ALBERT's gelu_new as one operation, which takes a fifth off a step's time
         pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id,
     )  # fmt: skip
-    model = load_model(config, **chosen)
-    attend_to_what_is_near(model)
-    return model
-
-
-@torch.no_grad()
-def attend_to_what_is_near(model: PreTrainedModel) -> None:
-    """Let a new model's tokens attend to near and to similar ones from the first step on, which it need not learn then.
-
-    Positions start as sinusoids (Vaswani et al. 2017, section 3.5) as large as ALBERT's first embeddings, and queries
-    equal keys (after Trockman and Kolter 2023, "Mimetic initialization of self-attention layers").
-    """
-    positions = model.get_parameter("albert.embeddings.position_embeddings.weight")  # (positions, embedding size)
-    rates = 10_000 ** (-torch.arange(0, positions.shape[1], 2) / positions.shape[1])
-    angles = torch.arange(len(positions))[:, None] * rates
-    waves = torch.cat([angles.sin(), angles.cos()], dim=1)
-    positions.copy_(waves * (model.config.initializer_range / waves.square().mean().sqrt()))
-    for module in attention_modules(model):
-        module.get_parameter("query.weight").normal_(std=QUERY_START / model.config.hidden_size**0.5)
-        module.get_parameter("key.weight").copy_(module.get_parameter("query.weight"))
+    return load_model(config, **chosen)
 
 
 def recipe(asked: Pretraining, folder: Path) -> TrainingArguments:
@@ -316,6 +297,8 @@ def train(asked: Pretraining, folder: Path) -> Pretrained:
         checkpoint = None if asked.dry_run else last_checkpoint(asked, devices=arguments.world_size)
         material = prepare_text(asked, folder, arguments.world_size)
     model = prepare(asked, material.tokenizer)
+    if not asked.start and not checkpoint:
+        begin_as_bag_of_words(model, material.sentences)
     trainer = PretrainingTrainer(
         model=model, args=arguments, train_dataset=material.train, eval_dataset=material.held_out,
         data_collator=Collator(material.tokenizer), callbacks=[Clock()], optimizer_cls_and_kwargs=optimizer_of(asked),
