@@ -244,6 +244,7 @@ def recipe(asked: Pretraining, folder: Path) -> TrainingArguments:
         include_num_input_tokens_seen="non_padding",
         logging_steps=max(1, min(asked.eval_steps, asked.steps // CURVE_POINTS)),
         eval_strategy="no" if asked.dry_run else "steps",
+        eval_on_start=not asked.dry_run,  # what the first weights are worth
         eval_steps=asked.eval_steps,
         save_strategy="no" if asked.dry_run else "steps",
         save_steps=asked.eval_steps,
