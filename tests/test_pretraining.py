@@ -109,8 +109,12 @@ def test_interrupted_and_met_by_a_full_disk_it_ends_as_if_undisturbed(given, und
         assert torch.equal(weight, done.model.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("attention", [{"attention": "softmax"}, HASHING], ids=["softmax", "lsh"])
-def test_two_devices_equal_one_with_twice_the_batch(given, tmp_path, attention):
+# Rounding may put a token into another bucket, which was seen to change a loss by 2e-4; other hashes on one of the two
+# devices change it by 1.5e-3.
+@pytest.mark.parametrize(
+    ("attention", "rounding"), [({"attention": "softmax"}, 1e-5), (HASHING, 5e-4)], ids=["softmax", "lsh"]
+)
+def test_two_devices_equal_one_with_twice_the_batch(given, tmp_path, attention, rounding):
     parameters = {**given, **attention, "steps": 6, "eval_steps": 3, "accumulation": 2, "device": "cpu"}
     one = pretrain(Pretraining.check({**parameters, "output_dir": str(tmp_path / "one")}))
     halves = {**parameters, "batch_size": 2, "output_dir": str(tmp_path / "two")}
@@ -120,9 +124,9 @@ def test_two_devices_equal_one_with_twice_the_batch(given, tmp_path, attention):
     two = json.loads((tmp_path / "two" / "result.json").read_text())
     assert two["devices"] == 2
     assert two["tokens"] == one.record["tokens"]
-    assert two["metrics"] == pytest.approx(one.record["metrics"], rel=1e-4)
+    assert two["metrics"] == pytest.approx(one.record["metrics"], rel=2 * rounding)
     curve = pd.read_csv(tmp_path / "two" / "history.csv")["train_loss"].dropna().to_numpy()
-    assert curve == pytest.approx(one.history["train_loss"].dropna().to_numpy(), rel=1e-5)
+    assert curve == pytest.approx(one.history["train_loss"].dropna().to_numpy(), rel=rounding)
     assert len(curve) == 6
 
 
