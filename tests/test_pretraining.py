@@ -211,6 +211,7 @@ def test_runs_side_by_side(given, undisturbed, tmp_path):
     for name in table.index:
         expected = runs[f"metric.{name}"].iloc[0] - runs[f"metric.{name}"].iloc[1]
         assert table["difference"][name] == pytest.approx(expected, abs=1e-9)
+    assert runs["start.mlm_loss"].iloc[0] == undisturbed[1].history["mlm_loss"].iloc[0]
     figure = plot_pretraining(runs)
     assert [len(axis.lines) for axis in figure.axes] == [3, 3, 3]
     (tmp_path / "softmax" / "result.json").write_text("{}")

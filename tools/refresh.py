@@ -165,8 +165,12 @@ def pretraining() -> str:
     runs, differences = pd.read_csv(folder / "pretraining.csv"), pd.read_csv(folder / "pretraining-gaps.csv")
     counting = {name: runs[f"counting.{name}"].mean() for name in ("mlm_loss", "mlm_accuracy", "sop_accuracy")}
     rows = {
-        row["run"]: [f"{row['attended_share']:.0%}", f"{row['tokens'] / 1e6:.1f} million"]
-        + [f"{row[f'metric.{name}']:.3f}" for name in counting]
+        f"{row['run']}{when}": [
+            f"{row['attended_share']:.0%}",
+            "none" if when else f"{row['tokens'] / 1e6:.1f} million",
+            *(f"{row[f'{kind}.{name}']:.3f}" for name in counting),
+        ]
+        for kind, when in (("metric", ""), ("start", ", before the first step"))
         for _, row in runs.iterrows()
     }
     rows["counting pieces, or a coin"] = ["", "", *(f"{value:.3f}" for value in counting.values())]

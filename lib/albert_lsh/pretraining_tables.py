@@ -17,8 +17,9 @@ FORM = ("recompute", "feed_forward_chunk", "device")  # how it is computed, not 
 def load_pretraining(folder: str | Path | None = None) -> pd.DataFrame:
     """Every finished run below `folder` (results/pretraining of the checkout), one row each; empty if there is none.
 
-    Columns: run, folder, the parameters, metric.<name>, counting.<name> (what counting pieces reaches), attended_share,
-    attention_mass, tokens trained, seconds, tokens_per_second, and the environment.
+    Columns: run, folder, the parameters, metric.<name>, start.<name> (before the first step), counting.<name> (what
+    counting pieces reaches), attended_share, attention_mass, tokens trained, seconds, tokens_per_second, and the
+    environment.
 
     Raises:
         ValueError: a result.json that is damaged; the message names it.
@@ -40,6 +41,8 @@ def row_of(path: Path, root: Path, record: dict[str, Any]) -> dict[str, Any]:
     row = {"run": str(path.relative_to(root)), "folder": str(path), **asked}
     row |= {name: json.dumps(value) for name, value in asked.items() if isinstance(value, dict | list)}
     row |= {f"metric.{name}": value for name, value in record["metrics"].items()}
+    start = pd.read_csv(path / "history.csv").iloc[0]
+    row |= {f"start.{name}": start[name] for name in record["metrics"]}
     row |= {f"counting.{name}": value for name, value in record["counting"].items()}
     same = ("attended_share", "attention_mass", "parameters_of_model", "devices", "train_seconds", "tokens_per_second")
     row |= {name: record[name] for name in same} | {"tokens": record["tokens"]["trained"]}
