@@ -1,6 +1,7 @@
 """Pretraining: an interrupted run, a full disk, two devices, continuing; small, but as it is really done."""
 
 import json
+import math
 import resource
 import shutil
 import subprocess
@@ -63,6 +64,7 @@ def test_a_run_leaves_a_model_its_curve_and_its_record(given, undisturbed):
     assert record["parameters"]["attention"] == "lsh"
     assert record["tokens"]["trained"] == pytest.approx(24 * 4 * 50, rel=0.25)
     assert done.history["step"].iloc[0] == 0  # what the first weights are worth
+    assert done.history["mlm_loss"].iloc[0] < math.log(done.model.config.vocab_size) - 1  # guessing has the logarithm
     assert record["metrics"]["mlm_loss"] < done.history["mlm_loss"].iloc[0]
     assert 0 < record["counting"]["mlm_accuracy"] < 0.5
     assert record["environment"]["commit"]
