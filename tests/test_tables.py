@@ -103,6 +103,14 @@ def test_the_table_for_reading(tree):
     assert read.loc["lsh", "squad (f1)"] == ""
 
 
+def test_a_model_is_named_where_an_arm_has_several(tree):
+    scores = score_table(runs_of(tree))
+    own = scores.assign(model="of " + scores["arm"])
+    assert list(pivot(own).index) == [*F1, "majority class", "chance"]
+    read = pivot(pd.concat([scores, own]))
+    assert read.loc["lsh, some/model", "mrpc (f1)"] == read.loc["lsh, of lsh", "mrpc (f1)"] == "0.870 (1)"
+
+
 def test_changes_are_paired_by_seed(tree):
     table = changes(runs_of(tree))
     rows = table[table["headline"]].set_index(["from", "to"])

@@ -160,10 +160,11 @@ def efficiency() -> str:
 
 
 def pretraining() -> str:
-    """The pretraining runs, what hashing costs on the same tokens, and the figure."""
+    """The pretraining runs: new models, what hashing costs on the same tokens, the figure; and one gone on with."""
     folder = ROOT / "results" / "tables"
     runs, differences = pd.read_csv(folder / "pretraining.csv"), pd.read_csv(folder / "pretraining-gaps.csv")
-    counting = {name: runs[f"counting.{name}"].mean() for name in ("mlm_loss", "mlm_accuracy", "sop_accuracy")}
+    new, on = runs[runs["start"].isna()], runs[runs["start"].notna()]
+    counting = {name: new[f"counting.{name}"].mean() for name in ("mlm_loss", "mlm_accuracy", "sop_accuracy")}
     rows = {
         f"{row['run']}{when}": [
             f"{row['attended_share']:.0%}",
@@ -171,19 +172,46 @@ def pretraining() -> str:
             *(f"{row[f'{kind}.{name}']:.3f}" for name in counting),
         ]
         for kind, when in (("metric", ""), ("start", ", before the first step"))
-        for _, row in runs.iterrows()
+        for _, row in new.iterrows()
     }
     rows["counting pieces, or a coin"] = ["", "", *(f"{value:.3f}" for value in counting.values())]
     columns = ["pairs seen", "tokens", "loss, nats a masked token", "accuracy, masked tokens", "accuracy, order"]
     named = {"mlm_loss": "loss", "mlm_accuracy": "accuracy of masked tokens", "sop_accuracy": "accuracy of the order"}
     changes = [
         f"{named[row['metric']]} {row['difference']:+.4f} ± {row['standard_error']:.4f}"
-        for _, row in differences.iterrows()
+        for _, row in differences[differences["to"].isin(new["run"])].iterrows()
     ]
     sequences = differences["sequences"].max()
     said = f"Hashing instead of softmax: {', '.join(changes)} (standard errors over {sequences} held-out sequences)."
-    table = markdown(pd.DataFrame.from_dict(rows, orient="index", columns=columns))
-    return f"{table}\n\n{said}\n\n![Pretraining on the same tokens](figures/pretraining.svg)"
+    blocks = [markdown(pd.DataFrame.from_dict(rows, orient="index", columns=columns)), said]
+    blocks.append("![Pretraining on the same tokens](figures/pretraining.svg)")
+    return "\n\n".join([*blocks, gone_on(on, differences)])
+
+
+def gone_on(runs: pd.DataFrame, differences: pd.DataFrame) -> str:
+    """Runs that went on from a pretrained model with another attention: what it costs at first, and at last."""
+    of_loss = differences[differences["metric"] == "mlm_loss"].set_index("to")
+    rows = {}
+    for _, run in runs.sort_values("start.mlm_loss").iterrows():
+        shares = [f"{run['attended_share']:.0%}", f"{run['attention_mass']:.2f}"]
+        at_last = f"{run['metric.mlm_loss']:.3f}"
+        if run["run"] in of_loss.index:
+            gap = of_loss.loc[run["run"]]
+            at_last += f" ({gap['difference']:+.3f} ± {gap['standard_error']:.3f})"
+        scores = [f"{run['start.mlm_loss']:.3f}", at_last]
+        scores += [f"{run[f'{kind}.sop_accuracy']:.3f}" for kind in ("start", "metric")]
+        rows[run["attention"]] = shares + scores
+    columns = [
+        "pairs seen",
+        "softmax's mass",
+        "loss, switched",
+        "loss, trained on",
+        "order, switched",
+        "order, trained on",
+    ]
+    start, steps = (", ".join(map(str, runs[name].unique())) for name in ("start", "steps"))
+    title = f"**`{start}` switched to another attention, and {steps} steps with it**"
+    return f"{title}\n\n{markdown(pd.DataFrame.from_dict(rows, orient='index', columns=columns))}"
 
 
 def long_range() -> str:
@@ -207,6 +235,7 @@ def readme(text: str) -> str:
         ("reading: fidelity", reading("fidelity")),
         ("efficiency", efficiency()),
         ("pretraining", pretraining()),
+        ("findings: pretrained", findings("pretrained")),
         ("long range", long_range()),
     ):
         filled = f"<!-- {mark} -->\n{content}\n<!-- end of {mark} -->"

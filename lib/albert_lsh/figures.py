@@ -229,6 +229,7 @@ def write_figures(study: str, root: str | Path | None = None) -> list[Path]:
                 figures[f"{study}-{name}-{task}"] = plot(of_task)
         if not (switched := load_switched(study, root)).empty:
             figures[f"{study}-switched"] = plot_switched(switched_table(switched))
-        if not (pretraining := load_pretraining(root / "results" / "pretraining")).empty:
-            figures["pretraining"] = plot_pretraining(pretraining)
+        pretraining = load_pretraining(root / "results" / "pretraining")
+        if not pretraining.empty and not (new := pretraining[pretraining["start"].isna()]).empty:
+            figures["pretraining"] = plot_pretraining(new)  # those that go on from another's weights begin elsewhere
         return [path for name, figure in figures.items() for path in save(figure, folder / name)]

@@ -148,10 +148,10 @@ def scale_of(task: str) -> tuple[int, int]:
 def pivot(scores: pd.DataFrame) -> pd.DataFrame:
     """A score table for reading: arms down, tasks across, "mean ± sd (seeds)", and the two baselines below.
 
-    A study of several models has a row for each arm and model.
+    Where an arm has several models there is a row for each arm and model.
     """
     table: dict[str, dict[str, str]] = {}
-    several = scores["model"].nunique() > 1
+    several = (scores.groupby("arm")["model"].nunique() > 1).any()
     for row in scores.to_dict("records"):
         task, arm = row["task"], row["arm"]
         digits = scale_of(task)[1]
