@@ -185,7 +185,9 @@ def pretraining() -> str:
     said = f"Hashing instead of softmax: {', '.join(changes)} (standard errors over {sequences} held-out sequences)."
     blocks = [markdown(pd.DataFrame.from_dict(rows, orient="index", columns=columns)), said]
     blocks.append("![Pretraining on the same tokens](figures/pretraining.svg)")
-    return "\n\n".join([*blocks, gone_on(on, differences)])
+    if not on.empty:
+        blocks.append(gone_on(on, differences))
+    return "\n\n".join(blocks)
 
 
 def gone_on(runs: pd.DataFrame, differences: pd.DataFrame) -> str:
