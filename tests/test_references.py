@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from albert_lsh import attention
-from albert_lsh.attention import fused, lsh, naive, shared_qk, tree
+from albert_lsh.attention import fused, lsh, naive, shared_qk, tree, yoso
 from albert_lsh.attention.shared_qk import draw_rotations
 from attention_cases import CASES, IDS, LSH, REFERENCES, SETTINGS, SHAPES, error, padding, run, tensors
 from reformer_pytorch.reformer_pytorch import LSHAttention
@@ -52,6 +52,13 @@ def test_output_and_gradients_are_the_references(name, settings, shape, kind):
 def test_shared_qk_lsh_without_the_fused_kernel(monkeypatch, settings, shape, kind):
     monkeypatch.setattr(fused, "FORWARD", None)
     check_reference("shared-qk-lsh", settings, shape, kind)
+
+
+@pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
+def test_yoso_with_the_tables_of_long_sequences(monkeypatch, shape, kind):
+    monkeypatch.setattr(yoso, "DENSE_LENGTH", 0)
+    check_reference("yoso", SETTINGS["yoso"][0], shape, kind)
 
 
 @pytest.mark.parametrize("kind", ["full", "padded", "scattered"])

@@ -6,7 +6,8 @@ scaled to unit length instead of being divided by the sum of the weights.
 
     yoso-e     the expectation: the probabilities themselves; quadratic
     yoso       n_hashes samples: every key adds its value to the table entry of its code, every query reads the entry
-               of its own; linear in the length, its error falls with 1 / sqrt(n_hashes)
+               of its own; linear in the length, its error falls with 1 / sqrt(n_hashes). Of short sequences collisions
+               are counted pair by pair, which gives the same: tables of so many gradients are slow
 
 Gradients are the paper's lower bound (its equation 4): that of the weight with respect to q.k is taken to be
 hash_code_len / 2 times the weight. Attention weights are not dropped out: the sampled ones never stand alone. With
@@ -24,6 +25,7 @@ from albert_lsh.attention.clusters import clear_padding
 from albert_lsh.attention.convolution import add_convolution
 from albert_lsh.attention.hashing import draw_directions
 
+DENSE_LENGTH = 512  # tokens up to which collisions are counted pair by pair
 AT_ONCE = 2**22  # numbers in a table of the backward pass; more value dimensions at a time take more memory
 
 
@@ -36,13 +38,11 @@ def finish(out: Tensor, dtype: torch.dtype, padding_mask: Tensor | None) -> Tens
     return clear_padding(F.normalize(out, dim=-1).to(dtype), padding_mask)
 
 
-class Expectation(torch.autograd.Function):
-    """Sum of values weighted by the probability of a collision, with the lower bound's gradient."""
+class WeightedSum(torch.autograd.Function):
+    """Sum of values with the weights of all pairs, (..., length, length), and the lower bound's gradient."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, hash_code_len: int) -> Tensor:
-        angle = torch.acos((query @ key.transpose(-1, -2)).clamp(-1, 1))
-        weights = (1 - angle / math.pi) ** hash_code_len
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, weights: Tensor, hash_code_len: int) -> Tensor:
         ctx.save_for_backward(query, key, value, weights)
         ctx.hash_code_len = hash_code_len
         return weights @ value
@@ -52,7 +52,14 @@ class Expectation(torch.autograd.Function):
         query, key, value, weights = ctx.saved_tensors
         of_scores = upstream[0] @ value.transpose(-1, -2) * weights * (ctx.hash_code_len / 2)
         of_value = weights.transpose(-1, -2) @ upstream[0]
-        return of_scores @ key, of_scores.transpose(-1, -2) @ query, of_value, None
+        return of_scores @ key, of_scores.transpose(-1, -2) @ query, of_value, None, None
+
+
+@torch.no_grad()
+def expectation(query: Tensor, key: Tensor, hash_code_len: int) -> Tensor:
+    """The probability with which unit vectors collide: (batch, heads, length, length)."""
+    angle = torch.acos((query @ key.transpose(-1, -2)).clamp(-1, 1))
+    return (1 - angle / math.pi) ** hash_code_len
 
 
 def yoso_e_attention(
@@ -71,7 +78,9 @@ def yoso_e_attention(
     """The expectation of `yoso`. scaling and dropout are not used; conv_weight: (heads, conv_kernel_size)."""
     with torch.autocast(query.device.type, enabled=False):
         rows = clear_padding(value.float(), padding_mask)
-        out = Expectation.apply(unit(query), unit(key), rows, hash_code_len)
+        unit_query, unit_key = unit(query), unit(key)
+        weights = expectation(unit_query, unit_key, hash_code_len)
+        out = WeightedSum.apply(unit_query, unit_key, rows, weights, hash_code_len)
     out = finish(out, query.dtype, padding_mask)
     return add_convolution(out, value, padding_mask, conv_kernel_size, conv_weight)
 
@@ -88,6 +97,15 @@ def codes(query: Tensor, key: Tensor, n_hashes: int, hash_code_len: int, generat
         return (signs.unflatten(2, (n_hashes, hash_code_len)) * powers[:, None]).sum(3)
 
     return code(query), code(key)
+
+
+def collisions(of_query: Tensor, of_key: Tensor) -> Tensor:
+    """In how many hashes each query and key collide, from their codes: (batch, heads, length, length), int32."""
+    of_query, of_key = of_query.int().unsqueeze(-1), of_key.int().unsqueeze(-2)
+    times = torch.zeros_like(of_query[:, :, 0] + of_key[:, :, 0])
+    for number in range(of_query.shape[2]):
+        times += of_query[:, :, number] == of_key[:, :, number]
+    return times
 
 
 def look_up(readers: Tensor, writers: Tensor, rows: Tensor, n_codes: int) -> Tensor:
@@ -163,15 +181,17 @@ def yoso_attention(
 ) -> Tensor:
     """Attention by `n_hashes` samples of collisions. scaling and dropout are not used; conv_weight as in `yoso-e`."""
     with torch.autocast(query.device.type, enabled=False):
-        unit_query, unit_key = unit(query), unit(key)
-        found = [code.flatten(0, 1) for code in codes(unit_query, unit_key, n_hashes, hash_code_len, generator)]
-        rows = [x.flatten(0, 1) for x in (unit_query, unit_key, clear_padding(value.float(), padding_mask))]
-        out = Samples.apply(*rows, *found, hash_code_len).view(value.shape)
+        rows = [unit(query), unit(key), clear_padding(value.float(), padding_mask)]
+        found = codes(rows[0], rows[1], n_hashes, hash_code_len, generator)
+        if query.shape[2] <= DENSE_LENGTH:
+            out = WeightedSum.apply(*rows, collisions(*found) / n_hashes, hash_code_len)
+        else:
+            one_head = [x.flatten(0, 1) for x in (*rows, *found)]
+            out = Samples.apply(*one_head, hash_code_len).view(value.shape)
     out = finish(out, query.dtype, padding_mask)
     return add_convolution(out, value, padding_mask, conv_kernel_size, conv_weight)
 
 
 def yoso_pairs(query, key, padding_mask=None, *, generator=None, n_hashes, hash_code_len, **settings) -> Tensor:
     """In how many hashes each query and key collide: (batch, heads, length, length), long. A convolution is no pair."""
-    of_query, of_key = codes(unit(query), unit(key), n_hashes, hash_code_len, generator)
-    return sum((of_query[:, :, r, :, None] == of_key[:, :, r, None, :]).long() for r in range(n_hashes))  # type: ignore[return-value]
+    return collisions(*codes(unit(query), unit(key), n_hashes, hash_code_len, generator)).long()
