@@ -216,6 +216,14 @@ def test_figures_are_the_same_whenever_the_data_are(tree):
     assert changed == {"mini-loss-mrpc.svg", "mini-loss-mrpc.pdf"}
 
 
+def test_pretraining_that_went_on_from_other_weights_is_not_drawn_beside_what_began_anew(tree):
+    for run in ("nano-lsh", "nano-then/lsh"):
+        shutil.copytree(repository_root() / "results/pretraining" / run, tree / "results/pretraining" / run)
+    (drawn,) = (path for path in write_figures("mini", tree) if path.name == "pretraining.svg")
+    assert "<!-- nano-lsh -->" in drawn.read_text()
+    assert "<!-- nano-then/lsh -->" not in drawn.read_text()
+
+
 @pytest.mark.parametrize(("task", "unit"), [("squad", "nats"), ("mrpc", "nats"), ("stsb", "squared error")])
 def test_a_loss_has_the_unit_of_its_task(tmp_path, task, unit):
     write_run(tmp_path, "softmax", 0, {"f1": 0.5}, task=task, study="units")
