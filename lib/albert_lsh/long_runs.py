@@ -221,8 +221,8 @@ def train_all(asked: LongRange, data: dict[str, Dataset]) -> pd.DataFrame:
 def table(folder: Path, task: str) -> pd.DataFrame:
     """Every result of a task in a folder, beside chance, majority class and what is published; a row each.
 
-    `shorter` says what a run had less of than is published: steps, length, examples. For duplication there is a row for
-    each attention that a model was evaluated under.
+    `shorter` says what a run had less of than is published: steps, length, examples; and its learning rate, if another.
+    For duplication there is a row for each attention that a model was evaluated under.
     """
     rows = []
     for path in sorted(folder.glob(f"{task}-*/*/seed-*/result.json")):
@@ -247,7 +247,7 @@ def table(folder: Path, task: str) -> pd.DataFrame:
 
 
 def shorter(result: dict[str, Any]) -> str:
-    """In what a run falls short of the published recipe; empty if in nothing."""
+    """In what a run falls short of the published recipe, and its learning rate if another; empty if in nothing."""
     asked = result["parameters"]
     task = TASKS[asked["task"]]
     pairs = {
@@ -257,7 +257,9 @@ def shorter(result: dict[str, Any]) -> str:
         "examples a step": (asked["batch_size"], task.batch_size),
         "attention dropout": (asked["attention_dropout"], task.attention_dropout),
     }
-    return "; ".join(f"{here:,} of {there:,} {name}" for name, (here, there) in pairs.items() if here < there)
+    less = [f"{here:,} of {there:,} {name}" for name, (here, there) in pairs.items() if here < there]
+    rate, published = asked["learning_rate"], task.learning_rate
+    return "; ".join(less + [f"learning rate {rate:g} instead of {published:g}"] * (rate != published))
 
 
 def shown(found: pd.DataFrame) -> pd.DataFrame:
