@@ -40,6 +40,7 @@ class LongTask:
     train_examples: int | None  # None: without end
     batch_size: int
     attention_dropout: float
+    unpublished: tuple[str, ...] = ()  # which of these are ours
 
 
 @dataclass(frozen=True)
@@ -218,11 +219,12 @@ TASKS = {
         classes=duplication.SYMBOLS,
         max_length=1024,
         steps=150_000,
-        warmup=15_000,  # this, the learning rate and the batch are not published
+        warmup=15_000,
         learning_rate=1e-3,
         batch_size=8,
         attention_dropout=0.0,
         train_examples=None,
+        unpublished=("warmup", "learning_rate", "batch_size"),
     ),
     "listops": LongTask(
         load_listops,

@@ -250,16 +250,22 @@ def shorter(result: dict[str, Any]) -> str:
     """In what a run falls short of the published recipe, and its learning rate if another; empty if in nothing."""
     asked = result["parameters"]
     task = TASKS[asked["task"]]
-    pairs = {
-        "steps": (asked["steps"], task.steps),
-        "tokens": (asked["max_length"], task.max_length),
-        "training examples": (result["examples"]["train"], task.train_examples or 0),
-        "examples a step": (asked["batch_size"], task.batch_size),
-        "attention dropout": (asked["attention_dropout"], task.attention_dropout),
+    given = asked | {"train_examples": result["examples"]["train"]}
+    named = {
+        "steps": "steps",
+        "max_length": "tokens",
+        "train_examples": "training examples",
+        "batch_size": "examples a step",
+        "attention_dropout": "attention dropout",
     }
-    less = [f"{here:,} of {there:,} {name}" for name, (here, there) in pairs.items() if here < there]
-    rate, published = asked["learning_rate"], task.learning_rate
-    return "; ".join(less + [f"learning rate {rate:g} instead of {published:g}"] * (rate != published))
+    less = [
+        f"{given[name]:,} of {published:,} {what}"
+        for name, what in named.items()
+        if name not in task.unpublished and given[name] < (published := getattr(task, name) or 0)
+    ]
+    if "learning_rate" not in task.unpublished and asked["learning_rate"] != task.learning_rate:
+        less.append(f"learning rate {asked['learning_rate']:g} instead of {task.learning_rate:g}")
+    return "; ".join(less)
 
 
 def shown(found: pd.DataFrame) -> pd.DataFrame:
