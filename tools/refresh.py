@@ -217,13 +217,16 @@ def gone_on(runs: pd.DataFrame, differences: pd.DataFrame) -> str:
 
 
 def long_range() -> str:
-    """The long tasks that were trained, ours beside what is published."""
+    """The long tasks that were trained, ours beside what is published; what is the same in all rows stands above."""
     blocks = []
     for task in ("duplication", "listops", "text"):
         path = ROOT / "results" / "long_range" / f"{task}.csv"
         if path.exists():
             table = shown(pd.read_csv(path, keep_default_na=True).fillna({"shorter": ""}))
-            blocks.append(f"**{task}**\n\n{markdown(table.set_index('label').rename_axis(None))}")
+            table = table.set_index("label").rename_axis(None)
+            same = table.columns[table.nunique() == 1]
+            title = "; ".join([f"**{task}**", *(f"{name}: {table[name].iloc[0]}" for name in same)])
+            blocks.append(f"{title}\n\n{markdown(table.drop(columns=same))}")
     return "\n\n".join(blocks)
 
 
