@@ -134,7 +134,9 @@ def test_every_variant_is_trained_and_recorded(tmp_path):
     assert 0 < found.loc["lsh", "attended"] < 1
     labels = pd.Series(data["test"]["label"])
     assert found["majority"].unique() == (labels == pd.Series(data["train"]["label"]).mode()[0]).mean()
-    assert "softmax" in shown(found.reset_index()).to_string()
+    read = shown(found.reset_index()).set_index("label")
+    assert read.loc["softmax", ["arena", "rerun"]].tolist() == [36.37, 37.1]
+    assert read.loc["softmax", "accuracy"] == pytest.approx(100 * found.loc["softmax", "accuracy"], abs=0.05)
     before = (tmp_path / "listops-32" / "lsh" / "seed-0" / "result.json").stat().st_mtime_ns
     train_all(asked, data)
     assert (tmp_path / "listops-32" / "lsh" / "seed-0" / "result.json").stat().st_mtime_ns == before

@@ -233,6 +233,7 @@ def table(folder: Path, task: str) -> pd.DataFrame:
         }
         row |= {"attention_settings": json.dumps(asked["attention_settings"]), "seconds": result["train_seconds"]}
         row |= {"attended": result["attended_share"], "shorter": shorter(result)}
+        row |= {"test_examples": result["examples"]["test"]}
         row |= {name: result[name]["accuracy"] for name in ("chance", "majority")}
         if task != "duplication":
             arena, rerun = PUBLISHED[task].get(asked["attention"], (None, None))
@@ -271,16 +272,16 @@ def shorter(result: dict[str, Any]) -> str:
 def shown(found: pd.DataFrame) -> pd.DataFrame:
     """A `table` to be read: percentages; for duplication ours (published), evaluated under in columns."""
     common = ["max_length", "label", "seed", "steps", "seconds", "shorter"]
+    whole = found[common].round({"seconds": 0}).astype({"seconds": int})
     if "evaluated" not in found:
-        percent = (
-            found[["accuracy", "chance", "majority", "arena", "rerun", "attended"]].mul(100).astype(float).round(1)
-        )
-        return found[common].astype({"seconds": int}).join(percent.astype(object).where(percent.notna(), ""))
+        digits = {"accuracy": 1, "chance": 1, "majority": 1, "arena": 2, "rerun": 2, "attended": 1}
+        percent = found[list(digits)].mul(100).astype(float).round(digits)
+        return whole.join(percent.astype(object).where(percent.notna(), ""))
     both = [
         f"{100 * ours:.1f}" + ("" if pd.isna(theirs) else f" ({100 * theirs:.1f})")
         for ours, theirs in zip(found["accuracy"], found["published"].astype(float), strict=True)
     ]
-    wide = found.astype({"seconds": int}).assign(both=both).pivot(index=common, columns="evaluated", values="both")
+    wide = whole.assign(both=both, evaluated=found["evaluated"]).pivot(index=common, columns="evaluated", values="both")
     return wide[found["evaluated"].unique()].rename_axis(columns=None).reset_index()
 
 
