@@ -25,7 +25,7 @@ from albert_lsh.attention.clusters import clear_padding
 from albert_lsh.attention.convolution import add_convolution
 from albert_lsh.attention.hashing import draw_directions
 
-DENSE_LENGTH = 512  # tokens up to which collisions are counted pair by pair
+DENSE_LENGTH = 512  # tokens up to which collisions are counted pair by pair; above, all pairs take too much memory
 AT_ONCE = 2**22  # numbers in a table of the backward pass; more value dimensions at a time take more memory
 
 
@@ -101,10 +101,10 @@ def codes(query: Tensor, key: Tensor, n_hashes: int, hash_code_len: int, generat
 
 def collisions(of_query: Tensor, of_key: Tensor) -> Tensor:
     """In how many hashes each query and key collide, from their codes: (batch, heads, length, length), int32."""
-    of_query, of_key = of_query.int().unsqueeze(-1), of_key.int().unsqueeze(-2)
-    times = torch.zeros_like(of_query[:, :, 0] + of_key[:, :, 0])
+    of_query, of_key = of_query.int(), of_key.int()  # half as wide, faster to compare
+    times = of_query.new_zeros(*of_query.shape[:2], of_query.shape[3], of_key.shape[3])
     for number in range(of_query.shape[2]):
-        times += of_query[:, :, number] == of_key[:, :, number]
+        times += of_query[:, :, number, :, None] == of_key[:, :, number, None, :]
     return times
 
 
