@@ -171,6 +171,23 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path, monkeypatch):
     assert resumed["accuracy"].equals(undisturbed["accuracy"])
 
 
+def test_a_new_model_of_duplication_looks_sharply_and_answers_with_what_it_sees(tmp_path):
+    """In a word of one symbol that is what most masks see; scores spread, or nothing would say where to look."""
+    asked = ask(tmp_path, task="duplication", only=["full"], max_length=256)
+    (run,) = asked.runs()
+    model, ids = build(run).eval(), load_data(asked)["test"][0]["input_ids"][None]
+    with torch.no_grad(), record_passes(model) as passes:
+        model(input_ids=ids)
+    query = passes[0].query
+    scores = query @ torch.nn.functional.normalize(query, dim=-1).mT * query.shape[-1] ** -0.5
+    assert scores[..., ~torch.eye(256, dtype=torch.bool)].std() > 1  # usual first weights give 0.04
+    for symbol in (5, 90):
+        word = torch.where((ids > 0) & (ids < duplication.MASK), symbol, ids)
+        with torch.no_grad():
+            answers = model(input_ids=word).logits.argmax(-1)
+        assert (answers[word == duplication.MASK] == symbol).float().mean() > 0.5  # chance is 0.008
+
+
 def test_duplication_is_evaluated_under_every_attention(tmp_path):
     asked = ask(tmp_path, task="duplication", only=["full", "LSH-1"], train_examples=None)
     found = train_all(asked, load_data(asked))

@@ -76,8 +76,8 @@ def begin_as_copies(model: PreTrainedModel) -> None:
     The projections of values and outputs and the first layer of the prediction head begin as the identity (the head's
     second one is the table of embeddings), and the embedding of the mask as zero. That of queries, who are the keys
     too, begins SHARPNESS times as large: keys are cut to unit length, so that scores at 1,024 tokens otherwise spread
-    by 0.04, and what a better place to look would earn is lost among all other gradients. (LSH-4 leaves the plateau at
-    256 tokens after 70 steps instead of 140, at 1,024 after 90; so it does not at 64 tokens, where it learns later.)
+    by 0.04, and what a better place to look would earn is lost among all other gradients. Very short sequences, of 64
+    tokens, are learned later so.
     """
     attention, head = "bert.encoder.layer.0.attention", "cls.predictions.transform"
     for name in (f"{attention}.self.value", f"{attention}.output.dense", f"{head}.dense"):
