@@ -217,14 +217,14 @@ def gone_on(runs: pd.DataFrame, differences: pd.DataFrame) -> str:
 
 
 def long_range() -> str:
-    """The long tasks that were trained, ours beside what is published; what is the same in all rows stands above."""
-    blocks = []
+    """The long tasks that were trained, ours beside what is published; a recipe that all rows share stands above."""
+    blocks, recipe = [], ["max_length", "seed", "steps", "shorter", "majority", "chance"]
     for task in ("duplication", "listops", "text"):
         path = ROOT / "results" / "long_range" / f"{task}.csv"
         if path.exists():
             table = shown(pd.read_csv(path, keep_default_na=True).fillna({"shorter": ""}))
             table = table.set_index("label").rename_axis(None)
-            same = table.columns[table.nunique() == 1]
+            same = [name for name in recipe if name in table and table[name].nunique() == 1]
             title = "; ".join([f"**{task}**", *(f"{name}: {table[name].iloc[0]}" for name in same)])
             blocks.append(f"{title}\n\n{markdown(table.drop(columns=same))}")
     return "\n\n".join(blocks)
