@@ -177,13 +177,14 @@ def pretraining() -> str:
     rows["counting pieces, or a coin"] = ["", "", *(f"{value:.3f}" for value in counting.values())]
     columns = ["pairs seen", "tokens", "loss, nats a masked token", "accuracy, masked tokens", "accuracy, order"]
     named = {"mlm_loss": "loss", "mlm_accuracy": "accuracy of masked tokens", "sop_accuracy": "accuracy of the order"}
-    changes = [
-        f"{named[row['metric']]} {row['difference']:+.4f} ± {row['standard_error']:.4f}"
-        for _, row in differences[differences["to"].isin(new["run"])].iterrows()
-    ]
-    sequences = differences["sequences"].max()
-    said = f"Hashing instead of softmax: {', '.join(changes)} (standard errors over {sequences} held-out sequences)."
-    blocks = [markdown(pd.DataFrame.from_dict(rows, orient="index", columns=columns)), said]
+    blocks = [markdown(pd.DataFrame.from_dict(rows, orient="index", columns=columns))]
+    for run, of_run in differences[differences["to"].isin(new["run"])].groupby("to"):
+        changes = [
+            f"{named[row['metric']]} {row['difference']:+.4f} ± {row['standard_error']:.4f}"
+            for _, row in of_run.iterrows()
+        ]
+        errors = f"(standard errors over {of_run['sequences'].max()} held-out sequences)"
+        blocks.append(f"`{run}` against `{of_run['from'].iloc[0]}`: {', '.join(changes)} {errors}.")
     blocks.append("![Pretraining on the same tokens](figures/pretraining.svg)")
     if not on.empty:
         blocks.append(gone_on(on, differences))
