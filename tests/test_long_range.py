@@ -221,3 +221,4 @@ def test_the_notebook_runs(tmp_path, reviews):
     found = pd.read_csv(tmp_path / "out" / "text.csv")
     assert found["label"].tolist() == ["lsh", "softmax"]
     assert found["rerun"].dropna().tolist() == [0.6502]
+    assert "Film" not in (tmp_path / "out.ipynb").read_text()  # the reviews are not ours

@@ -72,3 +72,15 @@ def test_notebook_sources_are_clean_and_short(path):
     for statement in ast.parse("".join(tagged[0]["source"])).body:
         assert isinstance(statement, ast.Assign)
         ast.literal_eval(statement.value)
+
+
+def test_executed_notebooks_show_no_text_of_others():
+    """Data sets have their own licences; cells that show what stands in them are kept without what they showed."""
+    command = ["git", "-C", str(ROOT), "ls-files", "results/runs/*notebook.ipynb", "results/runs/*fidelity-*.ipynb"]
+    kept = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert kept
+    for path in kept:
+        cells = json.loads((ROOT / path).read_text())["cells"]
+        shown = [cell["outputs"] for cell in cells if "examples" in cell["metadata"].get("tags", [])]
+        assert shown, path
+        assert not any(shown), path

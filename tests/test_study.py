@@ -15,6 +15,7 @@ import pytest
 import yaml
 from albert_lsh import study
 from albert_lsh.runs import LATER
+from datasets import Dataset
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = {"model": "mini", "batch_size": 16, "max_length": 64, "learning_rate": "1e-3", "epochs": 1}
@@ -112,7 +113,7 @@ def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
     assert "FAILED results/runs/small/mini-sst2/such-model/softmax/seed-0" in failed.stderr
     assert "ModelError: model='no/such-model': no tokenizer could be loaded" in failed.stderr
     record, folder = result(checkout, "small", "mini-squad", "lsh")
-    assert (folder / "notebook.ipynb").exists()
+    assert all(texts_shown(folder / "notebook.ipynb"))  # ours are
     written = (folder / "result.json").stat().st_mtime
 
     write_study(checkout, "small", tasks, switched)
@@ -141,6 +142,39 @@ def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
     damaged = snakemake(checkout, "small")
     assert damaged.returncode != 0
     assert "result.json is damaged" in damaged.stdout + damaged.stderr
+
+
+def texts_shown(notebook):
+    """The outputs of the cells that show what stands in the data."""
+    cells = json.loads(notebook.read_text())["cells"]
+    shown = [cell["outputs"] for cell in cells if "examples" in cell["metadata"].get("tags", [])]
+    assert shown
+    return shown
+
+
+def test_a_notebook_that_is_kept_shows_no_text_of_others(checkout, tmp_path):
+    """That of a data set which is not ours, while numbers stay."""
+    data = tmp_path / "glue"
+    data.mkdir()
+    for split, count in (("train", 32), ("validation", 8)):
+        pairs = {name: [f"Zanzibar {n} {name}" for n in range(count)] for name in ("sentence1", "sentence2")}
+        rows = Dataset.from_dict({**pairs, "label": [n % 2 for n in range(count)], "idx": list(range(count))})
+        rows.to_parquet(data / f"{split}.parquet")
+    files = [{"split": split, "path": f"{split}.parquet"} for split in ("train", "validation")]
+    card = yaml.safe_dump({"configs": [{"config_name": "mrpc", "data_files": files}]})
+    (data / "README.md").write_text(f"---\n{card}---\n")
+    switched = {"validation": {"looked_into": 2, "shares": [0.5], "variants": {"window": {"attention": "window"}}}}
+    task = {"data_dir": str(data), "switched": {"length": 24}, "arms": {"softmax": {"save_model": True}}}
+    write_study(checkout, "kept", {"mrpc": task}, switched)
+    for split in ([], ["validation"]):
+        command = [sys.executable, "-m", "albert_lsh.study", "kept", "mrpc", "softmax", "0", *split]
+        made = subprocess.run(command, cwd=checkout, env=environment(checkout), capture_output=True, text=True)
+        assert made.returncode == 0, made.stderr
+    _, folder = result(checkout, "kept", "mrpc", "softmax")
+    for name in ("notebook.ipynb", "fidelity-validation.ipynb"):
+        assert not any(texts_shown(folder / name))
+        assert "anzibar" not in (folder / name).read_text()
+        assert "accuracy" in (folder / name).read_text()
 
 
 def test_a_killed_run_is_taken_up_again_and_ends_the_same(checkout):

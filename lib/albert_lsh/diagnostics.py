@@ -10,6 +10,7 @@ own and not what the layers before it have done.
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 from transformers import BatchEncoding, PreTrainedModel
@@ -122,6 +123,7 @@ def summary(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 def by_head_and_length(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of `compare` put together by layer, head and third of the sequences by length."""
-    third = pd.qcut(rows["length"], 3, duplicates="drop")
-    lengths = rows.groupby(third, observed=True)["length"].agg(["min", "max"]).astype(str).agg(" to ".join, axis=1)
-    return summary(rows.assign(lengths=third.map(lengths).astype(str)), ["layer", "head", "lengths"])
+    thirds = np.unique(np.quantile(rows["length"], [1 / 3, 2 / 3]))
+    same = rows.groupby(np.searchsorted(thirds, rows["length"]))["length"]
+    lengths = same.transform("min").astype(str) + " to " + same.transform("max").astype(str)
+    return summary(rows.assign(lengths=lengths), ["layer", "head", "lengths"])

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import papermill
 import yaml
 
@@ -27,6 +28,8 @@ from albert_lsh.fidelity import Asked
 from albert_lsh.reading import Reading
 from albert_lsh.runs import Parameters, read_result, relative_to_root, repository_root, run_folder, write_atomically
 from albert_lsh.tasks import TaskError, find_task
+
+EXAMPLES = "examples"  # tag of a notebook's cells that show what stands in the data
 
 
 class StudyError(ValueError):
@@ -215,6 +218,7 @@ def execute(run: Run) -> None:
         execute_notebook(run.notebook, partial, {**run.parameters, "output_dir": str(run.folder)})
         if not (run.folder / "result.json").exists():
             raise StudyError("the notebook ended without writing result.json")
+    keep_to_numbers(run, partial)
     os.replace(partial, run.folder / "notebook.ipynb")
 
 
@@ -225,7 +229,19 @@ def switch(run: Run, split: str) -> None:
         if split not in run.switched:
             raise StudyError(f"studies/{run.study}.yaml switches nothing on {split!r} for this run")
         execute_notebook("fidelity.ipynb", partial, {**run.switched[split], "trained": relative_to_root(run.folder)})
+    keep_to_numbers(run, partial)
     os.replace(partial, run.folder / f"fidelity-{split}.ipynb")
+
+
+def keep_to_numbers(run: Run, executed: Path) -> None:
+    """Empty the cells of an executed notebook that show texts, unless they are ours: others have their own licences."""
+    if find_task(run.task).dataset == "mini":
+        return
+    notebook = nbformat.read(executed, as_version=4)
+    for cell in notebook.cells:
+        if EXAMPLES in cell.metadata.get("tags", []):
+            cell.outputs = []
+    nbformat.write(notebook, executed)
 
 
 def read(study: str, length: str) -> None:
