@@ -129,6 +129,8 @@ def efficiency() -> str:
     time = pd.read_csv(folder / "time-cpu-fp32.csv")
     seconds = by_length(time[time["pass"] == "forward+backward"], "seconds")
     seconds = seconds[[length for length in seconds if length >= 512]]
+    in_bf16 = pd.read_csv(folder / "time-cpu-bf16-amx.csv")
+    in_bf16 = by_length(in_bf16[in_bf16["pass"] == "forward+backward"], "seconds")
     peaks = pd.read_csv(folder / "memory-cpu-fp32.csv")
     steps = by_length(pd.read_csv(folder / "step-cpu-fp32.csv"), "seconds")
     softmax = steps.loc["softmax"].fillna(steps.loc["softmax, recomputed"])
@@ -151,6 +153,9 @@ def efficiency() -> str:
         "Faster than fused softmax attention from": shown(first, "{:,.0f}"),
         text: shown(kept, "{:.2f}"),
         "Time, as a multiple of fused softmax attention's": shown(seconds / seconds.loc["softmax"], "{:.2f}"),
+        "The same in bfloat16, on a processor with matrix units for it": shown(
+            in_bf16 / in_bf16.loc["softmax"], "{:.2f}"
+        ),
         "How many times faster": shown(pd.DataFrame(faster).T, "{:.1f}"),
         "Peak memory, MiB": shown(by_length(peaks[peaks["kind"] == "attention"], "bytes") / 2**20, "{:.0f}"),
         "A training step of ALBERT-base's shape, as a multiple of softmax's time (above 4,096 tokens, where only "
@@ -243,6 +248,7 @@ def readme(text: str) -> str:
         ("pretraining", pretraining()),
         ("findings: pretrained", findings("pretrained")),
         ("long range", long_range()),
+        ("findings: long-squad", findings("long-squad")),
     ):
         filled = f"<!-- {mark} -->\n{content}\n<!-- end of {mark} -->"
         old = rf"<!-- {mark} -->(?:.*?<!-- end of {mark} -->)?"
