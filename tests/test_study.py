@@ -153,7 +153,7 @@ def texts_shown(notebook):
 
 
 def test_a_notebook_that_is_kept_shows_no_text_of_others(checkout, tmp_path):
-    """That of a data set which is not ours, while numbers stay. (All its pairs have one length: no thirds by length.)"""
+    """That of a data set which is not ours, while numbers stay. Its pairs are of one length: there are no thirds."""
     data = tmp_path / "glue"
     data.mkdir()
     for split, count in (("train", 32), ("validation", 8)):
