@@ -1,16 +1,16 @@
 """Training: what it records, what it resumes from, what it refuses. (Killed runs: test_study.py.)"""
 
 import dataclasses
-import json
 
 import pytest
 import torch
 from albert_lsh import squad, tasks
+from albert_lsh.checkpoints import last_checkpoint
 from albert_lsh.metrics import for_trainer, score_splits
 from albert_lsh.model import load_model, load_tokenizer, max_positions
 from albert_lsh.passes import record_passes
 from albert_lsh.runs import ParameterError, Parameters
-from albert_lsh.training import attended, keep_model, last_checkpoint, prepare_model, remove_checkpoints, train
+from albert_lsh.training import attended, keep_model, prepare_model, train
 from transformers import RobertaConfig, RobertaModel
 
 
@@ -57,28 +57,12 @@ def test_softmax_attends_to_everything(tmp_path):
     assert seen == pytest.approx((1.0, 1.0, 0.0))
 
 
-def test_only_complete_checkpoints_of_the_same_run_are_taken_up(tmp_path):
-    run = make(tmp_path)
-    assert last_checkpoint(run) is None
-    for step, complete in ((9, True), (10, True), (11, False)):
-        (tmp_path / "checkpoints" / f"checkpoint-{step}").mkdir()
-        if complete:
-            (tmp_path / "checkpoints" / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
-    assert last_checkpoint(run).endswith("checkpoint-10")
-    with pytest.raises(ParameterError, match="checkpoints of a run with another learning_rate; delete it"):
-        last_checkpoint(dataclasses.replace(run, learning_rate=1.0))
-    assert last_checkpoint(dataclasses.replace(run, learning_rate=1.0, resume=False)) is None
-    assert json.loads((tmp_path / "checkpoints" / "parameters.json").read_text())["learning_rate"] == 1.0
-    remove_checkpoints(run)
-    assert not (tmp_path / "checkpoints").exists()
-
-
 def test_the_weights_of_a_convolution_are_in_the_checkpoints(tmp_path):
     run = make(tmp_path, attention="nystrom", attention_settings={"num_landmarks": 8, "conv_kernel_size": 3}, epochs=1)
     trained = {name: p.clone() for name, p in fit(run)[0].trainer.model.named_parameters()}
     assert [p.any() for name, p in trained.items() if "convolution" in name] == [True]
     resumed = fit(run)[0].trainer  # after its last step: nothing is left to train
-    kept = load_model(last_checkpoint(run))
+    kept = load_model(last_checkpoint(run, run.what()))
     for model in (resumed.model, kept):
         assert all(torch.equal(p, trained[name]) for name, p in model.named_parameters())
 
@@ -105,9 +89,6 @@ def test_recomputing_trains_the_same(tmp_path):
     runs = [make(tmp_path / str(again), recompute=again) for again in (False, True)]
     plain, recomputed = (fit(run)[0] for run in runs)
     assert recomputed.history["train_loss"].tolist() == pytest.approx(plain.history["train_loss"].tolist(), rel=1e-5)
-    assert last_checkpoint(runs[0]) is not None
-    with pytest.raises(ParameterError, match="checkpoints of a run with another recompute"):
-        last_checkpoint(dataclasses.replace(runs[0], recompute=True))
 
 
 def test_a_runs_parameters_reach_its_model(tmp_path):
@@ -146,17 +127,6 @@ def test_random_weights_have_the_models_shape_and_know_nothing_of_it(tmp_path):
     assert torch.equal(here, again.get_parameter(name))
     assert new.config.num_labels == 3
     assert new.config.albert_lsh["attention"] == "lsh"
-
-
-def test_checkpoints_older_than_a_parameter_are_taken_up(tmp_path):
-    run = make(tmp_path)
-    assert last_checkpoint(run) is None
-    (tmp_path / "checkpoints" / "checkpoint-9").mkdir()
-    (tmp_path / "checkpoints" / "checkpoint-9" / "trainer_state.json").write_text("{}")
-    record = tmp_path / "checkpoints" / "parameters.json"
-    later = ("evaluation_settings", "passes", "recompute", "feed_forward_chunk", "random_weights")
-    record.write_text(json.dumps({k: v for k, v in json.loads(record.read_text()).items() if k not in later}))
-    assert last_checkpoint(run).endswith("checkpoint-9")
 
 
 def test_more_tokens_than_positions_are_refused_before_training(tmp_path):
@@ -212,6 +182,7 @@ def test_the_model_is_kept_where_that_is_asked_for(tmp_path):
         model, tokenizer = prepare_model(run, head="classification", num_labels=2), load_tokenizer("mini")
         keep_model(run, model, tokenizer)
         assert (tmp_path / "model").exists() == asked
+    assert load_tokenizer("mini").model_max_length == tokenizer.model_max_length > run.max_length
     again = load_model(str(tmp_path / "model"))
     assert again.config.albert_lsh == model.config.albert_lsh
     assert again.classifier.weight.equal(model.classifier.weight)

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from datasets import Dataset, DatasetDict
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh import metrics, squad
 from albert_lsh.diagnostics import by_head_and_length, diagnose, look
 from albert_lsh.model import load_model, load_tokenizer, switch_attention
-from albert_lsh.runs import Parameters, provenance, read_result
+from albert_lsh.runs import Parameters, on_this_machine, provenance, read_result
 from albert_lsh.tasks import encode, find_task, held_out, load_data
 from albert_lsh.training import StudyTrainer, sample, training_arguments
 from albert_lsh.variants import Measured, Variant, fill, from_given_with_variants, list_variants
@@ -51,9 +52,12 @@ class Asked:
 
     @property
     def run(self) -> Parameters:
-        """The parameters of the run that trained the model."""
-        given = read_result(Path(self.trained) / "result.json")["parameters"]
-        return replace(Parameters(**given), output_dir=self.trained)
+        """The parameters of the run that trained the model, with this machine's device where its own is not here."""
+        given = Parameters(**read_result(Path(self.trained) / "result.json")["parameters"])
+        if given.device == "cuda" and not torch.cuda.is_available():
+            here = on_this_machine("auto", "auto")
+            given = replace(given, device=here["device"], precision=here["precision"])
+        return replace(given, output_dir=self.trained)
 
 
 class Subject(NamedTuple):

@@ -30,20 +30,20 @@ from transformers.trainer_utils import PredictionOutput
 
 from albert_lsh import duplication
 from albert_lsh.attention import Coverage
+from albert_lsh.checkpoints import Seal, last_checkpoint
 from albert_lsh.long_range import TASKS, LongRange, Run
 from albert_lsh.metrics import chance, majority, scores
 from albert_lsh.model import load_model, switch_attention
 from albert_lsh.passes import mean_attended
-from albert_lsh.runs import check_free, environment, read_result, write_atomically, write_result
+from albert_lsh.runs import close_run, environment, open_run, read_result, write_atomically, write_result
 from albert_lsh.training import (
     CURVE_POINTS,
     Clock,
     Fit,
     StudyTrainer,
+    Watch,
     cost_of,
     history_of,
-    last_checkpoint,
-    remove_checkpoints,
     training_arguments,
 )
 from albert_lsh.variants import list_variants
@@ -147,11 +147,11 @@ def fit(run: Run, model: nn.Module, data: dict[str, Dataset]) -> Fit:
         data_collator=batches(run),
         compute_metrics=accuracy,
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-        callbacks=[Clock()],
+        callbacks=[Clock(), Watch(), Seal(run.what())],
     )
     if run.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    trainer.train(resume_from_checkpoint=last_checkpoint(run))
+    trainer.train(resume_from_checkpoint=last_checkpoint(run, run.what()))
     cost = cost_of(trainer, "examples", run.steps * run.batch_size, run.device)
     return Fit(trainer, history_of(trainer), cost)
 
@@ -189,9 +189,10 @@ def train(run: Run, data: dict[str, Dataset]) -> Path:
     Raises:
         ParameterError: another run's result, or its checkpoints, are in the folder.
     """
-    check_free(run)
+    open_run(run)
     path = Path(run.output_dir) / "result.json"
     if path.exists() and run.resume:
+        close_run(run)
         return path
     started, model = environment(run.device), build(run)
     done = fit(run, model, data)
@@ -205,7 +206,7 @@ def train(run: Run, data: dict[str, Dataset]) -> Path:
     }
     sizes = {split: len(rows) for split, rows in data.items()}  # type: ignore[arg-type]
     write_result(run, "accuracy", baselines, coverage, done, sizes, started)
-    remove_checkpoints(run)
+    close_run(run)
     return path
 
 

@@ -112,18 +112,19 @@ def make_example(
     }
 
 
-def order_of(lengths: np.ndarray, per_step: int, rng: np.random.Generator) -> np.ndarray:
+def order_of(lengths: np.ndarray, per_step: int, rng: np.random.Generator, begun: int = 0) -> np.ndarray:
     """An order of all sequences in which those of one step are of similar length, so that little is padding.
 
     Args:
         lengths: (n,) tokens; per_step: sequences of a step.
+        begun: sequences that fill up the step in which the epoch before ended; they come first, whatever their length.
     Returns:
         (n,): a random order, of which the sequences of every 50 steps are sorted by length, and these steps then put in
         a random order; an epoch's last step, that may have fewer, stays the last.
     """
-    steps = []
     shuffled = rng.permutation(len(lengths))
-    for start in range(0, len(shuffled), SORTED_STEPS * per_step):
+    steps = [shuffled[:begun]]
+    for start in range(begun, len(shuffled), SORTED_STEPS * per_step):
         some = shuffled[start : start + SORTED_STEPS * per_step]
         some = some[np.argsort(lengths[some], kind="stable")]
         whole = len(some) // per_step
@@ -156,7 +157,8 @@ class Sequences(torch.utils.data.Dataset):
         epoch, place = divmod(number, len(self.sequences))
         if epoch != self.epoch:
             rng = np.random.default_rng((self.seed, epoch))
-            self.epoch, self.order = epoch, order_of(self.sequences[:]["length"], self.per_step, rng)
+            begun = -epoch * len(self.sequences) % self.per_step
+            self.epoch, self.order = epoch, order_of(self.sequences[:]["length"], self.per_step, rng, begun)
         row = self.sequences[int(self.order[place])]
         sentences = list(self.ids[int(row["first"]) : int(row["stop"])]["ids"])
         rng = np.random.default_rng((self.seed, 1, number))

@@ -33,23 +33,28 @@ from transformers import (
 )
 
 from albert_lsh import attention as attentions
+from albert_lsh import locks
+from albert_lsh.checkpoints import Seal, last_checkpoint
 from albert_lsh.corpus import CorpusError, count_pieces, packed, read_paragraphs, tokenised, train_tokenizer
 from albert_lsh.first_weights import begin_as_bag_of_words
 from albert_lsh.model import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.objectives import IGNORED, MASKED_SHARE, Collator, Pieces, Sequences
 from albert_lsh.pretraining_trainer import PretrainingTrainer, attended
 from albert_lsh.runs import (
+    SCHEMA,
     ParameterError,
     check_ranges,
+    close_run,
     environment,
     errors_named,
     from_given,
     on_this_machine,
     relative_to_root,
     repository_root,
+    resolved,
     write_atomically,
 )
-from albert_lsh.training import CURVE_POINTS, Clock, cost_of, history_of, last_checkpoint, training_arguments
+from albert_lsh.training import CURVE_POINTS, Clock, Watch, cost_of, history_of, training_arguments
 
 NOTEBOOK = "pretrain.ipynb"
 # By name; from base on as in ALBERT (Lan et al. 2020, table 1).
@@ -294,29 +299,35 @@ def pretrain(asked: Pretraining) -> Pretrained:
 def train(asked: Pretraining, folder: Path) -> Pretrained:
     started = environment(asked.device)
     arguments = recipe(asked, folder)
+    decisive = asked.what() | {"devices": arguments.world_size}
     with arguments.main_process_first(desc="text"):  # the others find it in the cache
-        checkpoint = None if asked.dry_run else last_checkpoint(asked, devices=arguments.world_size)
+        if not asked.dry_run and arguments.process_index == 0:
+            locks.hold(folder)
+        checkpoint = None if asked.dry_run else last_checkpoint(asked, decisive)
         material = prepare_text(asked, folder, arguments.world_size)
     model = prepare(asked, material.tokenizer)
     if not asked.start and not checkpoint:
         begin_as_bag_of_words(model, material.sentences)
     trainer = PretrainingTrainer(
         model=model, args=arguments, train_dataset=material.train, eval_dataset=material.held_out,
-        data_collator=Collator(material.tokenizer), callbacks=[Clock()], optimizer_cls_and_kwargs=optimizer_of(asked),
+        data_collator=Collator(material.tokenizer), callbacks=[Clock(), Watch(), Seal(decisive)],
+        optimizer_cls_and_kwargs=optimizer_of(asked),
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=checkpoint)
     scores, coverage = trainer.evaluate(), attended(model, trainer)
     tokens, history = int(trainer.state.num_input_tokens_seen), history_of(trainer)
     record = {
         "status": "complete",
+        "schema": SCHEMA,
         "parameters": {**dataclasses.asdict(asked), "output_dir": relative_to_root(folder)},
+        "resolved": resolved(asked, trainer),
         "metrics": {name.removeprefix("eval_"): value for name, value in scores.items()},
         "counting": material.baseline,
         "attended_share": coverage.pairs,
         "attention_mass": coverage.mass,
         "tokens": {"text": material.tokens, "trained": tokens},
         "sequences": {"train": len(material.train.sequences), "held_out": len(material.held_out)},
-        "parameters_of_model": sum(p.numel() for p in model.parameters()),
+        "parameters_of_model": resolved(asked, trainer)["parameters_of_model"],
         "devices": arguments.world_size,
         **cost_of(trainer, "tokens", tokens, asked.device),
         "environment": started,
@@ -328,8 +339,8 @@ def train(asked: Pretraining, folder: Path) -> Pretrained:
         each = trainer.score_each(range(len(material.held_out)))
         write_atomically(folder / "held-out.csv", each.to_csv(index=False))
         write_atomically(folder / "result.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
-        for name in ("checkpoints", "tokenizer"):
-            shutil.rmtree(folder / name, ignore_errors=True)
+        shutil.rmtree(folder / "tokenizer", ignore_errors=True)
+        close_run(asked)
     trainer.accelerator.wait_for_everyone()
     return Pretrained(model, material.tokenizer, history, record)
 

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import types
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args, get_origin
 import torch
 
 from albert_lsh import attention as attentions
+from albert_lsh import locks
 from albert_lsh.tasks import find_task
 
 if TYPE_CHECKING:
@@ -31,8 +33,27 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
 # Parameters that say where and how, not what: runs that differ in these alone are the same run.
 WHERE = ("output_dir", "resume", "data_dir", "tensorboard", "save_model")
-# Parameters that came when there were records already.
+SCHEMA = 2  # of result.json; records without one are of schema 1, and have no `resolved`
+# Parameters added later; a record without them has the defaults.
 LATER = ("evaluation_settings", "passes", "recompute", "feed_forward_chunk", "extend_positions", "random_weights")
+# Settings of an attention added later, with the values that compute what was computed before.
+LATER_SETTINGS: dict[str, dict[str, Any]] = {
+    "lsh": {
+        "hashing": "plain", "choose": "collision", "block_size": 1, "global_tokens": 0, "window": 0, "far_field": False,
+    },
+    "window": {"global_tokens": 0},
+    "random": {"global_tokens": 0},
+}  # fmt: skip
+# Of Trainer's arguments and a model's config, what decides a result.
+RECIPE = (
+    "optim", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler_type", "learning_rate",
+    "warmup_steps", "weight_decay", "per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed",
+    "train_sampling_strategy", "bf16", "fp16",
+)  # fmt: skip
+SHAPE = (
+    "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
+    "max_position_embeddings", "hidden_dropout_prob", "attention_probs_dropout_prob",
+)  # fmt: skip
 
 
 class ParameterError(ValueError):
@@ -183,8 +204,16 @@ def on_this_machine(device: str, precision: str) -> dict[str, str]:
         raise ParameterError("device='cuda', but torch finds no CUDA device here; take device='cpu' or 'auto'")
     if precision == "fp16" and device == "cpu":
         raise ParameterError("precision='fp16' trains on CUDA only, and this run is on the CPU; take 'bf16'")
-    fast = torch.cuda.is_bf16_supported() if device == "cuda" else torch.cpu._is_avx512_bf16_supported()
-    return {"device": device, "precision": ("bf16" if fast else "fp32") if precision == "auto" else precision}
+    if precision == "auto":
+        precision = fastest_precision(device)
+    return {"device": device, "precision": precision}
+
+
+def fastest_precision(device: str) -> str:
+    """bf16 where the device computes in it; a GPU that only emulates it, such as Colab's T4, is fast in fp16."""
+    if device == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    return "bf16" if torch.cpu._is_avx512_bf16_supported() else "fp32"
 
 
 def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
@@ -271,14 +300,14 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def of_record(parameters: dict[str, Any]) -> dict[str, Any]:
-    """A record's parameters; those in LATER have their defaults where it is older, for so it was done before.
+    """A record's parameters, with those added later as they were before (LATER, LATER_SETTINGS).
 
     So have an attention's settings that may be None. (What other new settings were, a study's file has to say.)
     """
     defaults, known = dataclasses.asdict(Parameters(task="")), attentions.ATTENTIONS.get(parameters["attention"])
-    optional = [name for name, value in known.settings.items() if value is None] if known else []
-    settings = parameters["attention_settings"]
-    settings = {**settings, **{name: settings.get(name) for name in optional}}
+    before = {name: None for name, value in (known.settings.items() if known else ()) if value is None}
+    before |= LATER_SETTINGS.get(parameters["attention"], {})
+    settings = {**before, **parameters["attention_settings"]}
     return {**{name: defaults[name] for name in LATER}, **parameters, "attention_settings": settings}
 
 
@@ -286,24 +315,35 @@ def read_result(path: Path) -> dict[str, Any]:
     """A result.json, its parameters as `of_record` has them.
 
     Raises:
-        ValueError: naming the file, which is damaged or not a complete run's.
+        ValueError: naming the file, which is damaged, not a complete run's, or of a later schema.
     """
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         complete = result["status"] == "complete" and {"parameters", "metrics", "headline"} <= set(result)
-        if complete:
+        schema = int(result.get("schema", 1))
+        if complete and schema <= SCHEMA:
             result["parameters"] = of_record(result["parameters"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it, and the run will be made again") from error
     if not complete:
         raise ValueError(f"{path} is no complete run's; delete it, and the run will be made again")
+    if schema > SCHEMA:
+        raise ValueError(f"{path} has schema {schema}; this version of albert-lsh reads up to {SCHEMA}: update it")
     return result
 
 
-def check_free(parameters: Recorded) -> None:
-    """Raise ParameterError if output_dir holds another run's result, which would be overwritten."""
-    path = Path(parameters.output_dir or ".") / "result.json"
-    if not path.exists():
+def open_run(parameters: Recorded) -> None:
+    """Begin a run: lock its folder, and make sure that no other run's result is there.
+
+    The lock lasts until `close_run`, or until this process ends.
+
+    Raises:
+        ParameterError: output_dir holds another run's result, which would be overwritten. FolderInUseError (a
+            ValueError): another process works there.
+    """
+    folder = Path(parameters.output_dir or ".")
+    locks.hold(folder)
+    if not (path := folder / "result.json").exists():
         return
     there = read_result(path)["parameters"]
     here = json.loads(json.dumps(parameters.what()))
@@ -314,8 +354,20 @@ def check_free(parameters: Recorded) -> None:
         )
 
 
+def close_run(parameters: Recorded) -> None:
+    """End a run whose result is written: delete its checkpoints, unlock its folder."""
+    folder = Path(parameters.output_dir or ".")
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    locks.release(folder)
+
+
 def environment(device: str) -> dict[str, Any]:
-    """What the run ran on: versions, device, commit (with "-dirty" if code differs from it), date."""
+    """What the run ran on: versions, device, commit (with "-dirty" if code differs from it), date.
+
+    Raises:
+        ParameterError: device is "cuda", and there is none.
+    """
+    device = on_this_machine(device, "auto")["device"]
     packages: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
@@ -381,7 +433,9 @@ def write_result(
     write_atomically(folder / "history.csv", fit.history.to_csv(index=False))
     record = {
         "status": "complete",
+        "schema": SCHEMA,
         "parameters": {**dataclasses.asdict(parameters), "output_dir": relative_to_root(folder)},
+        "resolved": resolved(parameters, fit.trainer),
         "metrics": baselines["score"],
         "headline": {"name": headline, "value": baselines["score"][headline]},
         "majority": baselines["majority"],
@@ -394,3 +448,21 @@ def write_result(
     }
     write_atomically(folder / "result.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
     return folder / "result.json"
+
+
+def resolved(parameters: Recorded, trainer: Any) -> dict[str, Any]:
+    """What the parameters came to: all settings in training and in evaluation, the recipe, the model's shape."""
+    asked, config, arguments = parameters.what(), trainer.model.config, trainer.args.to_dict()
+    settings = attentions.check(asked["attention"], asked["attention_settings"])
+    passes = asked.get("passes")
+    return {
+        "attention_settings": settings,
+        "evaluation_settings": attentions.check_evaluation(
+            asked["attention"], settings, asked.get("evaluation_settings")
+        ),
+        "passes": list(range(config.num_hidden_layers)) if passes is None else passes,
+        "steps": trainer.state.max_steps,
+        "recipe": {name: arguments[name] for name in RECIPE},
+        "model": {name: getattr(config, name, None) for name in SHAPE},
+        "parameters_of_model": sum(p.numel() for p in trainer.model.parameters()),
+    }

@@ -2,13 +2,13 @@
 
 AdamW, linear warm-up and decay, dynamic padding with batches of similar length, bf16 autocast where the device is fast
 at it, evaluation after every epoch and every `eval_steps`, a checkpoint at each evaluation, and resume from the
-last complete one. The scores reported are those after the last step; no checkpoint is chosen by its score.
+last complete one (see `checkpoints`). The scores reported are those after the last step; no checkpoint is chosen by its
+score.
 """
 
-import json
+import copy
 import math
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 from datasets import Dataset
-from torch.utils.data import SequentialSampler
+from torch.utils.data import Sampler, SequentialSampler
 from transformers import (
     BatchEncoding,
     DataCollatorWithPadding,
@@ -31,11 +31,13 @@ from transformers import (
 )
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from albert_lsh.attention import Coverage
+from albert_lsh.checkpoints import Seal, last_checkpoint
 from albert_lsh.model import extend_positions, load_config, load_model, max_positions
 from albert_lsh.passes import mean_attended
-from albert_lsh.runs import ParameterError, Parameters, Recorded, of_record, write_atomically
+from albert_lsh.runs import ParameterError, Parameters
 
 CURVE_POINTS = 20  # points of the training-loss curve of a run
 
@@ -64,8 +66,34 @@ class Clock(TrainerCallback, ExportableState):
         self.seconds += time.perf_counter() - self.began
 
 
+class DivergedError(ValueError):
+    """A loss that is no number any more; the message says where."""
+
+
+class Watch(TrainerCallback):
+    """Logs the training loss before every checkpoint, and stops a run whose loss is not finite.
+
+    Trainer keeps the sum of the losses since the last log in memory only. What is not logged when a checkpoint is
+    written would be missing from the mean of a resumed run.
+    """
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_log |= control.should_save
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        control.should_log |= control.should_save
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        for name, value in (logs or {}).items():
+            if name.endswith("loss") and not math.isfinite(value):
+                raise DivergedError(
+                    f"training diverged: {name}={value} at step {state.global_step} of {state.max_steps} (epoch "
+                    f"{state.epoch:.2f}, learning_rate={args.learning_rate:g}); a lower learning_rate may help"
+                )
+
+
 class EvaluateEvery(TrainerCallback):
-    """Evaluate, log and save every `steps` optimiser steps, besides the end of every epoch."""
+    """Evaluate and save every `steps` optimiser steps, besides the end of every epoch."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -73,11 +101,44 @@ class EvaluateEvery(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         at_end_of_epoch = abs(state.epoch - round(state.epoch)) < 1e-6  # Trainer evaluates there by itself
         if state.global_step % self.steps == 0 and not at_end_of_epoch:
-            control.should_evaluate = control.should_log = control.should_save = True
+            control.should_evaluate = control.should_save = True
+
+
+class LengthGrouped(Sampler[int]):
+    """Examples in random order, those of a batch of similar length.
+
+    The order follows from the seed and the epoch alone. Transformers' own sampler draws it from torch's global
+    generator, whose state a resumed run restores only after the order is drawn.
+    """
+
+    def __init__(self, lengths: list[int], batch_size: int, seed: int) -> None:
+        self.lengths, self.batch_size, self.seed, self.epoch = lengths, batch_size, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Trainer says which epoch begins, also when it resumes."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + 1_000_003 * self.epoch)
+        return iter(get_length_grouped_indices(self.lengths, self.batch_size, generator=generator))
 
 
 class StudyTrainer(Trainer):
-    """Trainer whose evaluation goes through the data in order, which length grouping would otherwise shuffle."""
+    """Trainer that can be resumed anywhere, and evaluates in the order of the data."""
+
+    train_dataset: Any
+    args: TrainingArguments
+
+    def _get_train_sampler(self, train_dataset=None):
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        lengths = list(self.train_dataset[self.args.length_column_name])  # the one given is without this column
+        return LengthGrouped(
+            lengths, self.args.train_batch_size * self.args.gradient_accumulation_steps, self.args.seed
+        )
 
     def _get_eval_sampler(self, eval_dataset):
         return SequentialSampler(eval_dataset)
@@ -133,7 +194,7 @@ def training_arguments(asked: Any, folder: Path, **own: Any) -> TrainingArgument
         bf16=asked.precision == "bf16",
         fp16=asked.precision == "fp16",
         use_cpu=asked.device == "cpu",
-        save_total_limit=1,
+        logging_nan_inf_filter=False,  # which would hide a loss that is no number
         restore_callback_states_from_checkpoint=True,
         report_to="none",
         **own,
@@ -145,6 +206,7 @@ def callbacks(parameters: Parameters) -> list[TrainerCallback]:
     watching: list[TrainerCallback] = [Clock()]
     if parameters.eval_steps:
         watching.append(EvaluateEvery(parameters.eval_steps))
+    watching += [Watch(), Seal(parameters.what())]
     if parameters.tensorboard:
         from torch.utils.tensorboard import SummaryWriter  # not installed everywhere
 
@@ -194,51 +256,18 @@ def train(
     )
     if parameters.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    trainer.train(resume_from_checkpoint=last_checkpoint(parameters))
+    trainer.train(resume_from_checkpoint=last_checkpoint(parameters, parameters.what()))
     examples = len(train_data) * parameters.epochs
     return Fit(trainer, history_of(trainer), cost_of(trainer, "examples", examples, parameters.device))
-
-
-def last_checkpoint(parameters: Recorded, **more: Any) -> str | None:
-    """The newest complete checkpoint in output_dir, None if there is none or `resume` is off.
-
-    Trainer writes trainer_state.json last, so a checkpoint without it was cut short.
-
-    Args:
-        more: what decides the result besides the parameters, and must be the same when a run is taken up.
-    Raises:
-        ParameterError: the checkpoints there are of a run with other parameters.
-    """
-    folder = Path(parameters.output_dir or ".") / "checkpoints"
-    record = folder / "parameters.json"
-    here = json.loads(json.dumps(parameters.what() | more))
-    if record.exists() and not parameters.resume:
-        shutil.rmtree(folder)
-    if record.exists():
-        there = of_record(json.loads(record.read_text()))
-        if other := ", ".join(k for k, v in here.items() if there.get(k) != v):
-            raise ParameterError(
-                f"{folder} holds checkpoints of a run with another {other}; delete it, choose another output_dir, or "
-                "set resume=False to start anew"
-            )
-    write_atomically(record, json.dumps(here, indent=1))
-    complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
-    newest = max(complete, key=lambda path: int(path.name.split("-")[1]), default=None)
-    return str(newest) if newest else None
 
 
 def keep_model(parameters: Parameters, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Save the trained model and its tokenizer in output_dir/model, if `save_model` asks for it."""
     if parameters.save_model:
-        folder = Path(parameters.output_dir or ".") / "model"
-        tokenizer.model_max_length = parameters.max_length  # what is predicted is cut where training cut
+        folder, kept = Path(parameters.output_dir or ".") / "model", copy.deepcopy(tokenizer)
+        kept.model_max_length = parameters.max_length  # what is predicted is cut where training cut
         model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-
-
-def remove_checkpoints(parameters: Recorded) -> None:
-    """Delete the checkpoints of a finished run."""
-    shutil.rmtree(Path(parameters.output_dir or ".") / "checkpoints", ignore_errors=True)
+        kept.save_pretrained(folder)
 
 
 def history_of(trainer: Trainer) -> pd.DataFrame:

@@ -1,0 +1,65 @@
+"""One process at a time in a run's folder.
+
+`hold` takes a folder's lock for the rest of the process, `release` gives it back earlier. The operating system frees
+the lock of a process that ends, however it ends, so that a killed run can be taken up at once.
+"""
+
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+WAIT = 30.0  # seconds; a notebook's kernel lives some seconds longer than the process that started it
+_held: dict[Path, FileLock] = {}  # the locks of this process; a second `hold` of the same folder is no second lock
+
+
+class FolderInUseError(ValueError):
+    """Another process works in a run's folder; the message names it."""
+
+
+def hold(folder: str | Path, name: str = "run", wait: float = WAIT) -> None:
+    """Lock a folder until `release`, or until this process ends. A folder that this process holds stays locked.
+
+    Args:
+        folder: made if it is not there. name: of the lock; locks of different names do not exclude each other.
+        wait: seconds to wait for another process to end.
+    Raises:
+        FolderInUseError: another process still holds it.
+    """
+    path = _path(folder, name)
+    if path in _held:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=wait)
+    except Timeout as error:
+        raise FolderInUseError(
+            f"{folder} is in use by {_holder(path)}, and was after {wait:g} s of waiting; let it finish, or end it"
+        ) from error
+    _held[path] = lock
+    about = {"pid": os.getpid(), "host": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+    path.with_suffix(".holder").write_text(json.dumps(about))
+
+
+def release(folder: str | Path, name: str = "run") -> None:
+    """Unlock a folder; does nothing if this process does not hold it."""
+    if lock := _held.pop(path := _path(folder, name), None):
+        path.with_suffix(".holder").unlink(missing_ok=True)
+        lock.release()
+
+
+def _path(folder: str | Path, name: str) -> Path:
+    return Path(folder).resolve() / f".{name}.lock"
+
+
+def _holder(path: Path) -> str:
+    """Who holds a lock, as far as it says."""
+    try:
+        about = json.loads(path.with_suffix(".holder").read_text())
+        return f"process {about['pid']} on {about['host']} (since {about['since']})"
+    except (OSError, ValueError, KeyError, TypeError):  # not written yet
+        return "another process"

@@ -1,0 +1,173 @@
+"""Runs that are killed, and checkpoints that are damaged: what a run resumes from, and how it ends."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+from albert_lsh.checkpoints import SEAL, last_checkpoint, seal
+from albert_lsh.runs import ParameterError
+from albert_lsh.training import Clock, DivergedError, LengthGrouped
+from test_training import fit, make
+
+FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "config.json")
+# Of 22 steps, whose loss is logged every third step, and at every checkpoint.
+THREE_EPOCHS = {"epochs": 3, "train_examples": 88, "batch_size": 4, "eval_examples": 16, "eval_steps": 5}
+
+
+class Killed(BaseException):
+    """What no handler of errors catches."""
+
+
+def kill_at_step(patch, step):
+    begin = Clock.on_step_begin
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == step:
+            raise Killed
+        begin(self, args, state, control, **kwargs)
+
+    patch.setattr(Clock, "on_step_begin", on_step_begin)
+
+
+def kill_during_save(patch, number):
+    """While the optimizer is written in the checkpoint of that number."""
+    written, save = [], torch.save
+
+    def saved(content, file, *args, **kwargs):
+        written.append(str(file))
+        save(content, file, *args, **kwargs)
+        if sum(name.endswith("optimizer.pt") for name in written) == number:
+            with open(file, "r+b") as half:
+                half.truncate(100)
+            raise Killed
+
+    patch.setattr(torch, "save", saved)
+
+
+PLACES = {
+    "in epoch 1": (kill_at_step, 8, 5),
+    "at the end of epoch 1": (kill_at_step, 22, 22),
+    "in epoch 2": (kill_at_step, 33, 30),
+    "during a save in epoch 2": (kill_during_save, 7, 25),
+    "at the end of epoch 2": (kill_at_step, 44, 44),
+    "in epoch 3": (kill_at_step, 63, 60),
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The history and the weights of each attention's run."""
+    found = {}
+    for attention in ("softmax", "lsh"):
+        run = make(tmp_path_factory.mktemp(attention), **THREE_EPOCHS, **settings_of(attention))
+        done = fit(run)[0]
+        found[attention] = done.history, {n: p.clone() for n, p in done.trainer.model.named_parameters()}
+    return found
+
+
+def settings_of(attention):
+    return {"attention": attention} | ({"attention_settings": {}} if attention == "softmax" else {})
+
+
+def ends_as(done, undisturbed):
+    history, weights = undisturbed
+    assert done.history.equals(history)
+    for name, weight in done.trainer.model.named_parameters():
+        assert torch.equal(weight, weights[name]), name
+
+
+@pytest.mark.parametrize("attention", ["softmax", "lsh"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_killed_run_goes_on_and_ends_as_if_undisturbed(place, attention, undisturbed, tmp_path, monkeypatch, capsys):
+    run = make(tmp_path, **THREE_EPOCHS, **settings_of(attention))
+    kill, where, last = PLACES[place]
+    with monkeypatch.context() as patch:
+        kill(patch, where)
+        with pytest.raises(Killed):
+            fit(run)
+    assert "going on" not in capsys.readouterr().out
+    ends_as(fit(run)[0], undisturbed[attention])
+    assert f"going on after step {last}, from checkpoint-{last}\n" in capsys.readouterr().out
+
+
+def checkpoints(folder, run, steps):
+    """Sealed checkpoints with something in every file."""
+    for step in steps:
+        checkpoint = folder / "checkpoints" / f"checkpoint-{step}"
+        checkpoint.mkdir(parents=True)
+        for name in FILES:
+            (checkpoint / name).write_text(f"{name} of step {step}")
+        seal(checkpoint, run.what())
+    return checkpoint
+
+
+def flip(path):
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+
+
+DAMAGE = {
+    "missing": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "flipped": flip,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", [*FILES, SEAL])
+def test_a_damaged_checkpoint_does_not_count(name, damage, tmp_path):
+    run = make(tmp_path)
+    newest = checkpoints(tmp_path, run, (9, 10))
+    DAMAGE[damage](newest / name)
+    with pytest.warns(UserWarning, match=rf"checkpoint-10 does not count: .*{name}"):
+        assert last_checkpoint(run, run.what()).endswith("checkpoint-9")
+
+
+def test_with_a_damaged_checkpoint_alone_a_run_begins_anew(undisturbed, tmp_path, monkeypatch):
+    run = make(tmp_path, **THREE_EPOCHS)
+    with monkeypatch.context() as patch:
+        kill_at_step(patch, 33)
+        with pytest.raises(Killed):
+            fit(run)
+    flip(tmp_path / "checkpoints" / "checkpoint-30" / "optimizer.pt")
+    with pytest.warns(UserWarning, match="optimizer.pt is damaged"):
+        ends_as(fit(run)[0], undisturbed["lsh"])
+
+
+def test_checkpoints_of_another_run_are_refused_and_resume_false_deletes_them(tmp_path):
+    run = make(tmp_path)
+    assert last_checkpoint(run, run.what()) is None
+    checkpoints(tmp_path, run, (9, 10))
+    assert last_checkpoint(run, run.what()).endswith("checkpoint-10")
+    other = dataclasses.replace(run, learning_rate=1.0)
+    with pytest.raises(ParameterError, match="holds checkpoints of a run with another learning_rate; delete it"):
+        last_checkpoint(other, other.what())
+    shutil.rmtree(tmp_path / "checkpoints" / "checkpoint-10")
+    anew = dataclasses.replace(other, resume=False)
+    assert last_checkpoint(anew, anew.what()) is None
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_says_where(tmp_path):
+    run = make(tmp_path, learning_rate=1e30)
+    with pytest.raises(DivergedError, match=r"loss=nan at step \d of 16 \(epoch 0\.\d+, learning_rate=1e\+30\)"):
+        fit(run)
+    kept = [json.loads(path.read_text()) for path in tmp_path.glob("checkpoints/*/trainer_state.json")]
+    assert not kept
+
+
+def test_the_order_of_the_examples_follows_from_seed_and_epoch():
+    lengths = [10 + n % 40 for n in range(400)]
+    orders = {}
+    for seed, epoch in ((0, 0), (0, 1), (1, 0)):
+        sampler = LengthGrouped(lengths, 8, seed)
+        sampler.set_epoch(epoch)
+        orders[seed, epoch] = list(sampler)
+        assert sorted(orders[seed, epoch]) == list(range(400))
+        torch.rand(3)  # whatever else is drawn
+        assert list(sampler) == orders[seed, epoch]
+        spans = [[lengths[i] for i in orders[seed, epoch][start : start + 8]] for start in range(8, 400, 8)]
+        assert sum(max(span) - min(span) for span in spans) / len(spans) < 4
+    assert len({tuple(order) for order in orders.values()}) == 3
