@@ -8,7 +8,7 @@ import torch
 from albert_lsh import efficiency
 from albert_lsh.attention import coverage
 from albert_lsh.cases import CASES
-from albert_lsh.efficiency import STEPS, Measuring, crossings, inputs, memories, slopes, times
+from albert_lsh.efficiency import STEPS, Measuring, crossings, fill, inputs, memories, slopes, times
 from albert_lsh.runs import ParameterError
 from test_study import ROOT
 
@@ -92,12 +92,37 @@ def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path, monkeypatch):
     assert not asked.table("time").exists()
     assert set(times(asked)["length"]) == {128, 256}
     assert begun == [128, 256, 256]
-    assert list(tmp_path.iterdir()) == [asked.table("time")]
+    assert sorted(tmp_path.iterdir()) == [asked.table("time"), asked.table("time").with_suffix(".json")]
 
 
 def test_what_is_slow_is_left_out_at_longer_lengths(tmp_path):
     table = times(measuring(tmp_path, lengths=[64, 128], slowest=0.0))
     assert set(table["length"]) == {64}
+
+
+def test_a_finished_table_is_not_overwritten_and_an_interrupted_one_of_other_parameters_not_mixed_in(tmp_path):
+    """Two lengths are asked for; the second one fails. Then another case is asked for, and then the first again."""
+
+    def broken(rows, length):
+        if length == 128:
+            raise RuntimeError
+        return [{"case": "softmax", "length": length, "seconds": 1.0}]
+
+    def whole(rows, length):
+        return [{"case": "lsh", "length": length, "seconds": float(len(rows))}]
+
+    path, units = tmp_path / "time.csv", [{"length": 64}, {"length": 128}]
+    with pytest.raises(RuntimeError):
+        fill(path, {"cases": ["softmax"]}, units, broken)
+    table = fill(path, {"cases": ["lsh"]}, units, whole)
+    assert list(table["case"]) == ["lsh", "lsh"]
+    assert fill(path, {"cases": ["lsh"]}, units, broken).equals(table)  # finished: nothing is measured
+    with pytest.raises(ParameterError, match=r"time.csv is there, measured with other parameters; delete it"):
+        fill(path, {"cases": ["softmax"]}, units, whole)
+    path.unlink()
+    table = fill(path, {"cases": ["softmax"]}, units, whole)
+    assert list(table["case"]) == ["softmax", "lsh"]  # the interrupted one goes on
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["time.csv", "time.json"]
 
 
 def test_crossings_are_interpolated():
@@ -120,6 +145,7 @@ def test_crossings_are_interpolated():
         ({"keys": 100}, "keys=100 must be a power of two"),
         ({"precision": "fp64"}, "precision='fp64' is not one of: fp32, bf16, fp16"),
         ({"device": "cuda"}, "memory=True needs device='cpu', not 'cuda'"),
+        ({"device": "gpu", "memory": False}, "device='gpu' is not one of: auto, cpu, cuda"),
         ({"repeats": 0}, "repeats=0 must be 1 or more"),
         ({"repeat": 3}, "'repeat' is not a parameter of efficiency.ipynb; did you mean 'repeats'"),
     ],

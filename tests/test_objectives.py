@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from albert_lsh.corpus import train_tokenizer
 from albert_lsh.model import load_tokenizer
-from albert_lsh.objectives import IGNORED, Collator, Pieces, choose_masked, make_example, ngram_words, order_of
+from albert_lsh.objectives import (
+    IGNORED,
+    Collator,
+    Pieces,
+    Sequences,
+    choose_masked,
+    make_example,
+    ngram_words,
+    order_of,
+)
+from datasets import Dataset
 from pretraining_text import sentences
 
 
@@ -103,6 +113,21 @@ def test_an_epoch_has_every_sequence_once_and_those_of_a_step_are_of_similar_len
         assert padding < 0.04 < 1 - lengths.mean() / lengths.max()
         assert steps[:30].mean() == pytest.approx(lengths.mean(), rel=0.15)  # the steps themselves are in no order
         assert np.ptp(steps.mean(axis=1)[:30]) > 60
+
+
+@pytest.mark.parametrize("count", [1000, 1003])
+def test_the_steps_of_later_epochs_are_of_similar_length_too(count, tokenizer):
+    lengths = np.random.default_rng(0).integers(10, 125, count)
+    ids = [np.arange(5, 5 + n) % 50 + 5 for n in lengths]
+    sentences = Dataset.from_dict({"ids": ids, "begins": [True] * count})
+    rows = {"first": list(range(count)), "stop": list(range(1, count + 1)), "length": lengths}
+    sequences = Sequences(sentences, Dataset.from_dict(rows), 3 * count, 8, 128, Pieces.of(tokenizer), seed=0)
+    sizes = np.array([len(sequences[number]["input_ids"]) for number in range(3 * count // 8 * 8)])
+    for steps in np.array_split(sizes.reshape(-1, 8), 3):
+        assert 1 - steps.mean() / steps.max(axis=1).mean() < 0.04
+    for epoch in range(3):  # each has every sequence once
+        some = range(epoch * count, (epoch + 1) * count)
+        assert sorted(len(sequences[number]["input_ids"]) - 3 for number in some) == sorted(lengths)
 
 
 def test_batches_are_padded(tokenizer, examples):

@@ -6,7 +6,18 @@ import json
 import pytest
 import torch
 from albert_lsh import attention, study
-from albert_lsh.runs import LATER, ParameterError, Parameters, check_free, read_result, run_folder, write_atomically
+from albert_lsh.runs import (
+    LATER,
+    ParameterError,
+    Parameters,
+    close_run,
+    fastest_precision,
+    open_run,
+    provenance,
+    read_result,
+    run_folder,
+    write_atomically,
+)
 
 GOOD = {"task": "mini-mrpc", "attention": "lsh", "output_dir": "out"}
 
@@ -38,7 +49,7 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
 
 
 def test_a_notebooks_other_names_are_no_parameters():
-    around = {"json": json, "_oh": {}, "In": [""], "Out": {1: 2}, "check_free": check_free, "__name__": "__main__"}
+    around = {"json": json, "_oh": {}, "In": [""], "Out": {1: 2}, "open_run": open_run, "__name__": "__main__"}
     assert Parameters.check({**around, **GOOD}).task == "mini-mrpc"
 
 
@@ -84,6 +95,14 @@ def test_a_notebooks_other_names_are_no_parameters():
         ({"feed_forward_chunk": 1.5}, "feed_forward_chunk=1.5 must be a whole number"),
         ({"precision": "int8"}, "precision='int8' is not one of: auto, fp32, bf16, fp16"),
         ({"model": 7}, "model=7 must be text"),
+        ({"seed": float("inf")}, "seed=inf must be a whole number"),
+        ({"seed": 2**32}, "seed=4294967296 must be 4294967295 or less"),
+        ({"seed": 10**400}, "must be 4294967295 or less"),
+        ({"max_length": "1e400"}, "max_length='1e400' must be a whole number"),
+        ({"batch_size": 2**53 + 1}, "batch_size=9007199254740993 must be 2147483647 or less"),
+        ({"learning_rate": 10**400}, "must be a number"),
+        ({"epochs": 1e308}, "epochs=1e+308 must be 10000 or less"),
+        ({"attention_settings": '{"a":' * 50_000}, "must be a dictionary (or JSON text of one)"),
     ],
 )
 def test_bad_parameters_are_named(change, message):
@@ -98,6 +117,22 @@ def test_bad_parameters_are_named(change, message):
 def test_cuda_where_there_is_none_is_an_error(change):
     with pytest.raises(ParameterError, match="CUDA"):
         Parameters.check({**GOOD, **change})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for CUDA where there is none")
+def test_a_table_cannot_be_measured_on_a_device_that_is_not_there():
+    assert provenance("cpu")["device"].startswith("cpu, ")
+    with pytest.raises(ParameterError, match="device='cuda', but torch finds no CUDA device here"):
+        provenance("cuda")
+
+
+@pytest.mark.parametrize(("emulated", "computed", "expected"), [(True, True, "bf16"), (True, False, "fp16")])
+def test_a_gpu_that_only_emulates_bf16_trains_in_fp16(monkeypatch, emulated, computed, expected):
+    def supported(including_emulation=True):
+        return emulated if including_emulation else computed
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)  # a T4 cannot be had here
+    assert fastest_precision("cuda") == expected
 
 
 def test_a_run_has_its_folder():
@@ -115,12 +150,31 @@ def test_a_damaged_result_is_named(tmp_path, text):
 
 def test_a_finished_result_is_not_overwritten_by_another_run(tmp_path):
     run = Parameters.check({**GOOD, "output_dir": str(tmp_path)})
-    check_free(run)
+    open_run(run)
     record = {"status": "complete", "parameters": dataclasses.asdict(run), "metrics": {}, "headline": {}}
     write_atomically(tmp_path / "result.json", json.dumps(record))
-    check_free(dataclasses.replace(run, resume=False))  # the same run may be made again
+    open_run(dataclasses.replace(run, resume=False))  # the same run may be made again
     with pytest.raises(ParameterError, match=r"holds the result of another run \(seed is 0 there, 1 here\)"):
-        check_free(dataclasses.replace(run, seed=1))
+        open_run(dataclasses.replace(run, seed=1))
+    close_run(run)
+
+
+def test_a_result_of_a_later_schema_is_not_read(tmp_path):
+    record = {"status": "complete", "schema": 99, "parameters": {}, "metrics": {}, "headline": {}}
+    write_atomically(tmp_path / "result.json", json.dumps(record))
+    with pytest.raises(ValueError, match="result.json has schema 99; this version of albert-lsh reads up to 2"):
+        read_result(tmp_path / "result.json")
+
+
+def test_the_first_studys_lsh_is_the_plain_one(tmp_path):
+    """Its records are older than the settings that tell `lsh` from plain hashing, and than their defaults."""
+    first = {"n_hashes": 4, "cluster_size": 6, "duplicates": "once"}
+    parameters = {"task": "mrpc", "attention": "lsh", "attention_settings": first}
+    record = {"status": "complete", "parameters": parameters, "metrics": {}, "headline": {}}
+    write_atomically(tmp_path / "result.json", json.dumps(record))
+    plain = {"hashing": "plain", "choose": "collision", "block_size": 1, "global_tokens": 0, "window": 0}
+    found = read_result(tmp_path / "result.json")["parameters"]["attention_settings"]
+    assert found == {**first, **plain, "far_field": False}
 
 
 def old_record(folder, **given):
@@ -139,13 +193,13 @@ def test_a_result_older_than_a_parameter_has_its_default(tmp_path, name):
     assert read_result(tmp_path / "result.json")["parameters"] == dataclasses.asdict(run) | recorded | {
         "attention_settings": run.attention_settings
     }
-    check_free(run)
+    open_run(run)
     with pytest.raises(ParameterError, match=r"another run \(recompute is False there, True here\)"):
-        check_free(dataclasses.replace(run, recompute=True))
+        open_run(dataclasses.replace(run, recompute=True))
     if name == "nystrom":
         settings = {**run.attention_settings, "conv_kernel_size": 3}
         with pytest.raises(ParameterError, match=r"another run \(attention_settings is .*None}.* there, .*3} here\)"):
-            check_free(dataclasses.replace(run, attention_settings=settings))
+            open_run(dataclasses.replace(run, attention_settings=settings))
 
 
 @pytest.mark.parametrize("name", ["lsh", "nystrom"])

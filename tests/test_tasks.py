@@ -34,6 +34,31 @@ def test_data_that_cannot_be_had_is_one_clear_error(tmp_path, monkeypatch):
         tasks.load_data("sst2", tmp_path)
 
 
+def test_a_damaged_file_is_named_by_its_task_and_folder(tmp_path):
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.parquet").write_text("garbage")
+    with pytest.raises(tasks.TaskError, match=r"task='sst2': the data could not be loaded from .*damaged file.*"):
+        tasks.load_data("sst2", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "message"),
+    [
+        ("sst2", {"sentence": None, "label": 1}, "sentence=None must be text"),
+        ("sst2", {"sentence": 7, "label": 1}, "sentence=7 must be text"),
+        ("sst2", {"sentence": "good", "label": 2}, r"label=2 must be 0 to 1 \(negative, positive\)"),
+        ("sst2", {"sentence": "good", "label": -100}, "label=-100 must be 0 to 1"),  # ignored by the loss
+        ("sst2", {"sentence": "good", "label": None}, "label=None must be 0 to 1"),
+        ("stsb", {"sentence1": "a", "sentence2": "b", "label": float("nan")}, "label=nan must be a finite number"),
+        ("stsb", {"sentence1": "a", "sentence2": None, "label": 1.0}, "sentence2=None must be text"),
+    ],
+)
+def test_a_row_that_is_no_example_of_the_task_is_named(name, row, message):
+    rows = Dataset.from_list([row])
+    with pytest.raises(tasks.TaskError, match=f"task='{name}': split 'train', row 0: {message}"):
+        tasks.check_rows(rows, tasks.find_task(name), "train")
+
+
 def test_subsets_are_the_same_for_every_run():
     first, again = (tasks.load_data("mini-sst2", train_examples=50, eval_examples=20) for _ in range(2))
     assert first["train"]["sentence"] == again["train"]["sentence"]

@@ -6,6 +6,7 @@ Times are taken in one process, the cases in turn, several rounds, so that what 
 is the ratio. Memory is taken in a process of its own for each measurement.
 """
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from albert_lsh.cases import CASES, Case
 from albert_lsh.diagnostics import compare, look, summary
 from albert_lsh.model import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.reading import load_texts, sequences
-from albert_lsh.runs import ParameterError, from_given, provenance, write_atomically
+from albert_lsh.runs import ParameterError, errors_named, from_given, on_this_machine, provenance, write_atomically
 from albert_lsh.variants import Variant
 
 HEADS, HEAD_DIM, VOCABULARY = 12, 64, 30000  # ALBERT-base's
@@ -89,10 +90,15 @@ class Measuring:
             raise ParameterError(f"repeats={asked.repeats} must be 1 or more (efficiency.ipynb)")
         if asked.memory and asked.device != "cpu":
             raise ParameterError(f"memory=True needs device='cpu', not {asked.device!r} (efficiency.ipynb)")
-        return asked
+        with errors_named("efficiency.ipynb"):
+            return replace(asked, device=on_this_machine(asked.device, "auto")["device"])
 
     def table(self, kind: str) -> Path:
         return Path(self.output_dir) / f"{kind}-{self.device}-{self.precision}.csv"
+
+    def what(self, *names: str) -> dict[str, Any]:
+        """The parameters of these names, and those that decide every table."""
+        return {name: getattr(self, name) for name in (*names, "keys", "precision", "device", "repeats")}
 
 
 def inputs(length: int, measuring: Measuring) -> list[Tensor]:
@@ -136,22 +142,36 @@ def described(name: str, found: list[float]) -> dict[str, Any]:
     return columns | {"repeats": len(found)}
 
 
-def fill(path: Path, units: list[dict[str, Any]], make: Callable[..., list[dict[str, Any]]]) -> pd.DataFrame:
+def fill(
+    path: Path, asked: dict[str, Any], units: list[dict[str, Any]], make: Callable[..., list[dict[str, Any]]]
+) -> pd.DataFrame:
     """The rows that make(rows so far, **unit) gives for each unit, in a table at `path` when all are there.
 
-    Until then they are kept beside it, so that measuring goes on where it was interrupted if the commit is the same.
+    Until then they are kept beside it, so that measuring goes on where it was interrupted if `asked` and the commit are
+    the same. A finished table of the same `asked`, which stands beside it as JSON, is not measured again.
+
+    Raises:
+        ParameterError: a table is there that was measured with other parameters.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial, commit = path.with_suffix(".partial.csv"), provenance("cpu")["commit"]
-    rows: list[dict[str, Any]] = []
-    if partial.exists():
-        kept = pd.read_csv(partial)
-        rows = [{str(k): v for k, v in row.items()} for row in kept[kept["commit"] == commit].to_dict("records")]
+    beside, text = path.with_suffix(".json"), json.dumps(asked, indent=1) + "\n"
+    if path.exists():
+        if not beside.exists() or beside.read_text() != text:
+            raise ParameterError(
+                f"{path} is there, measured with other parameters; delete it to measure again, or choose another "
+                "output_dir (efficiency.ipynb)"
+            )
+        return pd.read_csv(path)
+    same = hashlib.sha256((text + provenance("cpu")["commit"]).encode()).hexdigest()[:8]
+    partial = path.with_suffix(f".{same}.partial.csv")
+    kept = pd.read_csv(partial).to_dict("records") if partial.exists() else []
+    rows = [{str(k): v for k, v in row.items()} for row in kept]
     for unit in units:
         if not any(unit.items() <= row.items() for row in rows):
             rows += make(rows, **unit)
             write_atomically(partial, pd.DataFrame(rows).to_csv(index=False))
     table = pd.DataFrame(rows)
+    write_atomically(beside, text)
     write_atomically(path, table.to_csv(index=False))
     partial.unlink()
     return table
@@ -178,7 +198,8 @@ def times(measuring: Measuring) -> pd.DataFrame:
                 found.append(described(name, seconds) | row | common)
         return found
 
-    return fill(measuring.table("time"), [{"length": length} for length in sorted(measuring.lengths)], make)
+    asked = measuring.what("lengths", "cases", "longest_quadratic", "slowest")
+    return fill(measuring.table("time"), asked, [{"length": length} for length in sorted(measuring.lengths)], make)
 
 
 def fitting(names: list[str], length: int, measuring: Measuring) -> list[str]:
@@ -252,7 +273,8 @@ def steps(measuring: Measuring) -> pd.DataFrame:
             described(name, found) | columns | common for name, found in seconds_of(runs, measuring.repeats).items()
         ]
 
-    return fill(measuring.table("step"), [{"length": length} for length in sorted(measuring.step_lengths)], make)
+    units = [{"length": length} for length in sorted(measuring.step_lengths)]
+    return fill(measuring.table("step"), measuring.what("step_lengths", "step_cases"), units, make)
 
 
 def peak_memory(kind: str, case: str, length: int, keys: int = 512, precision: str = "fp32") -> int:
@@ -298,7 +320,8 @@ def memories(measuring: Measuring, slow: pd.DataFrame) -> pd.DataFrame:
         return [unit | {"bytes": int(done.stdout.split()[-1])} | common | provenance(measuring.device)]
 
     units = [{"kind": kind, "case": name, "length": length} for kind, name, length in attentions + models]
-    return fill(measuring.table("memory"), units, make)
+    asked = measuring.what("lengths", "cases", "step_lengths", "step_cases", "longest_quadratic", "slowest")
+    return fill(measuring.table("memory"), asked, units, make)
 
 
 def qualities(measuring: Measuring) -> pd.DataFrame:
@@ -331,7 +354,8 @@ def qualities(measuring: Measuring) -> pd.DataFrame:
         return [described(case, seconds) | {"length": length} | share | common]
 
     ours = [n for n in fitting(measuring.cases, length, measuring) if CASES[n].name not in ("", "reformer")]
-    return fill(measuring.table("quality"), [{"case": n, "length": length} for n in ours], make)
+    asked = measuring.what("cases", "text_model", "text_length", "longest_quadratic")
+    return fill(measuring.table("quality"), asked, [{"case": n, "length": length} for n in ours], make)
 
 
 def slopes(table: pd.DataFrame, value: str, least: int = 2048) -> pd.Series:

@@ -17,10 +17,11 @@ from torch.utils.data import Dataset
 
 from albert_lsh import duplication, listops
 from albert_lsh.runs import WHERE, check_ranges, errors_named, from_given, on_this_machine
-from albert_lsh.tasks import TaskError, subset
+from albert_lsh.tasks import Task, check_rows, download, subset
 from albert_lsh.variants import Variant, list_variants
 
 NOTEBOOK = "long_range.ipynb"
+IMDB = Task("text", "stanfordnlp/imdb", None, ("text",), ("accuracy",), ("negative", "positive"))
 OWN = ("max_length", "steps", "learning_rate", "batch_size", "attention_dropout")  # of a task, where not given
 EVALUATIONS = 10  # of a run, where it is not said how many
 
@@ -194,12 +195,10 @@ def load_text(run: Run) -> dict[str, Dataset]:
     Raises:
         TaskError: the data cannot be had, or a split or column is missing.
     """
-    source = run.data_dir or "stanfordnlp/imdb"
-    try:
-        found = datasets.load_dataset(source)
-        rows = {split: found[split].select_columns(["text", "label"]) for split in ("train", "test")}
-    except (OSError, ValueError, KeyError) as error:
-        raise TaskError(f"task='text': the data could not be loaded from {source!r}: {error}") from error
+    found = download(run.data_dir or IMDB.dataset, IMDB.config, f"task={IMDB.name!r}")
+    for split in ("train", "test"):
+        check_rows(found[split] if split in found else datasets.Dataset.from_dict({}), IMDB, split)
+    rows = {split: found[split].select_columns(["text", "label"]) for split in ("train", "test")}
     lengths = {split: [min(len(text.encode()), run.max_length) for text in rows[split]["text"]] for split in rows}
     rows = {split: data.add_column("length", lengths[split]) for split, data in rows.items()}
     test = subset(rows["test"], run.eval_examples)

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import platform
+import reprlib
 import shutil
 import subprocess
 import types
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
 # Parameters that say where and how, not what: runs that differ in these alone are the same run.
 WHERE = ("output_dir", "resume", "data_dir", "tensorboard", "save_model")
+HIGHEST_WHOLE = 2**31 - 1  # of a parameter that is a number
+HIGHEST = {"seed": 2**32 - 1, "epochs": 10_000}  # a seed is what NumPy takes
 SCHEMA = 2  # of result.json; records without one are of schema 1, and have no `resolved`
 # Parameters added later; a record without them has the defaults.
 LATER = ("evaluation_settings", "passes", "recompute", "feed_forward_chunk", "extend_positions", "random_weights")
@@ -178,8 +181,10 @@ def check_ranges(parameters: Any, lowest: dict[str, int], positive: Iterable[str
         shares: names of those from 0 to 1, and below 1.
     """
     values = {name: value for name, value in dataclasses.asdict(parameters).items() if value is not None}
-    for name in values:
-        value = values[name]
+    for name, value in values.items():
+        most = HIGHEST.get(name, HIGHEST_WHOLE)
+        if isinstance(value, int | float) and most < value < math.inf:
+            raise ValueError(f"{name}={reprlib.repr(value)} must be {most} or less")
         if name in lowest and value < lowest[name]:
             raise ValueError(f"{name}={value!r} must be {lowest[name]} or more")
         if name in positive and not 0 < value < math.inf:
@@ -262,16 +267,20 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
         elif wanted is str:
             if isinstance(value, str):
                 return value
+        elif wanted is int and type(value) is int:
+            return value  # a float would round it above 2**53
         elif not isinstance(value, bool) and float(value) == wanted(float(value)):
             return wanted(float(value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         pass  # the one message below serves all
     expected: dict[Any, str] = {
         dict[str, Any]: "a dictionary (or JSON text of one)",
         list[Any]: "a list (or JSON text of one)",
     }
     expected |= {bool: "true or false", int: "a whole number"}
-    raise ValueError(f"{name}={value!r} must be {expected.get(wanted, 'text' if wanted is str else 'a number')}")
+    raise ValueError(
+        f"{name}={reprlib.repr(value)} must be {expected.get(wanted, 'text' if wanted is str else 'a number')}"
+    )
 
 
 def repository_root() -> Path:
@@ -307,7 +316,8 @@ def of_record(parameters: dict[str, Any]) -> dict[str, Any]:
     defaults, known = dataclasses.asdict(Parameters(task="")), attentions.ATTENTIONS.get(parameters["attention"])
     before = {name: None for name, value in (known.settings.items() if known else ()) if value is None}
     before |= LATER_SETTINGS.get(parameters["attention"], {})
-    settings = {**before, **parameters["attention_settings"]}
+    settings = {**parameters["attention_settings"]}
+    settings |= {name: value for name, value in before.items() if name not in settings}
     return {**{name: defaults[name] for name in LATER}, **parameters, "attention_settings": settings}
 
 

@@ -3,11 +3,13 @@
 `TASKS` says for each where its data is, which columns are read, and how it is scored.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict, load_dataset
+from datasets import Dataset, DatasetDict, DownloadMode, load_dataset
+from datasets.exceptions import DatasetGenerationError, DatasetsError
 
 from albert_lsh import mini
 
@@ -113,22 +115,55 @@ def load_data(name: str, folder: str | Path | None = None, *, train_examples=Non
         source = str(folder or task.dataset)
         if folder and not Path(folder).is_dir():
             raise TaskError(f"data_dir={source!r} is not a folder (task {name!r})")
-        try:
-            found = load_dataset(source, task.config)
-        except (OSError, ValueError) as error:
-            raise TaskError(
-                f"task={name!r}: the data could not be loaded from {source!r} (no network, or no such "
-                f"repository or folder?): {str(error).splitlines()[0]}"
-            ) from error
+        found = download(source, task.config, f"task={name!r}")
     splits = ["train", *(s for i, s in enumerate(task.evaluation) if i == 0 or s in found)]
     for split in splits:
-        missing = {*task.columns, "answers" if task.is_squad else "label"} - set(
-            found[split].column_names if split in found else ()
-        )
-        if missing:
-            raise TaskError(f"task={name!r}: split {split!r} has no {', '.join(sorted(missing))}")
+        check_rows(found[split] if split in found else Dataset.from_dict({}), task, split)
     sizes = {"train": train_examples}
     return DatasetDict({split: subset(found[split], sizes.get(split, eval_examples)) for split in splits})
+
+
+def download(source: str, config: str | None, place: str) -> DatasetDict:
+    """A data set from the Hub or a folder; what is damaged in the cache is fetched again, once.
+
+    Raises:
+        TaskError: it cannot be had; the message begins with `place`.
+    """
+    try:
+        try:
+            return load_dataset(source, config)
+        except DatasetGenerationError:
+            return load_dataset(source, config, download_mode=DownloadMode.FORCE_REDOWNLOAD)
+    except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
+        raise TaskError(
+            f"{place}: the data could not be loaded from {source!r} (no network, no such repository or folder, or a "
+            f"damaged file?): {cause_of(error)}"
+        ) from error
+
+
+def cause_of(error: BaseException) -> str:
+    """The first line of what an error, or the error behind it, says."""
+    while isinstance(error, DatasetsError) and error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def check_rows(rows: Dataset, task: Task, split: str) -> None:
+    """Raise TaskError for a column that is missing, a text that is none, or a label that the task does not have."""
+    answer = "answers" if task.is_squad else "label"
+    if missing := {*task.columns, answer} - set(rows.column_names):
+        raise TaskError(f"task={task.name!r}: split {split!r} has no {', '.join(sorted(missing))}")
+    for column in task.columns:
+        for number, text in enumerate(rows[column][:]):
+            if not isinstance(text, str):
+                raise TaskError(f"task={task.name!r}: split {split!r}, row {number}: {column}={text!r} must be text")
+    if task.is_squad:
+        return
+    wanted = f"0 to {task.num_labels - 1} ({', '.join(task.labels)})" if task.labels else "a finite number"
+    for number, label in enumerate(rows[answer][:]):
+        is_number = isinstance(label, int | float) and math.isfinite(label)
+        if not is_number or (task.labels and label not in range(task.num_labels)):
+            raise TaskError(f"task={task.name!r}: split {split!r}, row {number}: label={label!r} must be {wanted}")
 
 
 def subset(data: Dataset, n: int | None) -> Dataset:
