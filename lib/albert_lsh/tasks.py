@@ -10,6 +10,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, DownloadMode, load_dataset
 from datasets.exceptions import DatasetGenerationError, DatasetsError
+from pyarrow import ArrowInvalid
 
 from albert_lsh import mini
 
@@ -132,7 +133,7 @@ def download(source: str, config: str | None, place: str) -> DatasetDict:
     try:
         try:
             return load_dataset(source, config)
-        except DatasetGenerationError:
+        except (DatasetGenerationError, ArrowInvalid):
             return load_dataset(source, config, download_mode=DownloadMode.FORCE_REDOWNLOAD)
     except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
         raise TaskError(
