@@ -174,6 +174,7 @@ def test_two_threads_get_what_one_gets(folder, name):
 
     def run(given):
         with record_passes(model) as passes, torch.no_grad():
+            time.sleep(0.01)
             return model(**given).last_hidden_state, [p.seed for p in passes]
 
     alone = [run(given) for given in inputs]
@@ -337,6 +338,13 @@ def test_weights_that_are_new_are_named_once_and_refused_on_request(folder, tmp_
     load_model(str(tmp_path), head="base")
     load_model("mini")  # which has no file
     assert not caplog.records
+
+
+def test_a_base_model_is_complete_without_a_pooler(folder, tmp_path):
+    load_model(folder, head="masked-lm").save_pretrained(tmp_path)
+    load_model(str(tmp_path), head="base", complete=True)
+    with pytest.raises(ModelError, match="lacks weights"):
+        load_model(str(tmp_path), head="classification", complete=True)
 
 
 def test_weights_of_other_shapes_are_named(folder, tmp_path):

@@ -305,15 +305,22 @@ def truncate(folder):
         (longer_vocabulary, r"its tokenizer knows \d+ tokens, its weights only \d+"),
     ],
 )
-def test_a_model_with_parts_missing_or_damaged_is_refused(trained, tmp_path, damage, message):
+def test_a_model_with_parts_missing_or_damaged_is_refused(trained, tmp_path, capsys, damage, message):
     folder = shutil.copytree(trained("mini-mrpc").model, tmp_path / "model")
     damage(folder)
     (tmp_path / "pairs.txt").write_text("The food was lovely.\tThe food was awful.\n")
+    with pytest.raises(SystemExit, match=f"^error: model='.*model'.*{message}"):
+        ask(capsys, "--model", folder, "--task", "mini-mrpc", tmp_path / "pairs.txt")
+    assert capsys.readouterr().out == ""
+
+
+def test_an_error_is_one_line_and_exit_code_1(trained, tmp_path):
+    folder = shutil.copytree(trained("mini-mrpc").model, tmp_path / "model")
+    change_weights(folder, without("classifier"))
     command = [sys.executable, "-m", "albert_lsh.predict", "--model", str(folder), "--task", "mini-mrpc"]
-    done = subprocess.run([*command, str(tmp_path / "pairs.txt")], capture_output=True, text=True)
+    done = subprocess.run(command, input="one\ttwo\n", capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
-    (said,) = done.stderr.splitlines()
-    assert re.match(f"error: model='.*model'.*{message}", said), said
+    assert re.fullmatch("error: model='.*' lacks weights: classifier.bias, classifier.weight\n", done.stderr)
 
 
 @pytest.mark.parametrize("name", ["mini-mrpc", "mini-squad"])
