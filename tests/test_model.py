@@ -169,7 +169,8 @@ def test_two_threads_get_what_one_gets(folder, name):
     """Each thread has its own hashes, and records its own passes."""
     model = load_model(folder, head="base", attention=name, settings=SETTINGS[name])
     for module in attention_modules(model):
-        module.register_forward_pre_hook(lambda *_: time.sleep(0.002))  # lets the other thread go on
+        for part in module.modules():
+            part.register_forward_pre_hook(lambda *_: time.sleep(0.002))  # lets another thread go on
     inputs = [batch(length=length) for length in (9, 14, 17, 21)]
 
     def run(given):

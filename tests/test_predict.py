@@ -1,6 +1,7 @@
 """Predictions: the same as evaluation's, from the command and from pipelines; errors that name the place."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -351,8 +352,12 @@ def test_scores_that_are_not_finite_are_an_error_and_not_printed(trained, name, 
 def test_a_closed_pipe_ends_the_command_quietly(trained, tmp_path):
     (tmp_path / "pairs.txt").write_text("The food was lovely.\tThe food was awful.\n" * 3)
     command = [sys.executable, "-m", "albert_lsh.predict", "--model", trained("mini-mrpc").model, "--task", "mini-mrpc"]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     process = subprocess.Popen(
-        [*command, "--batch-size", "1", tmp_path / "pairs.txt"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, "--batch-size", "1", tmp_path / "pairs.txt"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=buffered,
     )
     process.stdout.close()
     assert process.stderr.read() == b""
