@@ -1,8 +1,11 @@
 """Recomputation and chunks change no result."""
 
+import copy
+import pickle
+
 import pytest
 import torch
-from albert_lsh import load_model
+from albert_lsh import load_model, record_passes
 from transformers import BertConfig, BertModel
 
 LSH = {"n_hashes": 1, "cluster_size": 3}
@@ -84,6 +87,64 @@ def test_every_layer_goes_through_its_positions_so_and_again_if_recomputed(name,
     assert [sorted(found) for found in given.values()] == [sorted(positions * times)] * len(wide)
 
 
+def shallow_copy(model):
+    """What DataParallel makes of a model for another device: new modules and parameters, all else shared."""
+    modules = list(model.modules())
+    replicas = {module: module._replicate_for_data_parallel() for module in modules}
+    for module in modules:
+        replicas[module]._modules = {name: replicas[child] for name, child in module.named_children()}
+        for name, parameter in module.named_parameters(recurse=False):
+            setattr(replicas[module], name, torch.nn.Parameter(parameter.detach().clone()))
+    return replicas[model]
+
+
+SAVING = {"recompute": True, "feed_forward_chunk": 7}
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), shallow_copy])
+def test_a_copy_has_its_own_weights_and_gradients(name, copied):
+    torch.manual_seed(1)
+    model, ids = load_model(name, head="base", attention="lsh", settings=LSH, **SAVING), torch.arange(5, 49).view(2, 22)
+    before, twin = model(ids).last_hidden_state.detach(), copied(model)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.mul_(1.1)
+    plain = load_model(name, head="base", attention="lsh", settings=LSH)
+    parts = dict(twin.named_parameters())
+    assert parts.keys() == dict(plain.named_parameters()).keys()
+    plain.load_state_dict(parts)
+    outs = [one(ids).last_hidden_state for one in (twin, plain)]
+    torch.testing.assert_close(*outs)
+    outs[0].square().sum().backward()
+    assert all(parameter.grad is not None for key, parameter in parts.items() if "pooler" not in key)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(model(ids).last_hidden_state, before)
+
+
+def test_saved_weights_keep_their_names(name, tmp_path):
+    load_model(name, head="base", **SAVING).save_pretrained(tmp_path)
+    load_model(str(tmp_path), head="base", complete=True)
+
+
+@pytest.mark.parametrize("way", ["ours", "Transformers'"])
+def test_a_pass_done_again_has_its_own_number_and_is_recorded_once(name, way):
+    """Passes 0 and 1 have different attentions, hashes and seeds; Transformers recomputes only some types of model."""
+    found = []
+    for recompute in (False, True):
+        torch.manual_seed(1)
+        model = load_model(name, attention="lsh", settings=LSH, passes=[1], recompute=recompute and way == "ours")
+        if recompute and way != "ours":
+            if not model.supports_gradient_checkpointing:
+                pytest.skip("Transformers cannot recompute this type")
+            model.gradient_checkpointing_enable()
+        torch.manual_seed(2)
+        with record_passes(model.train()) as passes:
+            model(torch.arange(5, 49).view(2, 22), labels=torch.tensor([0, 1])).loss.backward()
+        assert [p.attention for p in passes] == ["softmax", "lsh"]
+        found.append([p.grad for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(*found)
+
+
 def test_bad_sizes_are_named():
-    with pytest.raises(ValueError, match="size=0 must be 1 or more"):
+    with pytest.raises(ValueError, match="feed_forward_chunk=0 must be 1 or more positions"):
         load_model("mini", head="base", feed_forward_chunk=0)

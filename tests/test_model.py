@@ -1,6 +1,12 @@
 """Models: pretrained weights kept, attention saved and restored, hashes of the passes, errors."""
 
 import copy
+import json
+import logging
+import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +25,7 @@ from transformers import (
     RobertaConfig,
     RobertaModel,
 )
+from weights import change_weights
 
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "num_hidden_layers": 3, "vocab_size": 99}
 SETTINGS = {
@@ -143,6 +150,57 @@ def test_a_copied_model_counts_its_own_passes(folder):
         assert torch.equal(second, twin(**batch()).last_hidden_state)
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copied_model_has_its_own_attention_and_records_its_own_passes(folder, copied):
+    model = load_model(folder, head="base", attention="lsh", settings=SETTINGS["lsh"])
+    softmax, inputs = load_model(folder, head="base"), batch()
+    with torch.no_grad():
+        before, twin = model(**inputs).last_hidden_state, copied(model)
+        switch_attention(twin, "softmax")
+        with record_passes(model) as passes, record_passes(twin) as twins:
+            assert torch.equal(twin(**inputs).last_hidden_state, softmax(**inputs).last_hidden_state)
+            assert [len(passes), len(twins)] == [0, 3]
+            assert torch.equal(model(**inputs).last_hidden_state, before)
+            assert [len(passes), len(twins)] == [3, 3]
+
+
+@pytest.mark.parametrize("name", ["lsh", "reformer"])
+def test_two_threads_get_what_one_gets(folder, name):
+    """Each thread has its own hashes, and records its own passes."""
+    model = load_model(folder, head="base", attention=name, settings=SETTINGS[name])
+    for module in attention_modules(model):
+        for part in module.modules():
+            part.register_forward_pre_hook(lambda *_: time.sleep(0.002))  # lets another thread go on
+    inputs = [batch(length=length) for length in (9, 14, 17, 21)]
+
+    def run(given):
+        with record_passes(model) as passes, torch.no_grad():
+            time.sleep(0.01)
+            return model(**given).last_hidden_state, [p.seed for p in passes]
+
+    alone = [run(given) for given in inputs]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(run, inputs))
+    for (out, seeds), (expected, expected_seeds) in zip(together, alone, strict=True):
+        assert seeds == expected_seeds
+        assert torch.equal(out, expected)
+
+
+def test_a_call_within_a_call_changes_nothing(folder):
+    model, inner = load_model(folder, head="base", attention="lsh", settings=SETTINGS["lsh"]), []
+
+    def call_again(module, given, out):
+        if not inner:
+            inner.append(None)
+            inner[0] = model(**batch()).last_hidden_state
+
+    with torch.no_grad():
+        expected = model(**batch()).last_hidden_state
+        attention_modules(model)[0].register_forward_hook(call_again)
+        assert torch.equal(model(**batch()).last_hidden_state, expected)
+    assert torch.equal(inner[0], expected)
+
+
 def test_lsh_with_one_cluster_is_softmax_on_the_real_minilm(minilm):
     """Output and gradients of a real pretrained encoder, in float32."""
     inputs = batch(vocab=30000, length=32)
@@ -214,6 +272,19 @@ def test_a_tokenizer_tells_the_texts_of_a_pair_apart(tmp_path):
     assert found["attention_mask"] == [1] * 6
 
 
+def test_tokenizers_of_one_name_are_apart():
+    first, second = load_tokenizer("mini"), load_tokenizer("mini")
+    first.model_max_length = 7
+    assert first.add_tokens("unheard-of") == 1
+    assert (second.model_max_length, load_tokenizer("mini").model_max_length) == (128, 128)
+    assert len(second) == len(load_tokenizer("mini")) == len(first) - 1
+
+
+def test_a_folder_without_tokenizer_files_has_no_tokenizer(folder):
+    with pytest.raises(ModelError, match="no tokenizer files; a vocabulary of special tokens alone"):
+        load_tokenizer(folder)
+
+
 @pytest.mark.parametrize("head", ["masked-lm", "pretraining"])
 def test_other_heads_load(folder, head):
     if head == "pretraining" and "roberta" in folder:
@@ -234,6 +305,66 @@ def test_unknown_names_are_errors(folder, tmp_path):
     GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9, n_positions=8)).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"\(gpt2\) (is not an ALBERT, BERT or RoBERTa encoder|has no)"):
         load_model(str(tmp_path), head="base")
+
+
+@pytest.mark.parametrize("option", ["is_decoder", "add_cross_attention"])
+def test_a_decoder_is_refused(folder, option, tmp_path):
+    """Attention of ours sees what comes after a token."""
+    config = json.loads((Path(folder) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, option: True}))
+    with pytest.raises(ModelError, match=f"{option}=True: no decoder"):
+        load_model(str(tmp_path), head="base")
+
+
+def saved_again(folder, tmp_path, change):
+    """A classification model with its weights changed."""
+    load_model(folder).save_pretrained(tmp_path)
+    change_weights(tmp_path, change)
+    return str(tmp_path)
+
+
+def test_weights_that_are_new_are_named_once_and_refused_on_request(folder, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        load_model(folder, head="question-answering")
+    (said,) = caplog.records
+    assert said.getMessage() == f"model={folder!r}: new weights, not in its file: qa_outputs.bias, qa_outputs.weight"
+    with pytest.raises(ModelError, match="lacks weights: qa_outputs.bias, qa_outputs.weight$"):
+        load_model(folder, head="question-answering", complete=True)
+
+    load_model(folder, head="base", attention="yoso", settings={"conv_kernel_size": 3}).save_pretrained(tmp_path)
+    load_model(str(tmp_path), head="base", complete=True)
+    with pytest.raises(ModelError, match=r"lacks weights: .*convolution.weight"):
+        load_model(folder, head="base", attention="yoso", settings={"conv_kernel_size": 3}, complete=True)
+    caplog.clear()
+    load_model(str(tmp_path), head="base")
+    load_model("mini")  # which has no file
+    assert not caplog.records
+
+
+def test_a_base_model_is_complete_without_a_pooler(folder, tmp_path):
+    load_model(folder, head="masked-lm").save_pretrained(tmp_path)
+    load_model(str(tmp_path), head="base", complete=True)
+    with pytest.raises(ModelError, match="lacks weights"):
+        load_model(str(tmp_path), head="classification", complete=True)
+
+
+def test_weights_of_other_shapes_are_named(folder, tmp_path):
+    name = "embeddings.word_embeddings.weight"
+
+    def cut(weights):
+        found = next(key for key in weights if key.endswith(name))
+        return {**weights, found: weights[found][:-1].clone()}
+
+    with pytest.raises(ModelError, match=rf"{name} is \(98, \d+\) in its file, not \(99, \d+\)$"):
+        load_model(saved_again(folder, tmp_path, cut))
+
+
+def test_truncated_weights_are_named(folder, tmp_path):
+    load_model(folder).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(ModelError, match="its weights cannot be read: .*deserializ"):
+        load_model(str(tmp_path))
 
 
 def test_more_landmarks_than_positions_are_an_error(folder):

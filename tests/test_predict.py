@@ -1,6 +1,8 @@
 """Predictions: the same as evaluation's, from the command and from pipelines; errors that name the place."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from albert_lsh.runs import Parameters
 from albert_lsh.training import StudyTrainer, keep_model, prepare_model, train
 from test_repository import PROJECT
 from transformers import pipeline
+from weights import change_weights
 
 # Shorter than most texts, so that it matters where they are cut, and that paragraphs have several windows.
 LENGTHS = {"mini-mrpc": 18, "mini-sst2": 16, "mini-mnli": 20, "mini-squad": 32, "mini-squad-v2": 32}
@@ -257,6 +260,119 @@ def test_a_model_of_another_task_is_refused(trained, tmp_path, capsys):
         main(["predict", "--model", mrpc, "--task", "mprc"])
     with pytest.raises(SystemExit, match="error: .*none.txt cannot be read: No such file"):
         main(["predict", "--model", mrpc, "--task", "mini-mrpc", str(tmp_path / "none.txt")])
+
+
+def without(word):
+    return lambda weights: {key: value for key, value in weights.items() if word not in key}
+
+
+def as_pickle(folder):
+    torch.save({}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def without_tokenizer(folder):
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+
+
+def longer_vocabulary(folder):
+    tokenizer = load_tokenizer(str(folder))
+    tokenizer.add_tokens("unheard-of")
+    tokenizer.save_pretrained(folder)
+
+
+def truncate(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:5000])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: change_weights(f, without("classifier")), "lacks weights: classifier.bias, classifier.weight$"),
+        (
+            lambda f: change_weights(f, without("encoder")),
+            r"lacks weights: albert.encoder.*, albert.encoder.* and \d+ more",
+        ),
+        (lambda f: change_weights(f, lambda weights: {"other": weights["classifier.bias"]}), "lacks weights: albert"),
+        (
+            lambda f: change_weights(f, lambda weights: {**weights, "classifier.weight": torch.zeros(3, 5)}),
+            r"classifier.weight is \(3, 5\) in its file, not \(2, 96\)",
+        ),
+        (truncate, "its weights cannot be read: "),
+        (as_pickle, "its weights cannot be read: .*no file named model.safetensors"),
+        (without_tokenizer, "no tokenizer files"),
+        (longer_vocabulary, r"its tokenizer knows \d+ tokens, its weights only \d+"),
+    ],
+)
+def test_a_model_with_parts_missing_or_damaged_is_refused(trained, tmp_path, capsys, damage, message):
+    folder = shutil.copytree(trained("mini-mrpc").model, tmp_path / "model")
+    damage(folder)
+    (tmp_path / "pairs.txt").write_text("The food was lovely.\tThe food was awful.\n")
+    with pytest.raises(SystemExit, match=f"^error: model='.*model'.*{message}"):
+        ask(capsys, "--model", folder, "--task", "mini-mrpc", tmp_path / "pairs.txt")
+    assert capsys.readouterr().out == ""
+
+
+def test_an_error_is_one_line_and_exit_code_1(trained, tmp_path):
+    folder = shutil.copytree(trained("mini-mrpc").model, tmp_path / "model")
+    change_weights(folder, without("classifier"))
+    command = [sys.executable, "-m", "albert_lsh.predict", "--model", str(folder), "--task", "mini-mrpc"]
+    done = subprocess.run(command, input="one\ttwo\n", capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch("error: model='.*' lacks weights: classifier.bias, classifier.weight\n", done.stderr)
+
+
+@pytest.mark.parametrize("name", ["mini-mrpc", "mini-squad"])
+def test_scores_that_are_not_finite_are_an_error_and_not_printed(trained, name, tmp_path, capsys):
+    """The embedding of one word is broken, and only the second example has it."""
+    folder, task = shutil.copytree(trained(name).model, tmp_path / "model"), tasks.find_task(name)
+    broken = load_tokenizer("mini").convert_tokens_to_ids("awful" if name == "mini-mrpc" else "kite")
+    texts = ["It was lovely.\tIt was {}.", "Who lost something?\tAnna lost a red {}."][task.is_squad]
+    words = ["great", "awful"] if name == "mini-mrpc" else ["ball", "kite"]
+    named = "question=.Who lost something.." if task.is_squad else "example 2"
+    (tmp_path / "texts.txt").write_text("\n".join(texts.format(word) for word in words))
+
+    def break_one(weights):
+        weights["albert.embeddings.word_embeddings.weight"][broken] = float("nan")
+        return weights
+
+    change_weights(folder, break_one)
+    with pytest.raises(SystemExit, match=f"^error: {named}: the model.s .* not finite"):
+        ask(capsys, "--model", folder, "--task", name, tmp_path / "texts.txt")
+    assert "NaN" not in capsys.readouterr().out
+    model = load_model(str(folder), head="question-answering" if task.is_squad else "classification")
+    if task.is_squad:
+        answer = pipeline("extractive-question-answering", model=model, tokenizer=load_tokenizer(str(folder)))
+        with pytest.raises(ValueError, match="question='Who lost something.': .* not finite"):
+            answer(question="Who lost something?", context="Anna lost a red kite.")
+
+
+def test_a_closed_pipe_ends_the_command_quietly(trained, tmp_path):
+    (tmp_path / "pairs.txt").write_text("The food was lovely.\tThe food was awful.\n" * 3)
+    command = [sys.executable, "-m", "albert_lsh.predict", "--model", trained("mini-mrpc").model, "--task", "mini-mrpc"]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(
+        [*command, "--batch-size", "1", tmp_path / "pairs.txt"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=buffered,
+    )
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 0
+
+
+def test_memory_that_does_not_suffice_is_named(trained, tmp_path):
+    (tmp_path / "pairs.txt").write_text("one\ttwo\n")
+    asked = ["predict", "--model", trained("mini-mrpc").model, "--task", "mini-mrpc", str(tmp_path / "pairs.txt")]
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(lambda *_: torch.empty(2**58))
+    try:
+        with pytest.raises(SystemExit, match="^error: out of memory; a smaller --batch-size or --max-length"):
+            main(asked)
+    finally:
+        hook.remove()
 
 
 def test_the_command_is_there_and_prints_nothing_but_lines(trained):

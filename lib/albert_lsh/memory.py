@@ -2,22 +2,20 @@
 
 `load_model` has a setting for each.
 
-    recompute_layers(model)        activations inside a layer are computed again in the backward pass, not stored
-                                   (Chen et al. 2016; Reformer makes its layers reversible to the same end)
-    chunk_feed_forward(model, n)   the feed-forward part goes through n positions at a time (Kitaev et al. 2020,
-                                   section 3.1), each recomputed, so that its wide activations never stand side by side
+    recompute             activations inside a layer are computed again in the backward pass, not stored (Chen et al.
+                          2016; Reformer makes its layers reversible to the same end)
+    feed_forward_chunk    the feed-forward part goes through a few positions at a time (Kitaev et al. 2020, section
+                          3.1), each time recomputed, so that its wide activations never stand side by side
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
-
-if TYPE_CHECKING:
-    from albert_lsh.passes import Passes
 
 CHUNKED = ("ff_chunk", "feed_forward_chunk")  # the feed-forward part of a layer: ALBERT's, BERT's and RoBERTa's name
 
@@ -27,59 +25,61 @@ def layers(model: PreTrainedModel) -> list[nn.Module]:
     return [module for module in model.modules() if any(hasattr(module, name) for name in CHUNKED)]
 
 
-def recomputed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, its activations computed again in the backward pass; dropout draws the same numbers."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return function(*args, **kwargs)
-        return checkpoint(function, *args, use_reentrant=False, **kwargs)
-
-    return call
+def recomputed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call it so that its activations are computed again in the backward pass; dropout draws the same numbers."""
+    if not torch.is_grad_enabled():
+        return function(*args, **kwargs)
+    return checkpoint(function, *args, use_reentrant=False, **kwargs)
 
 
-def recompute_layers(model: PreTrainedModel) -> PreTrainedModel:
-    """Store only what goes into each layer, in place; returns the model of `load_model`."""
-    passes = next(module.__dict__["passes"] for module in model.modules() if "passes" in module.__dict__)
-    for layer in layers(model):
-        layer.forward = with_its_pass(layer.forward, passes)
-    return model
+@cache
+def saving(layer_class: Any, recompute: bool, size: int | None) -> Any:
+    """The class of a layer, changed to save memory as `save_memory` says.
 
-
-def with_its_pass(forward: Callable[..., Any], passes: "Passes") -> Callable[..., Any]:
-    """A layer's forward, recomputed; done again it counts as the same pass, so that it draws the same hashes."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        number = passes.number
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            passes.number = number
-            return forward(*args, **kwargs)
-
-        return recomputed(run)(*args, **kwargs)
-
-    return call
-
-
-def chunk_feed_forward(model: PreTrainedModel, size: int) -> PreTrainedModel:
-    """Send `size` positions at a time through the feed-forward parts, in place; returns the model.
-
-    Raises:
-        ValueError: size below 1.
+    A method of a class, unlike one put into a layer, finds in a copy of the layer the weights of the copy.
     """
-    if size < 1:
-        raise ValueError(f"size={size} must be 1 or more positions")
+
+    def forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return recomputed(partial(layer_class.forward, layer), *args, **kwargs)
+
+    def in_chunks(layer: nn.Module, hidden: Tensor) -> Tensor:
+        chunks = hidden.split(size, dim=1)  # type: ignore[arg-type]
+        return torch.cat([recomputed(partial(whole, layer), chunk) for chunk in chunks], dim=1)
+
+    def __reduce__(layer: nn.Module) -> tuple:  # pickle finds no class by name that is made here
+        return new_layer, (layer_class, recompute, size), layer.__dict__
+
+    methods: dict[str, Any] = {"__reduce__": __reduce__}
+    if recompute:
+        methods["forward"] = forward
+    if size is not None:
+        name = next(name for name in CHUNKED if hasattr(layer_class, name))
+        whole = getattr(layer_class, name)
+        methods[name] = in_chunks
+    return type(layer_class.__name__, (layer_class,), methods)
+
+
+def new_layer(layer_class: Any, recompute: bool, size: int | None) -> nn.Module:
+    """An empty layer of a class of `saving`, for pickle to fill."""
+    changed = saving(layer_class, recompute, size)
+    return changed.__new__(changed)
+
+
+def save_memory(model: PreTrainedModel, *, recompute: bool = False, feed_forward_chunk: int | None = None) -> None:
+    """Change the layers of a model in place.
+
+    Args:
+        recompute: store only what goes into each layer.
+        feed_forward_chunk: send so many positions at a time through the feed-forward parts; None: all.
+    Raises:
+        ValueError: feed_forward_chunk below 1.
+    """
+    if feed_forward_chunk is not None and feed_forward_chunk < 1:
+        raise ValueError(f"feed_forward_chunk={feed_forward_chunk} must be 1 or more positions")
     for layer in layers(model):
-        name = next(name for name in CHUNKED if hasattr(layer, name))
-        forward = recomputed(getattr(layer, name))
-        setattr(layer, name, in_chunks(forward, size))
-    return model
+        layer.__class__ = saving(type(layer), recompute, feed_forward_chunk)  # type: ignore[arg-type]
 
 
-def in_chunks(forward: Callable[[Tensor], Tensor], size: int) -> Callable[[Tensor], Tensor]:
-    """A function of (batch, length, hidden) that treats all positions alike, a few positions at a time."""
-
-    def call(hidden: Tensor) -> Tensor:
-        return torch.cat([forward(chunk) for chunk in hidden.split(size, dim=1)], dim=1)
-
-    return call
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory did not suffice: CUDA's, Python's, or torch's on the CPU, which is a plain RuntimeError."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)

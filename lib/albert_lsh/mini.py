@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import cycle, islice
+from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -224,29 +225,37 @@ def build(name: str, seed: int = 0) -> DatasetDict:
     return splits
 
 
-@cache
-def tokenizer() -> PreTrainedTokenizerFast:
-    """A word-level tokenizer over the grammar's words, with ALBERT's normalisation and special tokens."""
-    steps = (normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD())
-    normalizer = normalizers.Sequence([*steps, normalizers.StripAccents(), normalizers.Lowercase()])
-    splitter = pre_tokenizers.BertPreTokenizer()
-    words: set[str] = set()
-    for task in MINI.values():
-        rows = islice(fresh(task.splits["train"][0], task.kinds, random.Random(0), set()), 1000)
-        for text in (normalizer.normalize_str(text) for row in rows for text in texts_of(row)):
-            words.update(word for word, _ in splitter.pre_tokenize_str(text))
-    special = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # the ids that AlbertConfig takes for granted
-    vocabulary = {word: i for i, word in enumerate((*special, *sorted(words)))}
+def word_level(vocabulary: dict[str, int]) -> Tokenizer:
+    """Words as tokens, with ALBERT's normalisation and special tokens."""
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = splitter
+    steps = (normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD())
+    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.StripAccents(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
+    return tokenizer
+
+
+@cache
+def vocabulary() -> tuple[str, ...]:
+    """The special tokens and the grammar's words, in the order of their ids."""
+    cut: Any = word_level({"<unk>": 0})
+    words: set[str] = set()
+    for task in MINI.values():
+        rows = islice(fresh(task.splits["train"][0], task.kinds, random.Random(0), set()), 1000)
+        for text in (cut.normalizer.normalize_str(text) for row in rows for text in texts_of(row)):
+            words.update(word for word, _ in cut.pre_tokenizer.pre_tokenize_str(text))
+    special = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # the ids that AlbertConfig takes for granted
+    return (*special, *sorted(words))
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A new word-level tokenizer over the grammar's words; callers may change it."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=word_level({word: i for i, word in enumerate(vocabulary())}),
         model_max_length=128,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         pad_token="<pad>",

@@ -4,27 +4,23 @@
 the model's config, so `save_pretrained` and `load_model(path)` bring them back.
 """
 
-import copy
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import (
-    AlbertConfig,
-    AutoConfig,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from albert_lsh import attention as attentions
 from albert_lsh import memory, mini, pretrained
 from albert_lsh.attention.convolution import Convolution
 from albert_lsh.attention.reformer import ReformerSelfAttention
-from albert_lsh.passes import INTERFACE, Passes, attention_modules
+from albert_lsh.config import ModelError, choice, load_config, max_positions
+from albert_lsh.passes import INTERFACE, attention_modules, count_passes
+
+logger = logging.getLogger(__name__)
 
 HEADS = {
     "base": transformers.AutoModel,
@@ -33,10 +29,6 @@ HEADS = {
     "masked-lm": transformers.AutoModelForMaskedLM,
     "pretraining": transformers.AutoModelForPreTraining,
 }
-
-
-class ModelError(ValueError):
-    """A model that is not there, or that this study cannot use."""
 
 
 class AlbertReformerAttention(nn.Module):
@@ -49,7 +41,7 @@ class AlbertReformerAttention(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs) -> tuple[Tensor, None]:
-        out, _ = self.reformer(hidden_states, attention_mask)
+        out, _ = self.reformer(hidden_states, attention_mask, **kwargs)
         return self.LayerNorm(hidden_states + self.output_dropout(out)), None
 
 
@@ -88,77 +80,51 @@ def changed(model_class: type[PreTrainedModel], change: Callable[[PreTrainedMode
     return type(model_class.__name__, (model_class,), {"__init__": __init__, "__module__": model_class.__module__})
 
 
-def load_config(name_or_path: str | PreTrainedConfig, **overrides):
-    """The model's config; ModelError if there is no such model, it cannot be reached, or it has no such option."""
-    if name_or_path == "mini":
-        small: dict[str, Any] = {**mini.CONFIG, "vocab_size": len(mini.tokenizer())}
-        known = AlbertConfig(**small)
-        config: PreTrainedConfig = AlbertConfig(**{**small, **overrides})
-        unknown = {name: value for name, value in overrides.items() if not hasattr(known, name)}
-    elif isinstance(name_or_path, PreTrainedConfig):
-        config = copy.deepcopy(name_or_path)
-        unknown = {name: value for name, value in overrides.items() if not hasattr(config, name)}
-        config.update(overrides)
-        name_or_path = config.model_type  # as messages name it
-    else:
-        try:
-            path = pretrained.folder_of(name_or_path)
-            config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **overrides)
-        except (OSError, ValueError) as error:
-            raise ModelError(
-                f"model={name_or_path!r}: no such folder, and the Hub gave no model of that name "
-                f"(a typing error, or no network?): {str(error).splitlines()[0]}"
-            ) from error
-    if unknown:
-        raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}")
-    return config
+def is_no_report(record: logging.LogRecord) -> bool:
+    """False for Transformers' table of new and unused weights, of which `read_weights` says what matters."""
+    return "LOAD REPORT" not in record.getMessage()
 
 
-def max_positions(config) -> int:
-    """The longest sequence, in tokens, that a model of this config has positions for."""
-    reserved = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
-    return config.max_position_embeddings - reserved
+def listed(names: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - 2} more" if len(names) > 3 else ""
+    return ", ".join(names[: 2 if more else 3]) + more
 
 
-def check_passes(passes: list[int] | None, config, name: str) -> list[int] | None:
-    """The numbers of passes, if the model has them; ValueError naming what is wrong otherwise."""
-    if passes is None:
-        return None
-    if name == "reformer":
-        raise ValueError(f"passes={passes!r}: 'reformer' replaces the projections of all passes")
-    if wrong := [n for n in passes if not isinstance(n, int) or not 0 <= n < config.num_hidden_layers]:
-        raise ValueError(f"passes: {wrong[0]!r} is not one of the model's passes, 0 to {config.num_hidden_layers - 1}")
-    return list(passes)
-
-
-def check_landmarks(settings: dict[str, Any], config) -> None:
-    """Raise ValueError for more landmarks than the model has positions: every sequence would have softmax attention."""
-    if settings.get("num_landmarks", 0) > (limit := max_positions(config)):
-        raise ValueError(
-            f"num_landmarks={settings['num_landmarks']} is above the {limit} positions of this model; with no more "
-            "tokens than landmarks nystrom is softmax attention"
+def read_weights(
+    model_class: type[PreTrainedModel], name: str, config: PreTrainedConfig, complete: bool
+) -> PreTrainedModel:
+    """A model with the weights of a folder or of the Hub; see `load_model`."""
+    report = logging.getLogger("transformers.modeling_utils")
+    report.addFilter(is_no_report)
+    try:
+        loaded: Any = model_class.from_pretrained(
+            pretrained.folder_of(name),
+            config=config,
+            attn_implementation=INTERFACE,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # an error below
+            use_safetensors=True if complete else None,
         )
-
-
-def choice(
-    config,
-    attention: str,
-    settings: dict[str, Any] | None,
-    seed: int,
-    passes: list[int] | None,
-    evaluation_settings: dict[str, Any] | None,
-) -> dict[str, Any]:
-    """What a model's config keeps of its attention; ValueError if this is not for a model of this config."""
-    settings = attentions.check(attention, settings)
-    for full in (settings, attentions.check_evaluation(attention, settings, evaluation_settings)):
-        check_landmarks(full, config)
-    return {
-        "attention": attention,
-        "settings": settings,
-        "seed": seed,
-        "passes": check_passes(passes, config, attention),
-        "evaluation_settings": evaluation_settings or {},
-    }
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"model={name!r}: its weights cannot be read: {str(error).splitlines()[0]}") from error
+    finally:
+        report.removeFilter(is_no_report)
+    model, found = loaded
+    if found["mismatched_keys"]:
+        key, there, here = min(found["mismatched_keys"])
+        raise ModelError(f"model={name!r}: {key} is {tuple(there)} in its file, not {tuple(here)}")
+    if new := sorted(found["missing_keys"]):
+        lacking = [
+            key for key in new if not key.startswith("pooler.")
+        ]  # which a base model has, and nothing here reads
+        if complete and lacking:
+            raise ModelError(f"model={name!r} lacks weights: {listed(lacking)}")
+        logger.warning("model=%r: new weights, not in its file: %s", name, listed(new))
+    for key in new:
+        if key.endswith(".convolution.weight"):
+            nn.init.zeros_(model.get_parameter(key))  # Transformers knows no way to begin them
+    return model
 
 
 def load_model(
@@ -172,6 +138,7 @@ def load_model(
     evaluation_settings: dict[str, Any] | None = None,
     recompute: bool = False,
     feed_forward_chunk: int | None = None,
+    complete: bool = False,
     **config,
 ) -> PreTrainedModel:
     """A Transformers model with one of our attentions.
@@ -191,17 +158,23 @@ def load_model(
             it is trained with; None takes what was saved with the model, where the settings are those, else none.
         recompute: compute activations inside the layers again in the backward pass instead of storing them.
         feed_forward_chunk: positions that go through the feed-forward parts at a time, recomputed too; None: all.
+        complete: the model is to be used as it is: refuse one whose file lacks weights, or is pickled.
         config: options of the model's config, for instance num_labels.
     Returns:
-        The model, in evaluation mode. Weights that are not pretrained are drawn from torch's global generator; those
-        of a convolution of the values (setting conv_kernel_size) begin at zero, where it changes nothing.
+        The model, in evaluation mode. Weights that its file lacks are drawn from torch's global generator, and named
+        in a warning; those of a convolution of the values (setting conv_kernel_size) begin at zero, where it changes
+        nothing.
     Raises:
         ValueError: unknown head, attention, setting or pass; more landmarks than positions. ModelError (a ValueError):
-            no such model, or none that has queries, keys and values where we know to find them.
+            no such model, a decoder, or a model without queries, keys and values where we know to find them; weights
+            that cannot be read, or have other shapes.
     """
     if head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
     options = load_config(name_or_path, **config)
+    for option in ("is_decoder", "add_cross_attention"):
+        if getattr(options, option, False):
+            raise ModelError(f"model={name_or_path!r} has {option}=True: no decoder can have these attentions")
     saved = {"attention": "softmax", "settings": {}, "seed": 0} | (getattr(options, "albert_lsh", None) or {})
     name = attention or saved["attention"]
     if name == saved["attention"]:
@@ -229,22 +202,12 @@ def load_model(
         options._attn_implementation = INTERFACE
         model = model_class(options)
     else:
-        model, found = model_class.from_pretrained(
-            pretrained.folder_of(name_or_path), config=options, attn_implementation=INTERFACE, output_loading_info=True
-        )
-        for key in found["missing_keys"]:
-            if key.endswith(".convolution.weight"):
-                nn.init.zeros_(model.get_parameter(key))  # Transformers knows no way to begin them
-    if not attention_modules(model):
+        model = read_weights(model_class, name_or_path, options, complete)
+    if not (attention_modules(model) and memory.layers(model)):
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) is not an ALBERT, BERT or RoBERTa encoder")
-    counter = Passes(options.albert_lsh, max_positions(options))
-    for module in attention_modules(model):
-        module.__dict__["passes"] = counter  # no part of the module's state
-    model.base_model.register_forward_pre_hook(counter.start, with_kwargs=True)
-    if feed_forward_chunk is not None:
-        memory.chunk_feed_forward(model, feed_forward_chunk)
-    if recompute:
-        memory.recompute_layers(model)
+    count_passes(model)
+    if recompute or feed_forward_chunk is not None:
+        memory.save_memory(model, recompute=recompute, feed_forward_chunk=feed_forward_chunk)
     return model.eval()
 
 
@@ -269,14 +232,13 @@ def switch_attention(
         ValueError: unknown attention, setting or pass; more landmarks than positions; "reformer", to or from, which
             has projections of its own.
     """
-    counter = attention_modules(model)[0].__dict__["passes"]
-    before = counter.chosen["attention"]
+    before = model.config.albert_lsh["attention"]
     if "reformer" in (attention, before):
         raise ValueError(f"{before!r} cannot become {attention!r}: reformer has projections of its own")
     chosen = choice(model.config, attention, settings, seed, passes, evaluation_settings)
     if size := chosen["settings"].get("conv_kernel_size"):
         convolve_values(model, size)
-    model.config.albert_lsh = counter.chosen = chosen
+    model.config.albert_lsh = chosen
     return model
 
 
@@ -302,7 +264,6 @@ def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
     kinds = torch.zeros(1, length, dtype=torch.long, device=learned.device)
     embeddings.register_buffer("token_type_ids", kinds, persistent=False)
     config.max_position_embeddings = length
-    attention_modules(model)[0].__dict__["passes"].max_length = length
     return model
 
 
@@ -318,6 +279,10 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ModelError(f"model={name_or_path!r}: no tokenizer could be loaded: {reason}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
+        raise ModelError(
+            f"model={name_or_path!r}: no tokenizer files; a vocabulary of special tokens alone reads no text"
+        )
     # Transformers 5 makes ALBERT's only when asked for, which a pipeline does not do; RoBERTa's are all 0.
     kinds, names = tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"], tokenizer.model_input_names
     if any(kinds) and "token_type_ids" not in names:

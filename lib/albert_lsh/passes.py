@@ -1,21 +1,24 @@
 """Each pass through a model's attention: which attention and which hashes it has, and what it was given.
 
-`attend_in_model` is the one function that Transformers calls for every attention of ours; `model.load_model` gives all
-attention modules of a model the same `Passes`.
+`attend_in_model` is the one function that Transformers calls for every attention of ours. `model.load_model` gives a
+model the hooks that hand it the pass: a `Call` from encoder to layers, a `CurrentPass` from layer to attention.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import flash_attention_mask
 
 from albert_lsh import attention as attentions
 from albert_lsh.attention.clusters import count_tokens
 from albert_lsh.attention.reformer import ReformerSelfAttention
+from albert_lsh.config import max_positions
+from albert_lsh.memory import layers
 
 # The name under which Transformers knows our attentions.
 INTERFACE = "albert_lsh"
@@ -61,37 +64,41 @@ def mean_coverage(passes: list[Pass]) -> attentions.Coverage:
     return attentions.Coverage(pairs / all_pairs, mass / tokens, compared / all_pairs)
 
 
-class Passes:
-    """The attention of one model, and which pass through it comes next.
+# The lists that record passes in this thread, each with the config of the model whose passes it records.
+RECORDING: ContextVar[tuple[tuple[Any, list[Pass]], ...]] = ContextVar("recording", default=())
+
+
+class Call:
+    """One call of an encoder: its attention, and how many passes it has begun.
 
     ALBERT goes through one and the same attention module twelve times and tells it no layer number. Counting the
-    passes of a forward call gives each its own hashes: while training they are drawn from torch's global generator,
-    in evaluation they follow from `seed` and the number of the pass alone.
+    passes of a call gives each its own hashes. The count is an argument that goes along with the call, not kept in
+    the model: so other calls of it, in other threads or of copies, do not disturb it.
     """
 
-    def __init__(self, chosen: dict[str, Any], max_length: int):
-        """chosen: what the model's config keeps of the attention; see `load_model`."""
-        self.chosen, self.max_length = chosen, max_length
-        self.number = 0
-        self.recorded: list[Pass] | None = None
+    def __init__(self, config: Any):
+        self.chosen: dict[str, Any] = config.albert_lsh
+        self.recorded = next((passes for of, passes in reversed(RECORDING.get()) if of is config), None)
+        self.begun = 0
 
-    def start(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        """Forward pre-hook of the encoder: begin with pass 0, and refuse a sequence longer than its positions."""
-        self.number = 0
-        named = [kwargs[n] for n in ("input_ids", "inputs_embeds") if kwargs.get(n) is not None]
-        tokens = next(iter([*named, *args]))
-        if tokens.shape[1] > self.max_length:
-            raise ValueError(
-                f"a sequence of {tokens.shape[1]} tokens is longer than the {self.max_length} positions of this model; "
-                "shorten it (max_length) or take a model with more positions"
-            )
+    def begin_pass(self) -> "CurrentPass":
+        self.begun += 1
+        return CurrentPass(self.chosen, self.begun - 1, self.recorded)
 
-    @property
-    def next_seed(self) -> int:
-        return self.chosen["seed"] + 1_000_003 * self.number
 
-    def next_attention(self, training: bool) -> tuple[str, dict[str, Any]]:
-        """Name and settings of the next pass's attention; softmax where it is not chosen."""
+class CurrentPass:
+    """A pass through the attention: which it is, and what follows from that.
+
+    While training its hashes are drawn from torch's global generator, in evaluation they follow from the model's
+    seed and the number of the pass alone.
+    """
+
+    def __init__(self, chosen: dict[str, Any], number: int, recorded: list[Pass] | None):
+        self.chosen, self.number, self.recorded = chosen, number, recorded
+        self.seed = chosen["seed"] + 1_000_003 * number
+
+    def attention(self, training: bool) -> tuple[str, dict[str, Any]]:
+        """Name and settings of its attention; softmax where it is not chosen."""
         only, settings = self.chosen["passes"], self.chosen["settings"]
         if only is not None and self.number not in only:
             return "softmax", {}
@@ -99,36 +106,57 @@ class Passes:
             settings = {**settings, **self.chosen["evaluation_settings"]}
         return self.chosen["attention"], settings
 
-    def record(
-        self, query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None, training: bool = False
-    ) -> None:
-        """Keep what the next pass is given, if somebody asked for it (`record_passes`)."""
-        if self.recorded is not None:
-            tensors = (query.detach(), key.detach(), value.detach(), padding_mask)
-            name, settings = self.next_attention(training)
-            self.recorded.append(Pass(name, settings, self.next_seed, *tensors))
+    def generator(self, training: bool) -> torch.Generator | None:
+        """Of its hashes; None is torch's global one."""
+        return None if training else torch.Generator().manual_seed(self.seed)
 
-    def next(self, training: bool) -> torch.Generator | None:
-        """The generator of the next pass: None, torch's global one, while training."""
-        generator = None if training else torch.Generator().manual_seed(self.next_seed)
-        self.number += 1
-        return generator
+    def record(self, query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None, training: bool) -> None:
+        """Keep what it is given, if somebody asked for it (`record_passes`)."""
+        if self.recorded is not None:
+            name, settings = self.attention(training)
+            tensors = (query.detach(), key.detach(), value.detach(), padding_mask)
+            self.recorded.append(Pass(name, settings, self.seed, *tensors))
+            self.recorded = None  # once; the backward pass may compute it again
+
+
+def begin_call(encoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Forward pre-hook of an encoder: count its passes, and refuse a sequence longer than its positions."""
+    named = [kwargs[n] for n in ("input_ids", "inputs_embeds") if kwargs.get(n) is not None]
+    tokens = next(iter([*named, *args]))
+    if tokens.shape[1] > (limit := max_positions(encoder.config)):
+        raise ValueError(
+            f"a sequence of {tokens.shape[1]} tokens is longer than the {limit} positions of this model; "
+            "shorten it (max_length) or take a model with more positions"
+        )
+    return args, {**kwargs, "call": Call(encoder.config)}
+
+
+def begin_pass(layer: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Forward pre-hook of a layer, which is outside of what is recomputed: a pass done again keeps its number."""
+    rest = {name: value for name, value in kwargs.items() if name != "call"}
+    return args, {**rest, "current_pass": kwargs["call"].begin_pass()}
+
+
+def count_passes(model: PreTrainedModel) -> None:
+    """Let every call of a model count its passes, and hand them to its attention modules."""
+    model.base_model.register_forward_pre_hook(begin_call, with_kwargs=True)
+    for layer in layers(model):
+        layer.register_forward_pre_hook(begin_pass, with_kwargs=True)
 
 
 def attend_in_model(
-    module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs
+    module, query, key, value, attention_mask, dropout=0.0, scaling=None, *, current_pass: CurrentPass, **kwargs
 ) -> tuple[Tensor, None]:
     """The function behind every attention of ours, as Transformers' AttentionInterface wants it.
 
     query, key, value: (batch, heads, length, head_dim); attention_mask: (batch, length), or None when nothing is
     padded. Returns (batch, length, heads, head_dim) and no weights.
     """
-    passes = module.passes
     mask = None if attention_mask is None else attention_mask.bool()
     attentions.check_tensors(query, key, value, mask)
-    passes.record(query, key, value, mask, module.training)
-    name, settings = passes.next_attention(module.training)
-    generator = passes.next(module.training)
+    current_pass.record(query, key, value, mask, module.training)
+    name, settings = current_pass.attention(module.training)
+    generator = current_pass.generator(module.training)
     if settings.get("conv_kernel_size") is not None:
         settings = {**settings, "conv_weight": module.convolution.weight}
     out = attentions.ATTENTIONS[name].attend(
@@ -152,13 +180,16 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def record_passes(model: nn.Module) -> Iterator[list[Pass]]:
-    """Within, every attention pass of the model appends what it was given to a list, in the order of the layers."""
-    passes = attention_modules(model)[0].__dict__["passes"]
-    passes.recorded = []
+    """Within, every attention pass of the model appends what it was given to a list, in the order of the layers.
+
+    Calls in other threads are not recorded.
+    """
+    passes: list[Pass] = []
+    token = RECORDING.set((*RECORDING.get(), (attention_modules(model)[0].config, passes)))
     try:
-        yield passes.recorded
+        yield passes
     finally:
-        passes.recorded = None
+        RECORDING.reset(token)
 
 
 @torch.no_grad()

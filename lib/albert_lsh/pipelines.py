@@ -13,6 +13,7 @@ For classification and regression Transformers' own pipeline, "text-classificati
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.special import softmax
 from torch import Tensor
@@ -47,7 +48,7 @@ class QuestionAnsweringPipeline(Base):
                        run_squad.py calls probability; 0 if the context has no token
 
     Raises:
-        ValueError: a max_length above the model's positions, or too short for any context.
+        ValueError: a max_length above the model's positions, or too short for any context; logits that are not finite.
     """
 
     _load_tokenizer = True
@@ -85,6 +86,9 @@ class QuestionAnsweringPipeline(Base):
             pad_sequence([out[side][0].float() for out in model_outputs], batch_first=True).numpy()  # (windows, length)
             for side in ("start", "end")
         ]
+        if not all(np.isfinite(side).all() for side in logits):
+            (question,) = examples["question"]
+            raise ValueError(f"question={question!r}: the model's logits are not finite")
         (best,) = squad.best_answers(examples, windows, *logits, no_answer=no_answer).values()
         score = 0.0
         if best.n_best:

@@ -16,6 +16,8 @@ has questions without one. Numbers are float32, and the hashes those of evaluati
 
 import argparse
 import json
+import math
+import os
 import reprlib
 import sys
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from typing import Any
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextClassificationPipeline
 
+from albert_lsh.memory import is_out_of_memory
 from albert_lsh.model import load_config, load_model, load_tokenizer, longest_input, max_positions
 from albert_lsh.pipelines import QuestionAnsweringPipeline
 from albert_lsh.tasks import Task, find_task
@@ -111,7 +114,7 @@ def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     """A model that was fine-tuned on the task, with the names of its classes, and its tokenizer.
 
     Raises:
-        PredictionError: it was made for something else. ModelError (a ValueError): it is not there.
+        PredictionError: it was made for something else. ModelError (a ValueError): it, or a part of it, is not there.
     """
     config = load_config(model)
     head = "question-answering" if task.is_squad else "classification"
@@ -130,7 +133,11 @@ def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
         raise PredictionError(
             f"model={model!r} has the labels {', '.join(names)}; task {task.name!r} has {', '.join(task.labels)}"
         )
-    return load_model(model, head=head, **(task.model_options if unnamed else {})), load_tokenizer(model)
+    loaded = load_model(model, head=head, complete=True, **(task.model_options if unnamed else {}))
+    tokenizer, known = load_tokenizer(model), loaded.config.vocab_size
+    if len(tokenizer) > known:
+        raise PredictionError(f"model={model!r}: its tokenizer knows {len(tokenizer)} tokens, its weights only {known}")
+    return loaded, tokenizer
 
 
 def predict(
@@ -149,6 +156,8 @@ def predict(
         rows: the task's columns.
         max_length: the most tokens of a text, a pair, or a window; None: as in training.
         batch_size: texts or windows that go through the model at a time.
+    Raises:
+        ValueError: the model's scores of an example are not finite; the message says which.
     """
     given: dict[str, Any] = {"model": model, "tokenizer": tokenizer, "batch_size": batch_size}
     longest = max_length or longest_input(model, tokenizer)
@@ -160,7 +169,10 @@ def predict(
     function = "softmax" if task.labels else "none"
     classify: Any = TextClassificationPipeline(**given, top_k=None, function_to_apply=function)
     inputs = (dict(zip(("text", "text_pair"), row.values(), strict=False)) for row in rows)
-    for entries in classify(inputs, truncation=True, max_length=longest):  # every class, the likeliest first
+    found = classify(inputs, truncation=True, max_length=longest)
+    for number, entries in enumerate(found, 1):  # every class, the likeliest first
+        if not all(math.isfinite(entry["score"]) for entry in entries):
+            raise PredictionError(f"example {number}: the model's scores are not finite")
         if task.labels:
             scores = {entry["label"]: entry["score"] for entry in entries}
             yield {**entries[0], "scores": {name: scores[name] for _, name in sorted(names.items())}}
@@ -182,18 +194,29 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     transformers.logging.disable_progress_bar()
     try:
-        task = find_task(asked.task)
-        rows = read_rows(asked.file, task)
-        model, tokenizer = load(asked.model, task)
-        limit = max_positions(model.config)
-        if asked.max_length is not None and not 8 <= asked.max_length <= limit:
-            raise PredictionError(f"--max-length {asked.max_length} must be 8 to {limit}, the model's positions")
-        if asked.batch_size < 1:
-            raise PredictionError(f"--batch-size {asked.batch_size} must be 1 or more")
-        for row in predict(model, tokenizer, task, rows, max_length=asked.max_length, batch_size=asked.batch_size):
-            print(json.dumps(row, ensure_ascii=False), flush=True)
-    except (ValueError, OSError) as error:  # Transformers raises the latter for weights that are not there
+        run(asked)
+    except BrokenPipeError:  # whoever read the output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
+    except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise SystemExit("error: out of memory; a smaller --batch-size or --max-length takes less") from error
+
+
+def run(asked: argparse.Namespace) -> None:
+    """Print what the command is asked for."""
+    task = find_task(asked.task)
+    rows = read_rows(asked.file, task)
+    model, tokenizer = load(asked.model, task)
+    limit = max_positions(model.config)
+    if asked.max_length is not None and not 8 <= asked.max_length <= limit:
+        raise PredictionError(f"--max-length {asked.max_length} must be 8 to {limit}, the model's positions")
+    if asked.batch_size < 1:
+        raise PredictionError(f"--batch-size {asked.batch_size} must be 1 or more")
+    for row in predict(model, tokenizer, task, rows, max_length=asked.max_length, batch_size=asked.batch_size):
+        print(json.dumps(row, ensure_ascii=False), flush=True)
 
 
 if __name__ == "__main__":

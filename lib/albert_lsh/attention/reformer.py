@@ -7,6 +7,7 @@ attentions the package hashes padding like tokens, so padding, though never atte
 """
 
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 import torch
@@ -89,14 +90,16 @@ def run_package(
 class ReformerSelfAttention(nn.Module):
     """`LSHSelfAttention` in the place of an encoder's query, key, value and output projections.
 
-    Takes hidden states (batch, length, hidden) and a mask (batch, length) that is True, or 1, where there is a token;
-    returns (output, None), as Transformers' attention modules do. The weights are new; nothing pretrained is used.
+    Takes hidden states (batch, length, hidden), a mask (batch, length) that is True, or 1, where there is a token, and
+    the pass under way (`passes.CurrentPass`); returns (output, None), as Transformers' attention modules do. The
+    weights are new; nothing pretrained is used.
     """
 
-    passes: Any  # the model's counter of passes, set by `load_model`
+    drawing = RLock()  # of torch's global generators, from which the package draws
 
     def __init__(self, config, *, bucket_size: int, n_hashes: int, full_attn_thres: int | None):
         super().__init__()
+        self.config = config
         self.lsh = LSHSelfAttention(
             config.hidden_size,
             heads=config.num_attention_heads,
@@ -106,18 +109,17 @@ class ReformerSelfAttention(nn.Module):
             dropout=config.attention_probs_dropout_prob,
         )
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs):
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *, current_pass: Any, **kwargs):
         length = hidden_states.shape[1]
-        mask = None if attention_mask is None else attention_mask.bool()
+        mask = padded_mask = None if attention_mask is None else attention_mask.bool()
         rows = hidden_states
         if length > self.lsh.full_attn_thres:
-            rows, mask = pad_to_multiple(hidden_states, mask, 2 * self.lsh.bucket_size)
-        if self.passes.recorded is not None:
+            rows, padded_mask = pad_to_multiple(hidden_states, mask, 2 * self.lsh.bucket_size)
+        if current_pass.recorded is not None:
             qk, value = (
                 project(hidden_states).unflatten(-1, (self.lsh.heads, -1)).transpose(1, 2)
                 for project in (self.lsh.toqk, self.lsh.tov)
             )
-            self.passes.record(qk, qk, value, None if attention_mask is None else attention_mask.bool())
-        generator = self.passes.next(self.training)
-        with torch_seed_from(generator):
-            return self.lsh(rows, input_mask=mask)[:, :length], None
+            current_pass.record(qk, qk, value, mask, self.training)
+        with self.drawing, torch_seed_from(current_pass.generator(self.training)):
+            return self.lsh(rows, input_mask=padded_mask)[:, :length], None
