@@ -151,11 +151,17 @@ def test_checkpoints_of_another_run_are_refused_and_resume_false_deletes_them(tm
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_says_where(tmp_path):
-    run = make(tmp_path, learning_rate=1e30)
-    with pytest.raises(DivergedError, match=r"loss=nan at step \d of 16 \(epoch 0\.\d+, learning_rate=1e\+30\)"):
+    run = make(tmp_path, learning_rate=1e9)
+    with pytest.raises(DivergedError, match=r"loss=nan at step \d of 16 \(epoch 0\.\d+, learning_rate=1e\+09\)"):
         fit(run)
     kept = [json.loads(path.read_text()) for path in tmp_path.glob("checkpoints/*/trainer_state.json")]
     assert not kept
+
+
+def test_memory_that_does_not_suffice_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(Clock, "on_step_begin", lambda *_, **__: torch.empty(2**50))
+    with pytest.raises(ParameterError, match="out of memory; a smaller batch_size or max_length, recompute=True"):
+        fit(make(tmp_path))
 
 
 def test_the_order_of_the_examples_follows_from_seed_and_epoch():

@@ -10,11 +10,12 @@ import torch
 from albert_lsh import attention, fidelity, load_model, record_passes, switch_attention
 from albert_lsh.diagnostics import compare, look, summary
 from albert_lsh.fidelity import Asked
-from albert_lsh.model import load_tokenizer
+from albert_lsh.model import ModelError, load_tokenizer
 from albert_lsh.runs import ParameterError, Parameters
 from albert_lsh.training import keep_model, prepare_model, sample
 from albert_lsh.variants import Variant
 from test_study import ROOT
+from weights import change_weights
 
 SETTINGS = {"n_hashes": 1, "cluster_size": 3}
 
@@ -39,6 +40,22 @@ def trained(request, tmp_path):
 def ask(folder, **variants):
     given = {"trained": str(folder), "variants": variants, "examples": 24, "looked_into": 8}
     return Asked.check(given)
+
+
+def test_a_model_whose_weights_are_not_all_there_is_refused(trained):
+    change_weights(trained / "model", lambda w: {k: v for k, v in w.items() if "encoder" not in k})
+    with pytest.raises(ModelError, match="lacks weights: albert.encoder"):
+        fidelity.prepare(ask(trained, few={"attention": "lsh", **SETTINGS}).run, "held-out", 8)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_model_trained_on_a_gpu_is_asked_on_a_machine_without(trained):
+    record = json.loads((trained / "result.json").read_text())
+    record["parameters"] |= {"device": "cuda", "precision": "fp16"}
+    (trained / "result.json").write_text(json.dumps(record))
+    run = ask(trained, few={"attention": "lsh", **SETTINGS}).run
+    assert run.device == "cpu"
+    assert run.precision in ("bf16", "fp32")
 
 
 def test_a_variant_that_is_softmax_changes_nothing_and_another_does(trained):

@@ -331,7 +331,7 @@ def qualities(measuring: Measuring) -> pd.DataFrame:
     """
     assert measuring.text_model is not None
     name, length = measuring.text_model, measuring.text_length
-    model, tokenizer = load_model(name, head="base"), load_tokenizer(name)
+    model, tokenizer = load_model(name, head="base", complete=True), load_tokenizer(name)
     if length > max_positions(model.config):
         extend_positions(model, length)
     ids = sequences(load_texts("squad"), tokenizer, length, 1)

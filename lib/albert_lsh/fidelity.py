@@ -90,7 +90,7 @@ def prepare(parameters: Parameters, split: str = "validation", examples: int | N
     data = load_data(parameters.task, parameters.data_dir, eval_examples=examples)
     rows = held_out(data["train"], parameters.train_examples, examples) if split == "held-out" else data[split]
     tokenizer = load_tokenizer(str(folder))
-    model = load_model(str(folder), head="question-answering" if task.is_squad else "classification")
+    model = load_model(str(folder), head="question-answering" if task.is_squad else "classification", complete=True)
     if task.is_squad:
         encoded = squad.windows(rows, tokenizer, max_length=parameters.max_length)
     else:

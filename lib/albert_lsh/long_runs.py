@@ -44,6 +44,7 @@ from albert_lsh.training import (
     Watch,
     cost_of,
     history_of,
+    memory_named,
     training_arguments,
 )
 from albert_lsh.variants import list_variants
@@ -151,7 +152,8 @@ def fit(run: Run, model: nn.Module, data: dict[str, Dataset]) -> Fit:
     )
     if run.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    trainer.train(resume_from_checkpoint=last_checkpoint(run, run.what()))
+    with memory_named():
+        trainer.train(resume_from_checkpoint=last_checkpoint(run, run.what()))
     cost = cost_of(trainer, "examples", run.steps * run.batch_size, run.device)
     return Fit(trainer, history_of(trainer), cost)
 

@@ -72,7 +72,7 @@ def measure(reading: Reading, variants: list[Variant]) -> Iterator[Measured]:
     Yields:
         For each variant its row of the table (see `diagnostics.diagnose`), and what it does layer by layer.
     """
-    model, tokenizer = load_model(reading.model, head="base"), load_tokenizer(reading.model)
+    model, tokenizer = load_model(reading.model, head="base", complete=True), load_tokenizer(reading.model)
     if reading.max_length > max_positions(model.config):
         extend_positions(model, reading.max_length)
     ids = sequences(load_texts(reading.task), tokenizer, reading.max_length, reading.paragraphs)

@@ -12,6 +12,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from albert_lsh.attention import Coverage
 from albert_lsh.checkpoints import Seal, last_checkpoint
+from albert_lsh.memory import is_out_of_memory
 from albert_lsh.model import extend_positions, load_config, load_model, max_positions
 from albert_lsh.passes import mean_attended
 from albert_lsh.runs import ParameterError, Parameters
@@ -256,9 +258,22 @@ def train(
     )
     if parameters.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    trainer.train(resume_from_checkpoint=last_checkpoint(parameters, parameters.what()))
+    with memory_named():
+        trainer.train(resume_from_checkpoint=last_checkpoint(parameters, parameters.what()))
     examples = len(train_data) * parameters.epochs
     return Fit(trainer, history_of(trainer), cost_of(trainer, "examples", examples, parameters.device))
+
+
+@contextmanager
+def memory_named() -> Iterator[None]:
+    """Within, an allocation that fails says what takes less memory."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        less = "a smaller batch_size or max_length, recompute=True, or feed_forward_chunk takes less"
+        raise ParameterError(f"out of memory; {less}") from error
 
 
 def keep_model(parameters: Parameters, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
