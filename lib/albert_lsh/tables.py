@@ -9,6 +9,7 @@
 Scores are as the run records have them: GLUE from 0 to 1, SQuAD from 0 to 100.
 """
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.pretraining_tables import gaps, load_pretraining
+from albert_lsh.rounding import rounded
 from albert_lsh.runs import read_result, repository_root, write_atomically
+from albert_lsh.study import Run, load_readings, load_study
 from albert_lsh.tasks import TASKS
+from albert_lsh.variants import SHARE
 
 # Neighbouring arms: from, to, and what lies between them.
 CHANGES = (
@@ -155,7 +159,7 @@ def pivot(scores: pd.DataFrame) -> pd.DataFrame:
     for row in scores.to_dict("records"):
         task, arm = row["task"], row["arm"]
         digits = scale_of(task)[1]
-        number = {k: f"{row[k]:.{digits}f}" for k in ("score", "sd", "majority", "chance") if pd.notna(row[k])}
+        number = {k: rounded(row[k], digits) for k in ("score", "sd", "majority", "chance") if pd.notna(row[k])}
         column = table.setdefault(f"{task} ({row['headline']})", {})
         sd = f" ± {number['sd']}" if "sd" in number else ""
         column[f"{arm}, {row['model']}" if several else arm] = f"{number['score']}{sd} ({row['seeds']})"
@@ -218,15 +222,52 @@ def load_published(path: str | Path | None = None) -> pd.DataFrame:
 def load_switched(study: str, root: str | Path | None = None, split: str = "validation") -> pd.DataFrame:
     """What became of a study's models under other attentions: one row a model and variant (see `fidelity.measure`).
 
-    Columns besides: model; label and budget, the two parts of a variant's name. Empty if nothing was switched.
+    Columns besides: model; label and budget, of a variant. Empty if nothing was switched.
+
+    Raises:
+        ValueError: tables of some of the study's models are missing (the message names them).
     """
     root = Path(root) if root else repository_root()
     found = sorted((root / "results" / "runs" / study).glob(f"*/*/*/seed-*/fidelity-{split}.csv"))
+    runs = [run for run in planned(study, root) if split in run.switched]
     if not found:
         return pd.DataFrame()
+    check_complete(f"{study}, {split}", [root / run.table(split) for run in runs])
+    shares = {share for run in runs for v in run.switched[split]["variants"].values() for share in v["shares"]}
     rows = pd.concat([pd.read_csv(path).assign(model=path.parents[2].name) for path in found], ignore_index=True)
-    parts = rows["variant"].str.rsplit(" ", n=1)
-    return rows.assign(label=parts.str[0], budget=parts.str[1].astype(float))
+    return with_budgets(rows, shares)
+
+
+def with_budgets(rows: pd.DataFrame, shares: set[float]) -> pd.DataFrame:
+    """Rows of variants with columns for the label and for the budget, the share that was asked for.
+
+    In older rows the name of a variant is both, the share in two digits: it is the one of `shares` that reads so.
+    """
+    asked = rows[SHARE] if SHARE in rows else pd.Series(float("nan"), rows.index)
+    older = rows["variant"].where(asked.isna()).str.rsplit(" ", n=1)
+    read = {
+        text: [share for share in shares if f"{share:.2g}" == text] or [float(text)] for text in older.str[1].dropna()
+    }
+    for text, these in read.items():
+        if len(these) > 1:
+            raise ValueError(
+                f"a variant's share, {text} in an older table, may be any of: {', '.join(map(str, these))}"
+            )
+    budget = asked.fillna(older.str[1].map({text: these[0] for text, these in read.items()}))
+    return rows.drop(columns=SHARE, errors="ignore").assign(label=older.str[0].fillna(rows["variant"]), budget=budget)
+
+
+def planned(study: str, root: Path) -> list[Run]:
+    """The runs that the study's file asks for; none where it has no file, as the runs of notebooks have none."""
+    return load_study(study, root) if (root / "studies" / f"{study}.yaml").is_file() else []
+
+
+def check_complete(what: str, paths: list[Path]) -> None:
+    """Raise ValueError, naming what is missing: a mean over what happens to be there says something else."""
+    missing = [str(path) for path in paths if not path.exists()]
+    if missing:
+        there = len(paths) - len(missing)
+        raise ValueError(f"{what}: {there} of {len(paths)} tables are there; missing: {', '.join(missing)}")
 
 
 def switched_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -296,10 +337,18 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
     """Write results/tables/<study>-{runs,scores,changes,published,switched,variants,predictors,held-out,reading}.csv
     and results/tables/{settings,pretraining,pretraining-gaps}.csv; returns the paths written.
 
-    Tables without a row (no neighbouring arms, nothing published) are not written, and removed if they were.
+    Tables without a row (no neighbouring arms, nothing published) are not written, and removed if they were. Runs that
+    are not made yet are told of in a warning.
+
+    Raises:
+        ValueError: some of the models that were switched, or of the texts read, have no table; nothing is written.
     """
     root = Path(root) if root else repository_root()
     runs = load_runs(root / "results" / "runs", study)
+    plan = planned(study, root)
+    if missing := [run.result for run in plan if not (root / run.result).exists()]:
+        made = f"{len(plan) - len(missing)} of the {len(plan)} runs"
+        warnings.warn(f"{study}: {made} of the study are made; missing: {', '.join(missing)}", stacklevel=2)
     tables = {
         "runs": runs.drop(columns=["folder", "study"]),
         "scores": score_table(runs),
@@ -314,6 +363,8 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
     tables["held-out"] = held_out if held_out.empty else switched_table(held_out)
     folder = root / "results" / "runs" / study / "reading"
     readings = sorted(path for path in folder.glob("*.csv") if path.stem.isdigit())  # not what is half done
+    if readings and plan:
+        check_complete(f"{study}, reading", [root / path for path in load_readings(study, root)])
     tables["reading"] = pd.concat(map(pd.read_csv, readings)) if readings else pd.DataFrame()
     written = []
     for name, table in tables.items():
