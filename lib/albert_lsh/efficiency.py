@@ -373,9 +373,9 @@ def crossing_bounds(table: pd.DataFrame, against: str = "softmax") -> pd.DataFra
 
 
 def crossings(table: pd.DataFrame, against: str = "softmax") -> pd.Series:
-    """`crossing_bounds` where they are one number, NaN elsewhere."""
+    """`crossing_bounds` as one number: the least length where a case is faster at all; NaN where it is not known."""
     bounds = crossing_bounds(table, against)
-    return bounds["up_to"].where(bounds["above"] == bounds["up_to"]).rename("length")
+    return bounds["up_to"].where(bounds["above"].isin([0]) | (bounds["above"] == bounds["up_to"])).rename("length")
 
 
 def measure_all(measuring: Measuring) -> dict[str, pd.DataFrame]:

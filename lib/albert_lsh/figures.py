@@ -19,14 +19,13 @@ from albert_lsh.rounding import rounded
 from albert_lsh.runs import repository_root
 from albert_lsh.structure import plot_structure
 from albert_lsh.styles import LOOK, STYLES, add_legend, lighter, new_figure, plain, save, style_of
+from albert_lsh.switched import load_switched, switched_table
 from albert_lsh.tables import (
     load_history,
     load_runs,
-    load_switched,
     scale_of,
     score_table,
     settings_table,
-    switched_table,
 )
 from albert_lsh.tasks import TASKS
 

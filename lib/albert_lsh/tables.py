@@ -20,9 +20,9 @@ from albert_lsh import attention
 from albert_lsh.pretraining_tables import gaps, load_pretraining
 from albert_lsh.rounding import rounded
 from albert_lsh.runs import read_result, repository_root, write_atomically
-from albert_lsh.study import Run, load_readings, load_study
+from albert_lsh.study import load_readings
+from albert_lsh.switched import check_complete, load_switched, planned, predictors, switched_table
 from albert_lsh.tasks import TASKS
-from albert_lsh.variants import SHARE
 
 # Neighbouring arms: from, to, and what lies between them.
 CHANGES = (
@@ -219,91 +219,6 @@ def load_published(path: str | Path | None = None) -> pd.DataFrame:
         raise ValueError(f"{path}: a value is no number ({error})") from error
 
 
-def load_switched(study: str, root: str | Path | None = None, split: str = "validation") -> pd.DataFrame:
-    """What became of a study's models under other attentions: one row a model and variant (see `fidelity.measure`).
-
-    Columns besides: model; label and budget, of a variant. Empty if nothing was switched.
-
-    Raises:
-        ValueError: tables of some of the study's models are missing (the message names them).
-    """
-    root = Path(root) if root else repository_root()
-    found = sorted((root / "results" / "runs" / study).glob(f"*/*/*/seed-*/fidelity-{split}.csv"))
-    runs = [run for run in planned(study, root) if split in run.switched]
-    if not found:
-        return pd.DataFrame()
-    check_complete(f"{study}, {split}", [root / run.table(split) for run in runs])
-    shares = {share for run in runs for v in run.switched[split]["variants"].values() for share in v["shares"]}
-    rows = pd.concat([pd.read_csv(path).assign(model=path.parents[2].name) for path in found], ignore_index=True)
-    return with_budgets(rows, shares)
-
-
-def with_budgets(rows: pd.DataFrame, shares: set[float]) -> pd.DataFrame:
-    """Rows of variants with columns for the label and for the budget, the share that was asked for.
-
-    In older rows the name of a variant is both, the share in two digits: it is the one of `shares` that reads so.
-    """
-    asked = rows[SHARE] if SHARE in rows else pd.Series(float("nan"), rows.index)
-    older = rows["variant"].where(asked.isna()).str.rsplit(" ", n=1)
-    read = {
-        text: [share for share in shares if f"{share:.2g}" == text] or [float(text)] for text in older.str[1].dropna()
-    }
-    for text, these in read.items():
-        if len(these) > 1:
-            raise ValueError(
-                f"a variant's share, {text} in an older table, may be any of: {', '.join(map(str, these))}"
-            )
-    budget = asked.fillna(older.str[1].map({text: these[0] for text, these in read.items()}))
-    return rows.drop(columns=SHARE, errors="ignore").assign(label=older.str[0].fillna(rows["variant"]), budget=budget)
-
-
-def planned(study: str, root: Path) -> list[Run]:
-    """The runs that the study's file asks for; none where it has no file, as the runs of notebooks have none."""
-    return load_study(study, root) if (root / "studies" / f"{study}.yaml").is_file() else []
-
-
-def check_complete(what: str, paths: list[Path]) -> None:
-    """Raise ValueError, naming what is missing: a mean over what happens to be there says something else."""
-    missing = [str(path) for path in paths if not path.exists()]
-    if missing:
-        there = len(paths) - len(missing)
-        raise ValueError(f"{what}: {there} of {len(paths)} tables are there; missing: {', '.join(missing)}")
-
-
-def switched_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per task, variant and budget, the mean over models (seeds), and the standard deviation of what is kept."""
-    keys, means = ["task", "label", "budget"], ["score", "softmax", "majority", "kept", "changed", "drift"]
-    groups = rows.groupby(keys, sort=False)
-    table = groups[[*means, "share", "compared", "mass", "recall", "error"]].mean()
-    table.insert(4, "sd.kept", groups["kept"].std(ddof=1))
-    table["seeds"] = groups["seed"].nunique()
-    for name in ("score_name", "examples", "settings", "commit"):
-        table[name] = groups[name].agg(lambda values: "; ".join(dict.fromkeys(map(str, values))))
-    table = table.reset_index()
-    table["order"] = table.groupby(["task", "label"])["kept"].transform("mean")  # the best on top
-    return table.sort_values(["task", "order", "budget"], ascending=[True, False, False]).drop(columns="order")
-
-
-DIAGNOSTICS = ["share", "mass", "recall", "error", "drift", "changed"]
-
-
-def predictors(switched: pd.DataFrame) -> pd.DataFrame:
-    """Which diagnostic predicts the score? Spearman's rank correlation of each with what is kept, by task.
-
-    `all` is taken over the variants and budgets of a `switched_table` together, `at_a_budget` over the variants at each
-    budget, mean over the budgets that have four variants or more; `variants` says how many rows there were.
-    """
-    rows = []
-    for task, of_task in switched.groupby("task", sort=False):
-        budgets = [of_budget for _, of_budget in of_task.groupby("budget") if len(of_budget) >= 4]
-        for name in DIAGNOSTICS:
-            each = [part["kept"].corr(part[name], method="spearman") for part in budgets]
-            together = of_task["kept"].corr(of_task[name], method="spearman")
-            row = {"task": task, "diagnostic": name, "all": together, "at_a_budget": pd.Series(each).mean()}
-            rows.append(row | {"variants": len(of_task)})
-    return pd.DataFrame(rows)
-
-
 def settings_table() -> pd.DataFrame:
     """What `attention.settings_for` gives, by attention, length and share; empty where a budget is too small.
 
@@ -344,19 +259,30 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
         ValueError: some of the models that were switched, or of the texts read, have no table; nothing is written.
     """
     root = Path(root) if root else repository_root()
-    runs = load_runs(root / "results" / "runs", study)
-    plan = planned(study, root)
+    written = []
+    for name, table in {**{f"{study}-{k}": v for k, v in study_tables(study, root).items()}, **common(root)}.items():
+        path = root / "results" / "tables" / f"{name}.csv"
+        if table.empty:
+            path.unlink(missing_ok=True)
+            continue
+        write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
+        written.append(path)
+    return written
+
+
+def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
+    """A study's own tables, by name."""
+    runs, plan = load_runs(root / "results" / "runs", study), planned(study, root)
     if missing := [run.result for run in plan if not (root / run.result).exists()]:
         made = f"{len(plan) - len(missing)} of the {len(plan)} runs"
-        warnings.warn(f"{study}: {made} of the study are made; missing: {', '.join(missing)}", stacklevel=2)
+        warnings.warn(f"{study}: {made} of the study are made; missing: {', '.join(missing)}", stacklevel=3)
     tables = {
         "runs": runs.drop(columns=["folder", "study"]),
         "scores": score_table(runs),
         "changes": changes(runs),
         "published": beside_published(runs, load_published(root / "studies" / "published.csv")),
     }
-    switched = load_switched(study, root)
-    tables["variants"] = switched
+    tables["variants"] = switched = load_switched(study, root)
     tables["switched"] = switched if switched.empty else switched_table(switched)
     tables["predictors"] = switched if switched.empty else predictors(tables["switched"])
     held_out = load_switched(study, root, "held-out")
@@ -366,19 +292,12 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
     if readings and plan:
         check_complete(f"{study}, reading", [root / path for path in load_readings(study, root)])
     tables["reading"] = pd.concat(map(pd.read_csv, readings)) if readings else pd.DataFrame()
-    written = []
-    for name, table in tables.items():
-        path = root / "results" / "tables" / f"{study}-{name}.csv"
-        if table.empty:
-            path.unlink(missing_ok=True)
-            continue
-        write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
-        written.append(path)
-    common = {"settings": settings_table()}
+    return tables
+
+
+def common(root: Path) -> dict[str, pd.DataFrame]:
+    """Tables that belong to no study, by name."""
+    tables = {"settings": settings_table()}
     if not (pretraining := load_pretraining(root / "results" / "pretraining")).empty:
-        common |= {"pretraining": pretraining.drop(columns=["folder"]), "pretraining-gaps": gaps(pretraining)}
-    for name, table in common.items():
-        path = root / "results" / "tables" / f"{name}.csv"
-        write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
-        written.append(path)
-    return written
+        tables |= {"pretraining": pretraining.drop(columns=["folder"]), "pretraining-gaps": gaps(pretraining)}
+    return tables
