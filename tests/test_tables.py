@@ -273,7 +273,9 @@ def test_the_share_of_a_row_is_its_column_and_of_an_older_one_in_its_name():
     found = with_budgets(rows, {0.125, 0.5})
     assert found["label"].tolist() == ["a", "a", "b, 2", "a"]
     assert found["budget"].tolist() == [0.12, 0.125, 0.5, 0.7]
-    with pytest.raises(ValueError, match="0.12 in an older table, may be any of: 0.12"):
+    newer = with_budgets(rows[:1], {0.12})
+    assert newer[["label", "budget"]].values.tolist() == [["a", 0.12]]
+    with pytest.raises(ValueError, match="'a 0.12' of an older table may have the share 0.12"):
         with_budgets(rows, {0.125, 0.12})
 
 

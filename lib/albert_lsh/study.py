@@ -262,12 +262,13 @@ def failures(study: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    if len(arguments) == 3 and arguments[1] == "reading":
-        read(arguments[0], arguments[2])
-        return
-    if len(arguments) not in (1, 4, 5):
+    reads = len(arguments) == 3 and arguments[1] == "reading"
+    if not reads and len(arguments) not in (1, 4, 5):
         raise SystemExit(__doc__)
     try:
+        if reads:
+            read(arguments[0], arguments[2])
+            return
         runs = load_study(arguments[0])
         if len(arguments) == 1:
             for run in runs:

@@ -33,18 +33,16 @@ def with_budgets(rows: pd.DataFrame, shares: set[float]) -> pd.DataFrame:
 
     In older rows the name of a variant is both, the share in two digits: it is the one of `shares` that reads so.
     """
-    asked = rows[SHARE] if SHARE in rows else pd.Series(float("nan"), rows.index)
-    older = rows["variant"].where(asked.isna()).str.rsplit(" ", n=1)
-    read = {
-        text: [share for share in shares if f"{share:.2g}" == text] or [float(text)] for text in older.str[1].dropna()
-    }
-    for text, these in read.items():
+    names, asked = list(rows["variant"].astype(str)), list(rows.get(SHARE, [float("nan")] * len(rows)))
+    for number, (name, share) in enumerate(zip(names, asked, strict=True)):
+        if pd.notna(share):
+            continue
+        names[number], _, text = name.rpartition(" ")
+        these = [share for share in shares if f"{share:.2g}" == text] or [float(text)]
         if len(these) > 1:
-            raise ValueError(
-                f"a variant's share, {text} in an older table, may be any of: {', '.join(map(str, these))}"
-            )
-    budget = asked.fillna(older.str[1].map({text: these[0] for text, these in read.items()}))
-    return rows.drop(columns=SHARE, errors="ignore").assign(label=older.str[0].fillna(rows["variant"]), budget=budget)
+            raise ValueError(f"variant {name!r} of an older table may have the share {' or '.join(map(str, these))}")
+        asked[number] = these[0]
+    return rows.drop(columns=SHARE, errors="ignore").assign(label=names, budget=asked)
 
 
 def planned(study: str, root: Path) -> list[Run]:
