@@ -8,7 +8,17 @@ import torch
 from albert_lsh import efficiency
 from albert_lsh.attention import coverage
 from albert_lsh.cases import CASES
-from albert_lsh.efficiency import STEPS, Measuring, crossings, fill, inputs, memories, slopes, times
+from albert_lsh.efficiency import (
+    STEPS,
+    Measuring,
+    crossing_bounds,
+    crossings,
+    fill,
+    inputs,
+    memories,
+    slopes,
+    times,
+)
 from albert_lsh.runs import ParameterError
 from test_study import ROOT
 
@@ -125,13 +135,39 @@ def test_a_finished_table_is_not_overwritten_and_an_interrupted_one_of_other_par
     assert sorted(p.name for p in tmp_path.iterdir()) == ["time.csv", "time.json"]
 
 
+def crossing(seconds, origins=("a", "a", "a")):
+    rows = [
+        (case, length, s, "cpu", origin)
+        for case, column in seconds.items()
+        for length, s, origin in zip((512, 1024, 2048), column, origins, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["case", "length", "seconds", "device", "commit"])
+
+
+TIMES = {"softmax": [1, 4, 16], "early": [0.5, 1, 2], "late": [2, 4.0001, 8], "never": [2, 8, 32]}
+
+
 def test_crossings_are_interpolated():
-    seconds = {"softmax": [1, 4, 16], "early": [0.5, 1, 2], "late": [2, 4.0001, 8], "never": [2, 8, 32]}
-    rows = [(case, x, s) for case, column in seconds.items() for x, s in zip((512, 1024, 2048), column, strict=True)]
-    found = crossings(pd.DataFrame(rows, columns=["case", "length", "seconds"]))
+    found = crossings(crossing(TIMES))
     assert found["early"] == pytest.approx(512)
     assert found["late"] == pytest.approx(1024, rel=1e-3)
     assert np.isnan(found["never"])
+
+
+@pytest.mark.parametrize("column", ["device", "commit"])
+def test_between_two_machines_a_crossing_is_not_interpolated(column):
+    table = crossing({"softmax": [1, 4, 16], "first": [2, 3, 4], "second": [2, 5, 4]})
+    table.loc[table["length"] == 512, column] = "another"
+    bounds = crossing_bounds(table)
+    assert bounds.loc["first"].tolist() == [512, 1024]
+    assert bounds.loc["second", "above"] == bounds.loc["second", "up_to"] != 1024
+    assert crossings(table).isna().to_dict() == {"first": True, "second": False}
+
+
+def test_a_length_where_one_was_timed_on_another_machine_does_not_count():
+    table = crossing({"softmax": [1, 4, 16], "case": [2, 1, 8]})
+    table.loc[(table["length"] == 1024) & (table["case"] == "case"), "device"] = "another"
+    assert crossings(table)["case"] == pytest.approx(1024)  # 2 times as slow at 512, twice as fast at 2,048
 
 
 @pytest.mark.parametrize(

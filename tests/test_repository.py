@@ -2,12 +2,14 @@
 
 import ast
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
 from itertools import chain
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -58,6 +60,33 @@ def test_address_and_tables_are_carried_to_where_they_are_shown():
     command = ["git", "-C", str(ROOT), "grep", "-l", refresh.address().split("//")[1], "--", ":!results"]
     holding = set(subprocess.run(command, capture_output=True, text=True).stdout.split())
     assert holding <= {"pyproject.toml", *(str(path.relative_to(ROOT)) for path in refresh.targets())}
+
+
+EVIL = "x | y `z` <img src=x> & [a](b)\n<!-- end of findings: minilm -->"
+
+
+def test_a_table_cannot_write_markdown_or_end_its_place(tmp_path, monkeypatch):
+    """What stands in a table is gone from the README when it is gone from the table."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    import refresh
+
+    text = (ROOT / "README.md").read_text()
+    for folder in ("tables", "efficiency", "long_range"):
+        shutil.copytree(ROOT / "results" / folder, tmp_path / "results" / folder)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    monkeypatch.setattr(refresh, "ROOT", tmp_path)
+    table = tmp_path / "results" / "tables" / "minilm-scores.csv"
+    clean = table.read_text()
+    scores = pd.read_csv(table)
+    scores.assign(model=EVIL, arm=scores["arm"] + EVIL).to_csv(table, index=False)
+    dirty = refresh.readme(text)
+    place = dirty.split("<!-- findings: minilm -->")[1].split("<!-- end of findings: minilm -->")[0]
+    assert len(place) > len(EVIL) * 5
+    assert not any(mark in place for mark in ("<", ">", "`z`", "[a]"))
+    columns = {line.count("|") for line in place.splitlines() if line.startswith("|")}
+    assert len(columns) == 1
+    table.write_text(clean)
+    assert refresh.readme(dirty) == text
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)

@@ -9,11 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 import papermill
 import pytest
 import yaml
-from albert_lsh import study
+from albert_lsh import runs, study, study_file
 from albert_lsh.runs import LATER
 from datasets import Dataset
 
@@ -99,7 +100,7 @@ def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
     variants = {"lsh": {"attention": "lsh"}, "window": {"attention": "window"}}
     switched = {
         "held-out": {"seeds": [0], "examples": 16, "looked_into": 8, "shares": [0.5], "variants": variants},
-        "validation": {"looked_into": 8, "shares": [0.5, 0.25], "variants": variants},
+        "validation": {"looked_into": 8, "shares": [0.5, 0.125], "variants": variants},
     }
     tasks = {
         "mini-mrpc": {**small, "switched": {"length": 24}, "arms": arms},
@@ -128,7 +129,7 @@ def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
     ]
     table = pd.read_csv(checkout / "results" / "tables" / "small-switched.csv")
     assert set(zip(table["label"], table["budget"], strict=True)) == {
-        (label, budget) for label in variants for budget in (0.5, 0.25)
+        (label, budget) for label in variants for budget in (0.5, 0.125)
     }
     assert (checkout / "figures" / "small-switched.svg").exists()
     held_out = pd.read_csv(checkout / "results" / "tables" / "small-held-out.csv")
@@ -142,6 +143,73 @@ def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
     damaged = snakemake(checkout, "small")
     assert damaged.returncode != 0
     assert "result.json is damaged" in damaged.stdout + damaged.stderr
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_clone_loses_nothing_that_it_cannot_make_again(checkout):
+    """The committed records of a study, in the order in which a checkout may have written them, and no model."""
+    for name in ("results/runs/fidelity", "figures"):
+        shutil.copytree(ROOT / name, checkout / name)
+    (checkout / "results" / "tables").mkdir()
+    for path in [*(ROOT / "results" / "tables").glob("fidelity-*.csv"), ROOT / "report" / "report.pdf"]:
+        shutil.copy(path, checkout / path.relative_to(ROOT))
+    shutil.copy(ROOT / "studies" / "fidelity.yaml", checkout / "studies")
+    runs = checkout / "results" / "runs" / "fidelity"
+    gone = runs / "stsb" / "all-MiniLM-L6-v2" / "softmax" / "seed-1" / "fidelity-validation.csv"
+    gone.unlink()
+    for path in runs.rglob("result.json"):
+        path.touch()
+    before = {folder: contents(checkout / folder) for folder in ("results", "figures", "report")}
+    made = snakemake(checkout, "fidelity")
+    assert made.returncode != 0
+    assert "stsb/all-MiniLM-L6-v2/softmax/seed-1/model is not there (models are not kept" in made.stderr
+    assert made.stderr.count("FAILED results/runs") == 1
+    (gone.parent / "fidelity-validation.error.partial.txt").unlink()
+    assert {folder: contents(checkout / folder) for folder in before} == before
+
+
+def test_the_name_of_a_study_runs_nothing(checkout):
+    made = snakemake(checkout, "x; touch PWNED")
+    assert made.returncode != 0
+    assert "error: study='x; touch PWNED' is not one of: " in made.stdout + made.stderr
+    assert not list(checkout.rglob("PWNED"))
+
+
+TRIAL = """
+import pathlib
+if pathlib.Path("broken").exists():
+    raise ValueError("broken")
+(pathlib.Path(output_dir) / "result.json").write_text("{}")
+"""
+
+
+def test_what_an_attempt_left_when_it_failed_goes_when_a_later_one_succeeds(tmp_path, monkeypatch):
+    for module in (runs, study):
+        monkeypatch.setattr(module, "repository_root", lambda: tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    parameters = nbformat.v4.new_code_cell("", metadata={"tags": ["parameters"]})
+    kernel = {"name": "python3", "display_name": "Python", "language": "python"}
+    cells = [parameters, nbformat.v4.new_code_cell(TRIAL)]
+    trial = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(trial, tmp_path / "notebooks" / "glue.ipynb")
+    run = study.Run("x", "mini-mrpc", "softmax", 0, {"model": "mini"}, {})
+    (tmp_path / "broken").touch()
+    with pytest.raises(SystemExit, match="(?s)results/runs/x/mini-mrpc/mini/softmax/seed-0 failed.*ValueError: broken"):
+        study.execute(run)
+    left = {path.name for path in run.folder.iterdir()}
+    assert left == {"notebook.error.partial.txt", "notebook.failed.partial.ipynb"}
+    assert "broken" in study.failures("x")
+    with pytest.raises(SystemExit, match="switches nothing on 'validation'"):
+        study.switch(run, "validation")
+    assert "broken" in study.failures("x")  # of another notebook in the same folder
+    (run.folder / "fidelity-validation.error.partial.txt").unlink()
+    (tmp_path / "broken").unlink()
+    study.execute(run)
+    assert {path.name for path in run.folder.iterdir()} == {"notebook.ipynb", "result.json"}
+    assert study.failures("x") == ""
 
 
 def texts_shown(notebook):
@@ -205,6 +273,22 @@ def test_a_killed_run_is_taken_up_again_and_ends_the_same(checkout):
     pd.testing.assert_frame_equal(pd.read_csv(there / "history.csv"), pd.read_csv(here / "history.csv"))
 
 
+def test_two_processes_that_start_the_same_run_make_it_once(checkout):
+    write_study(
+        checkout, "twice", {"mini-mrpc": {"train_examples": 48, "eval_examples": 16, "arms": {"softmax": None}}}
+    )
+    command = [sys.executable, "-m", "albert_lsh.study", "twice", "mini-mrpc", "softmax", "0"]
+    options = {"cwd": checkout, "env": environment(checkout), "stderr": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen(command, **options) for _ in range(2)]
+    assert [process.communicate()[1] for process in both if process.wait()] == []
+    _, folder = result(checkout, "twice", "mini-mrpc", "softmax")
+    made = sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
+    assert made == ["history.csv", "notebook.ipynb", "result.json"]
+    written = (folder / "result.json").stat().st_mtime
+    subprocess.run(command, **options, check=True)
+    assert (folder / "result.json").stat().st_mtime == written
+
+
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "studies").glob("*.yaml"))])
 def test_every_study_of_the_repository_is_sound(name):
     runs = study.load_study(name)
@@ -212,11 +296,11 @@ def test_every_study_of_the_repository_is_sound(name):
 
 
 def test_bad_studies_are_named(checkout, monkeypatch):
-    monkeypatch.setattr(study, "repository_root", lambda: checkout)
+    monkeypatch.setattr(study_file, "repository_root", lambda: checkout)
     with pytest.raises(study.StudyError, match="study='none' is not one of"):
         study.load_study("none")
     (checkout / "studies" / "empty.yaml").write_text("parameters: {}")
-    with pytest.raises(study.StudyError, match="empty.yaml is no study"):
+    with pytest.raises(study.StudyError, match="empty.yaml, line 1: tasks: Field required"):
         study.load_study("empty")
     write_study(checkout, "typo", {"mini-mrpc": {"epoch": 3, "arms": {"softmax": None}}})
     with pytest.raises(
@@ -226,7 +310,7 @@ def test_bad_studies_are_named(checkout, monkeypatch):
     switched = {"validation": {"shares": [0.01], "variants": {"lsh": {"attention": "lsh"}}}}
     kept = {"mini-mrpc": {"arms": {"softmax": {"save_model": True}}, "switched": {"length": 24}}}
     write_study(checkout, "switch", kept, switched)
-    with pytest.raises(study.StudyError, match=r"softmax: variants: 'lsh 0.01': share=0.01 of length=24 leaves 0 keys"):
+    with pytest.raises(study.StudyError, match=r"softmax: variants: 'lsh': share=0.01 of length=24 leaves 0 keys"):
         study.load_study("switch")
     write_study(checkout, "arm", {"mini-mrpc": {"arms": {"lhs": None}}})
     with pytest.raises(study.StudyError, match="attention='lhs' is not one of"):

@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 from albert_lsh.figures import write_figures
 from albert_lsh.report import build_report
+from albert_lsh.rounding import percent, rounded
 from albert_lsh.runs import repository_root
+from albert_lsh.switched import load_switched, with_budgets
 from albert_lsh.tables import beside_published, changes, load_published, load_runs, pivot, score_table, write_tables
 
 # F1 by arm and seed; accuracy is 0.1 less everywhere.
@@ -248,3 +250,95 @@ def test_the_report_compiles_with_one_study_and_with_more(tree):
     index = (tree / "results" / "tables" / "index.csv").read_text().split()
     assert "results/tables/minilm-scores.csv" in index
     assert "figures/mini-loss-mrpc.svg" in index
+
+
+@pytest.fixture
+def fidelity(tmp_path):
+    """The records of the study `fidelity`, without models, as a clone has them."""
+    shutil.copytree(repository_root() / "results" / "runs" / "fidelity", tmp_path / "results" / "runs" / "fidelity")
+    shutil.copytree(repository_root() / "studies", tmp_path / "studies")
+    return tmp_path
+
+
+def test_older_tables_have_the_share_that_the_study_asks_for(fidelity):
+    rows = load_switched("fidelity", fidelity)
+    assert set(rows["budget"]) == {0.5, 0.33, 0.25, 0.125}
+    assert not rows["label"].str.contains(r"\d").any()
+    kept = pd.read_csv(repository_root() / "results" / "tables" / "fidelity-switched.csv")
+    assert set(kept["budget"]) == {0.5, 0.33, 0.25, 0.125}
+
+
+def test_the_share_of_a_row_is_its_column_and_of_an_older_one_in_its_name():
+    rows = pd.DataFrame({"variant": ["a", "a 0.12", "b, 2 0.5", "a 0.7"], "share_asked": [0.12, None, None, None]})
+    found = with_budgets(rows, {0.125, 0.5})
+    assert found["label"].tolist() == ["a", "a", "b, 2", "a"]
+    assert found["budget"].tolist() == [0.12, 0.125, 0.5, 0.7]
+    newer = with_budgets(rows[:1], {0.12})
+    assert newer[["label", "budget"]].values.tolist() == [["a", 0.12]]
+    with pytest.raises(ValueError, match="'a 0.12' of an older table may have the share 0.12"):
+        with_budgets(rows, {0.125, 0.12})
+
+
+def test_tables_of_a_study_are_not_made_without_some_of_its_models(fidelity):
+    written = {path: path.read_bytes() for path in write_tables("fidelity", fidelity)}
+    gone = fidelity / "results/runs/fidelity/mrpc/all-MiniLM-L6-v2/softmax/seed-1/fidelity-validation.csv"
+    gone.rename(gone.with_suffix(".elsewhere"))
+    for make in (write_tables, write_figures):
+        with pytest.raises(
+            ValueError, match="fidelity, validation: 11 of 12 tables are there; missing: .*mrpc.*seed-1"
+        ):
+            make("fidelity", fidelity)
+    gone.with_suffix(".elsewhere").rename(gone)
+    (fidelity / "results/runs/fidelity/reading/4096.csv").unlink()
+    with pytest.raises(ValueError, match="fidelity, reading: 1 of 2 tables are there; missing: .*4096.csv"):
+        write_tables("fidelity", fidelity)
+    assert {path: path.read_bytes() for path in written} == written
+
+
+def test_runs_that_are_not_made_yet_are_told_of(fidelity):
+    for gone in (fidelity / "results/runs/fidelity/sst2").rglob("seed-2"):
+        shutil.rmtree(gone)
+    with (
+        pytest.warns(UserWarning, match="fidelity: 11 of the 12 runs of the study are made; missing: .*sst2.*seed-2"),
+        pytest.raises(ValueError, match="11 of 12 tables"),
+    ):
+        write_tables("fidelity", fidelity)
+
+
+HALVES = [(58.65, 1), (0.5865, 3), (2.5, 0), (0.125, 2), (-0.00005, 4), (-0.00004, 4), (0.0, 2), (-3.25, 1)]
+HALVES += [(6.5e-05, 5), (1234567.5, 0), (99.995, 2), (0.30511209368705777, 3), (1e-07, 3), (1e17, 1)]
+
+
+def test_readme_and_report_round_alike(tmp_path):
+    """Half away from zero, of the decimal number."""
+    typst = pytest.importorskip("typst")
+    assert [rounded(58.65, 1), rounded(2.5), rounded(-0.00005, 4), rounded(-0.00004, 4)] == [
+        "58.7",
+        "3",
+        "-0.0001",
+        "0.0000",
+    ]
+    assert [percent(0.125), percent(0.125, 1), percent(0.585)] == ["13%", "12.5%", "59%"]
+    shutil.copy(repository_root() / "report" / "numbers.typ", tmp_path)
+    calls = [f'number("{value!r}", {digits})' for value, digits in HALVES] + ['percent("0.585")', 'budget("0.125")']
+    (tmp_path / "all.typ").write_text(f'#import "numbers.typ": *\n#metadata(({", ".join(calls)})) <found>\n')
+    found = json.loads(typst.query(str(tmp_path / "all.typ"), "<found>", field="value", one=True))
+    expected = [rounded(value, digits).replace("-", "−") for value, digits in HALVES]
+    assert found == [*expected, "59 %", "12.5 %"]
+
+
+def test_a_dollar_is_no_formula_and_a_commit_may_have_any_letter(tree):
+    """Also names that no study can have: a record is read as it is."""
+    record = json.loads((tree / "results/runs/mini/mrpc/model/lsh/seed-0/result.json").read_text())
+    for arm in ("$\\frac$", "a $ b"):
+        folder = write_run(tree, arm, 0, {"accuracy": 0.7, "f1": 0.8})
+        there = json.loads((folder / "result.json").read_text())
+        there["environment"]["commit"] = "ünïcödé-çömmït-of-sömebödy"
+        there["parameters"] = record["parameters"] | {"model": "some/$model$"}
+        (folder / "result.json").write_text(json.dumps(there))
+    (drawn,) = (path for path in write_figures("mini", tree) if path.name == "mini-scores.svg")
+    for shown in ("$\\frac$", "a $ b", "mrpc, some/$model$: f1 (of 1)"):
+        assert f"<!-- {shown} -->" in drawn.read_text()
+    pytest.importorskip("typst")
+    write_tables("mini", tree)
+    assert build_report(tree).read_bytes().startswith(b"%PDF")

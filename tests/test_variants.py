@@ -153,3 +153,42 @@ def test_without_its_looks_a_row_is_measured_again_and_the_others_stay(tmp_path)
     fill(path, "looks", list_variants({"lsh": GIVEN["lsh"]}), {}, measured_into(done))
     assert done == [*GIVEN, "lsh"]
     assert set(pd.read_csv(path)["variant"]) == set(GIVEN)
+
+
+SHARES = [0.125, 0.12, 1 / 3]
+BUDGETS = {"lsh": {"attention": "lsh", "shares": SHARES, "length": 480}, "window": GIVEN["window"]}
+
+
+def test_shares_that_read_alike_are_variants_of_their_own(tmp_path):
+    asked, done = list_variants(BUDGETS), []
+    assert [(v.label, v.share) for v in asked] == [*(("lsh", share) for share in SHARES), ("window", None)]
+    path = tmp_path / "table.csv"
+    fill(path, "looks", asked[:1], {}, measured_into(done))
+    fill(path, "looks", asked, {}, measured_into(done))
+    assert done == ["lsh", "lsh", "lsh", "window"]
+    table, looks = fill(path, "looks", asked, {}, measured_into(done))
+    assert len(done) == 4
+    for found in (table, pd.read_csv(path), looks.drop_duplicates("share_asked")):
+        assert found["share_asked"].tolist()[:3] == SHARES
+        assert found["variant"].tolist() == ["lsh", "lsh", "lsh", "window"]
+    assert len(looks) == 8
+
+
+def test_rows_from_when_shares_stood_in_labels_are_not_measured_again(tmp_path):
+    path, done = tmp_path / "table.csv", []
+    new = list_variants(BUDGETS)
+    old = [v._replace(label=f"{v.label} {v.share:.2g}", share=None) for v in (new[0], new[2])]
+    fill(path, "looks", old, {}, measured_into([]))
+    table, looks = fill(path, "looks", new, {}, measured_into(done))
+    assert len(done) == 2  # 0.12 and the window: what was "lsh 0.12" has the settings of 0.125
+    assert table["share_asked"].tolist()[:3] == SHARES
+    assert table["score"].tolist()[0] == table["score"].tolist()[2] == 8**0.5
+    assert len(looks) == 8
+    assert set(pd.read_csv(path)["variant"]) == {"lsh", "window"}
+
+
+def test_a_share_or_shares(tmp_path):
+    with pytest.raises(ValueError, match="variants: 'lsh': share and shares cannot both be given"):
+        list_variants({"lsh": {"attention": "lsh", "shares": [0.5], "share": 0.5}})
+    with pytest.raises(ValueError, match="variants: 'lsh': share=2 must be above 0"):
+        list_variants({"lsh": {"attention": "lsh", "shares": [0.5, 2]}})

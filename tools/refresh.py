@@ -6,16 +6,19 @@ The address is in pyproject.toml alone. Colab opens a notebook without the repos
 two cells have to say where the library is. The README shows tables of results/tables; nobody types a number into it.
 """
 
+import html
 import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-from albert_lsh.efficiency import crossings
+from albert_lsh.efficiency import crossing_bounds
 from albert_lsh.long_runs import shown
+from albert_lsh.rounding import percent, rounded
 from albert_lsh.study import load_study
-from albert_lsh.tables import pivot
+from albert_lsh.tables import pivot, scale_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SETUP = '''# Set-up: does nothing where the library is installed; in Colab it adds what is missing, torch untouched.
@@ -37,10 +40,22 @@ def badge(notebook: str) -> str:
     return f"[![Open in Colab]({picture})]({link})"
 
 
+def escaped(value: Any) -> str:
+    """A text of a table as Markdown shows it and does nothing else: no HTML, no end of a cell, no link or picture."""
+    text = html.escape(" ".join(str(value).split()), quote=False)
+    return re.sub(r"[|`\[\]\\]", lambda found: f"&#{ord(found[0])};", text)
+
+
 def markdown(table: pd.DataFrame) -> str:
     """A table in Markdown, its index as first column."""
-    rows = [["", *table.columns], ["---"] * (len(table.columns) + 1), *([i, *row] for i, row in table.iterrows())]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+    rows = [["", *table.columns], *([i, *row] for i, row in table.iterrows())]
+    head, *body = ("| " + " | ".join(map(escaped, row)) + " |" for row in rows)
+    return "\n".join([head, "| --- " * (len(table.columns) + 1) + "|", *body])
+
+
+def signed(value: float, digits: int) -> str:
+    shown = rounded(value, digits)
+    return shown if shown.startswith("-") else f"+{shown}"
 
 
 def findings(study: str) -> str:
@@ -50,7 +65,7 @@ def findings(study: str) -> str:
         return "*Not measured yet.*"
     scores = pd.read_csv(tables / f"{study}-scores.csv")
     shares = scores.pivot(index="arm", columns="task", values="attended_share").map(
-        lambda share: "" if pd.isna(share) else f"{share:.0%}"
+        lambda share: "" if pd.isna(share) else percent(share)
     )
     read = pivot(scores)
     for task in scores["task"].unique():
@@ -58,7 +73,11 @@ def findings(study: str) -> str:
         read.insert(
             read.columns.get_loc(column) + 1, f"{task}: pairs seen", shares[task].reindex(read.index).fillna("")
         )
-    models, made, planned = ", ".join(scores["model"].unique()), scores["seeds"].sum(), len(load_study(study))
+    models, made, planned = (
+        ", ".join(map(escaped, scores["model"].unique())),
+        scores["seeds"].sum(),
+        len(load_study(study)),
+    )
     text = f"Study `{study}`, {models}; mean ± standard deviation (number of seeds); development sets"
     text += ":\n\n" if made == planned else f".\n**{made} of the study's {planned} runs are made so far:**\n\n"
     return text + markdown(read) + f"\n\n![Scores by attention](figures/{study}-scores.svg)"
@@ -70,7 +89,7 @@ def duplicates() -> str:
     table = pd.read_csv(path)[["n_hashes", "cluster_size", "pairs", "error_once", "error_each"]]
     named = {"pairs": "pairs seen", "error_once": "error, once", "error_each": "error, each time"}
     table = table.rename(columns=named).set_index("n_hashes").rename_axis("rounds")
-    return markdown(table.map(lambda x: f"{x:.2f}" if isinstance(x, float) else x)).replace("|  |", "| rounds |", 1)
+    return markdown(table.map(lambda x: rounded(x, 2) if isinstance(x, float) else x)).replace("|  |", "| rounds |", 1)
 
 
 def switched(study: str) -> str:
@@ -79,16 +98,17 @@ def switched(study: str) -> str:
     if not path.exists():
         return "*Not measured yet.*"
     table = pd.read_csv(path)
-    shown = table["kept"].map("{:.0%}".format) + " (" + table["share"].map("{:.0%}".format) + ")"
+    shown = table["kept"].map(percent) + " (" + table["share"].map(percent) + ")"
     blocks = []
     for task, rows in table.assign(shown=shown).groupby("task", sort=False):
         first = rows.iloc[0]
         wide = rows.pivot(index="label", columns="budget", values="shown").loc[rows["label"].unique()].fillna("")
-        wide = wide[sorted(wide.columns, reverse=True)].rename(columns="asked for {:.3g}".format)
+        wide = wide[sorted(wide.columns, reverse=True)].rename(columns="asked for {:g}".format)
         wide.index.name = None
         seeds = f"{first['seeds']} model{'s' if first['seeds'] > 1 else ''}"
-        about = f"{first['score_name']}, softmax {first['softmax']:.3g}, {first['examples']} examples, {seeds}"
-        blocks.append(f"**{task}** ({about})\n\n{markdown(wide)}")
+        softmax = rounded(first["softmax"], scale_of(task)[1])
+        about = f"{escaped(first['score_name'])}, softmax {softmax}, {escaped(first['examples'])} examples, {seeds}"
+        blocks.append(f"**{escaped(task)}** ({about})\n\n{markdown(wide)}")
     return "\n\n".join(blocks) + f"\n\n![Attention switched](figures/{study}-switched.svg)"
 
 
@@ -100,8 +120,9 @@ def reading(study: str) -> str:
     blocks = []
     for (length, paragraphs), rows in pd.read_csv(path).groupby(["length", "paragraphs"]):
         shown = rows.sort_values("error").set_index("variant")[["share", "mass", "error", "drift"]]
-        shown = shown.assign(share=shown["share"].map("{:.1%}".format), mass=shown["mass"].map("{:.2f}".format))
-        shown = shown.assign(error=shown["error"].map("{:.3f}".format), drift=shown["drift"].map("{:.3f}".format))
+        digits = {"mass": 2, "error": 3, "drift": 3}
+        number = {name: [rounded(x, n) for x in shown[name]] for name, n in digits.items()}
+        shown = shown.assign(share=[percent(x, 1) for x in shown["share"]], **number)
         named = {
             "share": "pairs",
             "mass": "softmax's mass",
@@ -113,6 +134,15 @@ def reading(study: str) -> str:
     return "\n\n".join(blocks)
 
 
+def faster_from(times: pd.DataFrame) -> str:
+    """The length from which each case is faster than softmax attention, or those between which it lies."""
+    rows = {}
+    for case, (above, up_to) in crossing_bounds(times).dropna().sort_values(["up_to", "above"]).iterrows():
+        first, last = (f"{int(rounded(x)):,}" for x in (above, up_to))
+        rows[case] = first if first == last else f"{last} or less" if above == 0 else f"between {first} and {last}"
+    return markdown(pd.DataFrame({"tokens": pd.Series(rows)}))
+
+
 def efficiency() -> str:
     """Time of a forward and backward pass as a multiple of fused softmax attention's, speed against reformer-pytorch,
     memory, and time of a training step, by length."""
@@ -121,10 +151,9 @@ def efficiency() -> str:
     def by_length(rows: pd.DataFrame, value: str) -> pd.DataFrame:
         return rows.pivot(index="case", columns="length", values=value).rename_axis(index=None)
 
-    def shown(table: pd.DataFrame, form: str) -> str:
+    def shown(table: pd.DataFrame, digits: int) -> str:
         table = table.rename(columns=lambda name: f"{name:,}" if isinstance(name, int) else name)
-        table = table.map(lambda x: "" if pd.isna(x) else form.format(x))
-        return markdown(table)
+        return markdown(table.map(lambda x: "" if pd.isna(x) else rounded(x, digits)))
 
     time = pd.read_csv(folder / "time-cpu-fp32.csv")
     seconds = by_length(time[time["pass"] == "forward+backward"], "seconds")
@@ -145,21 +174,18 @@ def efficiency() -> str:
         )
     }
     quality = pd.read_csv(folder / "quality-cpu-fp32.csv").set_index("case").rename_axis(index=None)
-    first = pd.DataFrame({"tokens": crossings(time[time["pass"] == "forward+backward"]).dropna().sort_values()})
     columns = {"pairs": "pairs", "mass": "softmax's mass", "error": "error of the output", "seconds": "seconds"}
     kept = quality[list(columns)].rename(columns=columns)
     text = f"On real text of {quality['length'].iloc[0]:,} tokens, all layers of a pretrained encoder"
     blocks = {
-        "Faster than fused softmax attention from": shown(first, "{:,.0f}"),
-        text: shown(kept, "{:.2f}"),
-        "Time, as a multiple of fused softmax attention's": shown(seconds / seconds.loc["softmax"], "{:.2f}"),
-        "The same in bfloat16, on a processor with matrix units for it": shown(
-            in_bf16 / in_bf16.loc["softmax"], "{:.2f}"
-        ),
-        "How many times faster": shown(pd.DataFrame(faster).T, "{:.1f}"),
-        "Peak memory, MiB": shown(by_length(peaks[peaks["kind"] == "attention"], "bytes") / 2**20, "{:.0f}"),
+        "Faster than fused softmax attention from": faster_from(time[time["pass"] == "forward+backward"]),
+        text: shown(kept, 2),
+        "Time, as a multiple of fused softmax attention's": shown(seconds / seconds.loc["softmax"], 2),
+        "The same in bfloat16, on a processor with matrix units for it": shown(in_bf16 / in_bf16.loc["softmax"], 2),
+        "How many times faster": shown(pd.DataFrame(faster).T, 1),
+        "Peak memory, MiB": shown(by_length(peaks[peaks["kind"] == "attention"], "bytes") / 2**20, 0),
         "A training step of ALBERT-base's shape, as a multiple of softmax's time (above 4,096 tokens, where only "
-        "models that recompute have room, of softmax's that does)": shown(steps / softmax, "{:.2f}"),
+        "models that recompute have room, of softmax's that does)": shown(steps / softmax, 2),
     }
     return "\n\n".join(f"**{title}**\n\n{table}" for title, table in blocks.items())
 
@@ -172,24 +198,24 @@ def pretraining() -> str:
     counting = {name: new[f"counting.{name}"].mean() for name in ("mlm_loss", "mlm_accuracy", "sop_accuracy")}
     rows = {
         f"{row['run']}{when}": [
-            f"{row['attended_share']:.0%}",
-            "none" if when else f"{row['tokens'] / 1e6:.1f} million",
-            *(f"{row[f'{kind}.{name}']:.3f}" for name in counting),
+            percent(row["attended_share"]),
+            "none" if when else f"{rounded(row['tokens'] / 1e6, 1)} million",
+            *(rounded(row[f"{kind}.{name}"], 3) for name in counting),
         ]
         for kind, when in (("metric", ""), ("start", ", before the first step"))
         for _, row in new.iterrows()
     }
-    rows["counting pieces, or a coin"] = ["", "", *(f"{value:.3f}" for value in counting.values())]
+    rows["counting pieces, or a coin"] = ["", "", *(rounded(value, 3) for value in counting.values())]
     columns = ["pairs seen", "tokens", "loss, nats a masked token", "accuracy, masked tokens", "accuracy, order"]
     named = {"mlm_loss": "loss", "mlm_accuracy": "accuracy of masked tokens", "sop_accuracy": "accuracy of the order"}
     blocks = [markdown(pd.DataFrame.from_dict(rows, orient="index", columns=columns))]
     for run, of_run in differences[differences["to"].isin(new["run"])].groupby("to"):
         changes = [
-            f"{named[row['metric']]} {row['difference']:+.4f} ± {row['standard_error']:.4f}"
+            f"{named[row['metric']]} {signed(row['difference'], 4)} ± {rounded(row['standard_error'], 4)}"
             for _, row in of_run.iterrows()
         ]
         errors = f"(standard errors over {of_run['sequences'].max()} held-out sequences)"
-        blocks.append(f"`{run}` against `{of_run['from'].iloc[0]}`: {', '.join(changes)} {errors}.")
+        blocks.append(f"`{escaped(run)}` against `{escaped(of_run['from'].iloc[0])}`: {', '.join(changes)} {errors}.")
     blocks.append("![Pretraining on the same tokens](figures/pretraining.svg)")
     if not on.empty:
         blocks.append(gone_on(on, differences))
@@ -201,13 +227,13 @@ def gone_on(runs: pd.DataFrame, differences: pd.DataFrame) -> str:
     of_loss = differences[differences["metric"] == "mlm_loss"].set_index("to")
     rows = {}
     for _, run in runs.sort_values("start.mlm_loss").iterrows():
-        shares = [f"{run['attended_share']:.0%}", f"{run['attention_mass']:.2f}"]
-        at_last = f"{run['metric.mlm_loss']:.3f}"
+        shares = [percent(run["attended_share"]), rounded(run["attention_mass"], 2)]
+        at_last = rounded(run["metric.mlm_loss"], 3)
         if run["run"] in of_loss.index:
             gap = of_loss.loc[run["run"]]
-            at_last += f" ({gap['difference']:+.3f} ± {gap['standard_error']:.3f})"
-        scores = [f"{run['start.mlm_loss']:.3f}", at_last]
-        scores += [f"{run[f'{kind}.sop_accuracy']:.3f}" for kind in ("start", "metric")]
+            at_last += f" ({signed(gap['difference'], 3)} ± {rounded(gap['standard_error'], 3)})"
+        scores = [rounded(run["start.mlm_loss"], 3), at_last]
+        scores += [rounded(run[f"{kind}.sop_accuracy"], 3) for kind in ("start", "metric")]
         rows[run["attention"]] = shares + scores
     columns = [
         "pairs seen",
@@ -217,7 +243,7 @@ def gone_on(runs: pd.DataFrame, differences: pd.DataFrame) -> str:
         "order, switched",
         "order, trained on",
     ]
-    start, steps = (", ".join(map(str, runs[name].unique())) for name in ("start", "steps"))
+    start, steps = (", ".join(map(escaped, runs[name].unique())) for name in ("start", "steps"))
     title = f"**`{start}` switched to another attention, and {steps} steps with it**"
     return f"{title}\n\n{markdown(pd.DataFrame.from_dict(rows, orient='index', columns=columns))}"
 
@@ -231,7 +257,7 @@ def long_range() -> str:
             table = shown(pd.read_csv(path, keep_default_na=True).fillna({"shorter": ""}))
             table = table.set_index("label").rename_axis(None)
             same = [name for name in recipe if name in table and table[name].nunique() == 1]
-            title = "; ".join([f"**{task}**", *(f"{name}: {table[name].iloc[0]}" for name in same)])
+            title = "; ".join([f"**{task}**", *(f"{name}: {escaped(table[name].iloc[0])}" for name in same)])
             blocks.append(f"{title}\n\n{markdown(table.drop(columns=same))}")
     return "\n\n".join(blocks)
 
@@ -250,6 +276,8 @@ def readme(text: str) -> str:
         ("long range", long_range()),
         ("findings: long-squad", findings("long-squad")),
     ):
+        if "<!--" in content:
+            raise ValueError(f"README, {mark}: a comment in what is filled in would end the marked place early")
         filled = f"<!-- {mark} -->\n{content}\n<!-- end of {mark} -->"
         old = rf"<!-- {mark} -->(?:.*?<!-- end of {mark} -->)?"
         text = re.sub(old, lambda _, filled=filled: filled, text, flags=re.DOTALL)

@@ -367,25 +367,41 @@ def slopes(table: pd.DataFrame, value: str, least: int = 2048) -> pd.Series:
     return pd.Series(grown, dtype=float)
 
 
-def crossings(table: pd.DataFrame, against: str = "softmax") -> pd.Series:
-    """The length from which each case is faster than another, interpolated on log axes; NaN where it never is.
+def crossing_bounds(table: pd.DataFrame, against: str = "softmax") -> pd.DataFrame:
+    """From which length on is each case faster than another? Columns `above` and `up_to`, NaN where it never is.
+
+    Both are the same, interpolated on log axes, where the lengths around were measured on one machine at one commit.
+    Else all that is known is that it lies between them; and `above` is 0 where it is faster at the least length.
 
     table: rows of one pass.
     """
-    seconds = table.pivot(index="length", columns="case", values="seconds").sort_index()
+    rows = table.assign(where=table["device"] + " " + table["commit"]).set_index(["case", "length"])
     found = {}
-    for case in seconds.columns.drop(against):
-        both = seconds[[case, against]].dropna()
-        length, ratio = np.log(both.index.to_numpy(float)), np.log((both[case] / both[against]).to_numpy())
-        slower = np.flatnonzero(ratio >= 0)
+    for case in table["case"][table["case"] != against].unique():
+        both = pd.merge(
+            rows.loc[case], rows.loc[against], left_index=True, right_index=True, suffixes=("", "_other")
+        ).sort_index()
+        both = both[both["where"] == both["where_other"]]
+        ratio = (both["seconds"] / both["seconds_other"]).to_numpy()
+        lengths, slower = both.index.to_numpy(float), np.flatnonzero(ratio >= 1)
         last = slower[-1] if len(slower) else -1
         if last == len(ratio) - 1:
-            found[case] = np.nan
+            found[case] = (np.nan, np.nan)
         elif last < 0:
-            found[case] = np.exp(length[0])  # or earlier
+            found[case] = (0.0, lengths[0])
+        elif both["where"].iloc[last] != both["where"].iloc[last + 1]:
+            found[case] = (lengths[last], lengths[last + 1])
         else:
-            found[case] = np.exp(np.interp(0, -ratio[last : last + 2], length[last : last + 2]))
-    return pd.Series(found, name="length", dtype=float)
+            near = slice(last, last + 2)
+            crossing = np.exp(np.interp(0, -np.log(ratio[near]), np.log(lengths[near])))
+            found[case] = (crossing, crossing)
+    return pd.DataFrame.from_dict(found, orient="index", columns=["above", "up_to"])
+
+
+def crossings(table: pd.DataFrame, against: str = "softmax") -> pd.Series:
+    """`crossing_bounds` as one number: the least length where a case is faster at all; NaN where it is not known."""
+    bounds = crossing_bounds(table, against)
+    return bounds["up_to"].where(bounds["above"].isin([0]) | (bounds["above"] == bounds["up_to"])).rename("length")
 
 
 def measure_all(measuring: Measuring) -> dict[str, pd.DataFrame]:

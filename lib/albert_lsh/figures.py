@@ -15,17 +15,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from albert_lsh.pretraining_tables import load_pretraining
+from albert_lsh.rounding import rounded
 from albert_lsh.runs import repository_root
 from albert_lsh.structure import plot_structure
-from albert_lsh.styles import LOOK, STYLES, add_legend, lighter, new_figure, save, style_of
+from albert_lsh.styles import LOOK, STYLES, add_legend, lighter, new_figure, plain, save, style_of
+from albert_lsh.switched import load_switched, switched_table
 from albert_lsh.tables import (
     load_history,
     load_runs,
-    load_switched,
     scale_of,
     score_table,
     settings_table,
-    switched_table,
 )
 from albert_lsh.tasks import TASKS
 
@@ -70,7 +70,7 @@ def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str, *, marker
         look: dict[str, Any] = {"color": colour, "linestyle": style.line}
         if markers or len(points) < 2:
             look |= {"marker": style.marker, "markeredgecolor": "white", "markeredgewidth": 0.4}
-        axis.plot(points.index, points["mean"], label=str(arm), **look)
+        axis.plot(points.index, points["mean"], label=plain(arm), **look)
         axis.fill_between(points.index, points["min"], points["max"], color=colour, alpha=0.15, linewidth=0)
 
 
@@ -145,14 +145,14 @@ def draw_bars(axis: Axes, arms: pd.DataFrame, title: str, slots: int) -> None:
         fill: dict[str, Any] = {"facecolor": lighter(style.colour), "edgecolor": style.colour}
         whisker = {"elinewidth": 0.9, "ecolor": "#444444"}
         axis.barh(place, row["score"], 0.72, xerr=error, capsize=2, hatch=style.hatch, error_kw=whisker, **fill)
-        spread = f" ± {row['sd']:.{digits}f}" if error is not None else ""
-        text = f"{row['score']:.{digits}f}{spread}, {row['seeds']} seed{'s' if row['seeds'] > 1 else ''}"
+        spread = f" ± {rounded(row['sd'], digits)}" if error is not None else ""
+        text = f"{rounded(row['score'], digits)}{spread}, {row['seeds']} seed{'s' if row['seeds'] > 1 else ''}"
         axis.text(1.02, place, text, transform=axis.get_yaxis_transform(), va="center", fontsize=6.5)
     draw_baselines(axis, arms.iloc[0])
-    axis.set_yticks(range(len(arms)), list(arms["arm"]))
+    axis.set_yticks(range(len(arms)), [plain(arm) for arm in arms["arm"]])
     axis.set_ylim(slots - 0.4, -0.6)
     axis.set_xlim(min(0.0, 1.1 * arms["score"].min()), top)
-    axis.set_title(f"{title}: {arms['headline'].iloc[0]} (of {top})", loc="left")
+    axis.set_title(f"{plain(title)}: {arms['headline'].iloc[0]} (of {top})", loc="left")
 
 
 def plot_switched(table: pd.DataFrame) -> Figure:
@@ -163,13 +163,19 @@ def plot_switched(table: pd.DataFrame) -> Figure:
         for label, rows in table[table["task"] == task].groupby("label", sort=False):
             style, rows = style_of(VARIANTS.get(str(label), str(label))), rows.sort_values("share")
             filled = {"markerfacecolor": "white"} if "global" in str(label) or "plain" in str(label) else {}
-            look = {"color": style.colour, "linestyle": style.line, "marker": style.marker, "label": label, **filled}
+            look = {
+                "color": style.colour,
+                "linestyle": style.line,
+                "marker": style.marker,
+                "label": plain(label),
+                **filled,
+            }
             spread = rows["sd.kept"].fillna(0).where(rows["kept"] > -0.3, 0)  # none where the point is cut
             upper.errorbar(rows["share"], rows["kept"].clip(lower=-0.3), spread, **look)
             lower.plot(rows["share"], rows["error"], **look)
         upper.axhline(1, color="black", linewidth=0.5)
         upper.axhline(0, color="black", linewidth=0.5, linestyle=":")
-        upper.set(title=f"{task} ({table[table['task'] == task]['score_name'].iloc[0]})", ylim=(-0.35, 1.15))
+        upper.set(title=f"{plain(task)} ({table[table['task'] == task]['score_name'].iloc[0]})", ylim=(-0.35, 1.15))
         lower.set(xlabel="share of pairs attended", ylim=(0, None))
     axes[0, 0].set_ylabel("share of the score kept")
     axes[1, 0].set_ylabel("error of the output")
@@ -207,7 +213,7 @@ def plot_pretraining(runs: pd.DataFrame) -> Figure:
         for _, run in runs.iterrows():
             style, history = style_of(run["attention"]), pd.read_csv(Path(run["folder"]) / "history.csv")
             points = history.dropna(subset=[name])
-            axis.plot(points["step"], points[name], linestyle=style.line, color=style.colour, label=run["run"])
+            axis.plot(points["step"], points[name], linestyle=style.line, color=style.colour, label=plain(run["run"]))
         axis.axhline(runs[f"counting.{name}"].mean(), color="#777777", linestyle=":", label="counting, or a coin")
         axis.set(xlabel="step", title=title)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)

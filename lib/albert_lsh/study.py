@@ -12,6 +12,7 @@ and, within it, by arm; the more particular wins. An arm's name is its attention
 """
 
 import dataclasses
+import json
 import os
 import re
 import sys
@@ -22,18 +23,16 @@ from typing import Any
 
 import nbformat
 import papermill
-import yaml
 
 from albert_lsh.fidelity import Asked
+from albert_lsh.gpus import one_gpu
+from albert_lsh.locks import FolderInUseError, hold, release
 from albert_lsh.reading import Reading
 from albert_lsh.runs import Parameters, read_result, relative_to_root, repository_root, run_folder, write_atomically
+from albert_lsh.study_file import StudyError, load_file
 from albert_lsh.tasks import TaskError, find_task
 
 EXAMPLES = "examples"  # tag of a notebook's cells that show what stands in the data
-
-
-class StudyError(ValueError):
-    """A study that cannot be made as its file says; the message names the file and the place in it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Run:
             there = read_result(path)["parameters"]
         except ValueError as error:
             raise StudyError(str(error)) from error
-        given = dataclasses.asdict(Parameters.check(self.parameters, self.notebook))
+        given = json.loads(json.dumps(Parameters.check(self.parameters, self.notebook).what()))  # as a record has it
         # A setting that an attention has got since is not in an older record; the study's file must say what it was.
         known, said = there["attention_settings"], self.parameters.get("attention_settings", {})
         if unsaid := given["attention_settings"].keys() - known.keys() - said.keys():
@@ -82,7 +81,10 @@ class Run:
                 f"studies/{self.study}.yaml what it was, or delete its folder to make it again"
             )
         given["attention_settings"] = {k: v for k, v in given["attention_settings"].items() if k in known}
-        other = [f"{k}={there.get(k)!r}, not {given[k]!r}" for k in self.parameters if there.get(k) != given[k]]
+        for name in ("device", "precision"):  # where the file does not say which, any machine's own will do
+            if self.parameters.get(name, "auto") == "auto":
+                del given[name]
+        other = [f"{k}={there.get(k)!r}, not {v!r}" for k, v in given.items() if there.get(k) != v]
         if other:
             raise StudyError(
                 f"{relative_to_root(path)} was made with {'; '.join(other)} as studies/{self.study}.yaml now says; "
@@ -91,23 +93,12 @@ class Run:
         return True
 
 
-def load_file(name: str) -> tuple[Path, dict[str, Any]]:
-    """studies/<name>.yaml and what it says; StudyError if there is none, or it is no study."""
-    path = repository_root() / "studies" / f"{name}.yaml"
-    if not path.is_file():
-        there = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
-        raise StudyError(f"study={name!r} is not one of: {there} (no {relative_to_root(path)})")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        content["tasks"].items()
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
-        raise StudyError(f"{relative_to_root(path)} is no study: {error}") from error
-    return path, content
+def load_study(name: str, root: Path | None = None) -> list[Run]:
+    """The runs of studies/<name>.yaml, every one's parameters checked; StudyError says what is wrong, and where.
 
-
-def load_study(name: str) -> list[Run]:
-    """The runs of studies/<name>.yaml, every one's parameters checked; StudyError says what is wrong, and where."""
-    path, content = load_file(name)
+    root: of the repository whose study it is.
+    """
+    content = load_file(name, root)
     runs = []
     for task, of_task in content["tasks"].items():
         shared = {
@@ -127,13 +118,21 @@ def load_study(name: str) -> list[Run]:
                 runs.append(Run(name, task, arm, seed, {**given, "seed": seed}, again))
     for run in runs:
         try:
-            Parameters.check(run.parameters, run.notebook)
-            for asked in run.switched.values():
-                Asked.check({**asked, "trained": relative_to_root(run.folder)})
-            run.folder  # noqa: B018 (needs a model)
+            check(run)
         except (ValueError, KeyError, TaskError) as error:
-            raise StudyError(f"{relative_to_root(path)}, tasks: {run.task}: arms: {run.arm}: {error}") from error
+            raise StudyError(f"studies/{name}.yaml, tasks: {run.task}: arms: {run.arm}: {error}") from error
     return runs
+
+
+def check(run: Run) -> None:
+    """Raise ValueError, KeyError or TaskError if a run cannot be made, or would be written elsewhere."""
+    Parameters.check(run.parameters, run.notebook)
+    if "model" not in run.parameters:
+        raise ValueError("model must be given")
+    for asked in run.switched.values():
+        Asked.check({**asked, "trained": relative_to_root(run.folder)})
+    if not run.folder.resolve().is_relative_to((repository_root() / "results" / "runs").resolve()):
+        raise ValueError(f"its folder, {run.folder.resolve()}, is not in results/runs")
 
 
 def switches(split: str, of_study: dict[str, Any], of_task: dict[str, Any]) -> dict[str, Any]:
@@ -141,96 +140,89 @@ def switches(split: str, of_study: dict[str, Any], of_task: dict[str, Any]) -> d
     task = {"length": of_task.get("length", 256), **of_task.get(split, {})}
     length, _ = task.pop("length"), task.pop("seeds", None)
     variants = {
-        f"{label} {share:.2g}": {k: v for k, v in settings.items() if k != "shares"}
-        | {"share": share, "length": length}
+        label: {"shares": of_study["shares"], **settings, "length": length}
         for label, settings in {**of_study["variants"], **task.pop("variants", {})}.items()
-        for share in settings.get("shares", of_study["shares"])
     }
     rest = {k: v for k, v in of_study.items() if k not in ("seeds", "shares", "variants")}
     return {**rest, **task, "split": split, "variants": variants}
 
 
-def load_readings(name: str) -> dict[str, dict[str, Any]]:
+def load_readings(name: str, root: Path | None = None) -> dict[str, dict[str, Any]]:
     """Parameters of reading.ipynb, by the table that it writes, for every length that a study has read."""
-    path, content = load_file(name)
+    content = load_file(name, root)
     found = {}
     for length, given in content.get("reading", {}).items():
-        share = given.pop("share")
         output = relative_to_root(repository_root() / "results" / "runs" / name / "reading" / f"{length}.csv")
-        variants = {k: {**v, "share": share, "length": length} for k, v in given.pop("variants").items()}
+        variants = {k: {**v, "share": given["share"], "length": length} for k, v in given["variants"].items()}
+        rest = {k: v for k, v in given.items() if k not in ("share", "variants")}
         model = content["parameters"]["model"]
-        found[output] = {**given, "model": model, "max_length": length, "variants": variants, "output": output}
+        found[output] = {**rest, "model": model, "max_length": length, "variants": variants, "output": output}
         try:
             Reading.check(found[output])
         except ValueError as error:
-            raise StudyError(f"{relative_to_root(path)}, reading: {length}: {error}") from error
+            raise StudyError(f"studies/{name}.yaml, reading: {length}: {error}") from error
     return found
 
 
 @contextmanager
-def one_gpu() -> Iterator[None]:
-    """Where there are several GPUs, keep to one that no other run of this machine has taken."""
-    import torch
+def named(partial: Path) -> Iterator[None]:
+    """Within, a notebook is executed as `<name>.partial.ipynb`; whatever fails is named by its folder.
 
-    if torch.cuda.device_count() < 2:
-        yield
-        return
-    import fcntl
-    import tempfile
-
-    for number in range(torch.cuda.device_count()):
-        with open(Path(tempfile.gettempdir()) / f"albert-lsh-gpu-{number}.lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            os.environ["CUDA_VISIBLE_DEVICES"] = str(number)
-            yield
-            return
-    raise StudyError("more runs than GPUs at a time; the Snakefile starts one per GPU")
-
-
-@contextmanager
-def named(folder: Path, partial: Path) -> Iterator[None]:
-    """Within, whatever fails is named by its folder: its traceback goes to error.partial.txt, the notebook is kept.
+    The traceback then goes to <name>.error.partial.txt and the notebook to <name>.failed.partial.ipynb; both go when it
+    succeeds. Nobody else executes the same notebook meanwhile. (Its kernel locks the run itself, see `runs.open_run`.)
 
     Raises:
         SystemExit: naming the folder.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    error_file = folder / "error.partial.txt"
-    error_file.unlink(missing_ok=True)
+    folder, name = partial.parent, partial.name.removesuffix(".partial.ipynb")
+    try:
+        hold(folder, name)
+    except FolderInUseError as error:
+        raise SystemExit(f"error: {error}") from error
+    error_file, failed = folder / f"{name}.error.partial.txt", folder / f"{name}.failed.partial.ipynb"
+    for left in (error_file, partial):  # by an attempt that was killed
+        left.unlink(missing_ok=True)
     try:
         with one_gpu():
             yield
+        if partial.exists():
+            os.replace(partial, folder / f"{name}.ipynb")
+        failed.unlink(missing_ok=True)
     except Exception as error:
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
         write_atomically(error_file, text)
         if partial.exists():
-            os.replace(partial, folder / "failed.partial.ipynb")
+            os.replace(partial, failed)
         raise SystemExit(f"{relative_to_root(folder)} failed:\n{text}") from error
+    finally:
+        release(folder, name)
 
 
 def execute(run: Run) -> None:
     """Make one run: its notebook, executed under a temporary name, renamed when complete; SystemExit if it fails."""
     partial = run.folder / "notebook.partial.ipynb"
-    with named(run.folder, partial):
+    with named(partial):
+        if run.is_done():  # by the process for which this one had to wait
+            return
         execute_notebook(run.notebook, partial, {**run.parameters, "output_dir": str(run.folder)})
         if not (run.folder / "result.json").exists():
             raise StudyError("the notebook ended without writing result.json")
-    keep_to_numbers(run, partial)
-    os.replace(partial, run.folder / "notebook.ipynb")
+        keep_to_numbers(run, partial)
 
 
 def switch(run: Run, split: str) -> None:
     """Ask the model of a finished run again under other attentions; the notebook is kept beside its table."""
     partial = run.folder / f"fidelity-{split}.partial.ipynb"
-    with named(run.folder, partial):
+    with named(partial):
         if split not in run.switched:
             raise StudyError(f"studies/{run.study}.yaml switches nothing on {split!r} for this run")
+        if not (run.folder / "model").is_dir():
+            raise StudyError(
+                f"{relative_to_root(run.folder / 'model')} is not there (models are not kept in the repository), so "
+                f"that {run.table(split)} cannot be made; delete the run's folder to make all of it again"
+            )
         execute_notebook("fidelity.ipynb", partial, {**run.switched[split], "trained": relative_to_root(run.folder)})
-    keep_to_numbers(run, partial)
-    os.replace(partial, run.folder / f"fidelity-{split}.ipynb")
+        keep_to_numbers(run, partial)
 
 
 def keep_to_numbers(run: Run, executed: Path) -> None:
@@ -251,9 +243,8 @@ def read(study: str, length: str) -> None:
     readings = {str(given["max_length"]): given for given in load_readings(study).values()}
     if length not in readings:
         raise SystemExit(f"error: study {study!r} has no reading of {length} tokens; it has: {', '.join(readings)}")
-    with named(folder, partial):
+    with named(partial):
         execute_notebook("reading.ipynb", partial, readings[length])
-    os.replace(partial, folder / f"{length}.ipynb")
 
 
 def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attempts: int = 3) -> None:
@@ -276,17 +267,18 @@ def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attemp
 
 def failures(study: str) -> str:
     """What failed in a study, by name, each with its notebook's own traceback."""
-    found = sorted((repository_root() / "results" / "runs" / study).rglob("error.partial.txt"))
+    found = sorted((repository_root() / "results" / "runs" / study).rglob("*.error.partial.txt"))
     return "\n\n".join(f"FAILED {relative_to_root(path.parent)}\n{path.read_text()}" for path in found)
 
 
 def main(arguments: list[str]) -> None:
-    if len(arguments) == 3 and arguments[1] == "reading":
-        read(arguments[0], arguments[2])
-        return
-    if len(arguments) not in (1, 4, 5):
+    reads = len(arguments) == 3 and arguments[1] == "reading"
+    if not reads and len(arguments) not in (1, 4, 5):
         raise SystemExit(__doc__)
     try:
+        if reads:
+            read(arguments[0], arguments[2])
+            return
         runs = load_study(arguments[0])
         if len(arguments) == 1:
             for run in runs:

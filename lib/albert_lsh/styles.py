@@ -56,6 +56,11 @@ def style_of(attention: str) -> Style:
     return STYLES.get(attention, Style("#999999", "-", "*", "++"))
 
 
+def plain(text: object) -> str:
+    """The text as it is: what stands between two dollar signs is a formula to Matplotlib."""
+    return str(text).replace("$", r"\$")
+
+
 def lighter(colour: str) -> tuple[float, ...]:
     """The colour mixed with white; opaque, because a transparent hatched surface loses its hatch in SVG."""
     return tuple(0.6 + 0.4 * part for part in to_rgb(colour))

@@ -9,6 +9,7 @@
 Scores are as the run records have them: GLUE from 0 to 1, SQuAD from 0 to 100.
 """
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.pretraining_tables import gaps, load_pretraining
+from albert_lsh.rounding import rounded
 from albert_lsh.runs import read_result, repository_root, write_atomically
+from albert_lsh.study import load_readings
+from albert_lsh.switched import check_complete, load_switched, planned, predictors, switched_table
 from albert_lsh.tasks import TASKS
 
 # Neighbouring arms: from, to, and what lies between them.
@@ -155,7 +159,7 @@ def pivot(scores: pd.DataFrame) -> pd.DataFrame:
     for row in scores.to_dict("records"):
         task, arm = row["task"], row["arm"]
         digits = scale_of(task)[1]
-        number = {k: f"{row[k]:.{digits}f}" for k in ("score", "sd", "majority", "chance") if pd.notna(row[k])}
+        number = {k: rounded(row[k], digits) for k in ("score", "sd", "majority", "chance") if pd.notna(row[k])}
         column = table.setdefault(f"{task} ({row['headline']})", {})
         sd = f" ± {number['sd']}" if "sd" in number else ""
         column[f"{arm}, {row['model']}" if several else arm] = f"{number['score']}{sd} ({row['seeds']})"
@@ -215,54 +219,6 @@ def load_published(path: str | Path | None = None) -> pd.DataFrame:
         raise ValueError(f"{path}: a value is no number ({error})") from error
 
 
-def load_switched(study: str, root: str | Path | None = None, split: str = "validation") -> pd.DataFrame:
-    """What became of a study's models under other attentions: one row a model and variant (see `fidelity.measure`).
-
-    Columns besides: model; label and budget, the two parts of a variant's name. Empty if nothing was switched.
-    """
-    root = Path(root) if root else repository_root()
-    found = sorted((root / "results" / "runs" / study).glob(f"*/*/*/seed-*/fidelity-{split}.csv"))
-    if not found:
-        return pd.DataFrame()
-    rows = pd.concat([pd.read_csv(path).assign(model=path.parents[2].name) for path in found], ignore_index=True)
-    parts = rows["variant"].str.rsplit(" ", n=1)
-    return rows.assign(label=parts.str[0], budget=parts.str[1].astype(float))
-
-
-def switched_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per task, variant and budget, the mean over models (seeds), and the standard deviation of what is kept."""
-    keys, means = ["task", "label", "budget"], ["score", "softmax", "majority", "kept", "changed", "drift"]
-    groups = rows.groupby(keys, sort=False)
-    table = groups[[*means, "share", "compared", "mass", "recall", "error"]].mean()
-    table.insert(4, "sd.kept", groups["kept"].std(ddof=1))
-    table["seeds"] = groups["seed"].nunique()
-    for name in ("score_name", "examples", "settings", "commit"):
-        table[name] = groups[name].agg(lambda values: "; ".join(dict.fromkeys(map(str, values))))
-    table = table.reset_index()
-    table["order"] = table.groupby(["task", "label"])["kept"].transform("mean")  # the best on top
-    return table.sort_values(["task", "order", "budget"], ascending=[True, False, False]).drop(columns="order")
-
-
-DIAGNOSTICS = ["share", "mass", "recall", "error", "drift", "changed"]
-
-
-def predictors(switched: pd.DataFrame) -> pd.DataFrame:
-    """Which diagnostic predicts the score? Spearman's rank correlation of each with what is kept, by task.
-
-    `all` is taken over the variants and budgets of a `switched_table` together, `at_a_budget` over the variants at each
-    budget, mean over the budgets that have four variants or more; `variants` says how many rows there were.
-    """
-    rows = []
-    for task, of_task in switched.groupby("task", sort=False):
-        budgets = [of_budget for _, of_budget in of_task.groupby("budget") if len(of_budget) >= 4]
-        for name in DIAGNOSTICS:
-            each = [part["kept"].corr(part[name], method="spearman") for part in budgets]
-            together = of_task["kept"].corr(of_task[name], method="spearman")
-            row = {"task": task, "diagnostic": name, "all": together, "at_a_budget": pd.Series(each).mean()}
-            rows.append(row | {"variants": len(of_task)})
-    return pd.DataFrame(rows)
-
-
 def settings_table() -> pd.DataFrame:
     """What `attention.settings_for` gives, by attention, length and share; empty where a budget is too small.
 
@@ -296,38 +252,52 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
     """Write results/tables/<study>-{runs,scores,changes,published,switched,variants,predictors,held-out,reading}.csv
     and results/tables/{settings,pretraining,pretraining-gaps}.csv; returns the paths written.
 
-    Tables without a row (no neighbouring arms, nothing published) are not written, and removed if they were.
+    Tables without a row (no neighbouring arms, nothing published) are not written, and removed if they were. Runs that
+    are not made yet are told of in a warning.
+
+    Raises:
+        ValueError: some of the models that were switched, or of the texts read, have no table; nothing is written.
     """
     root = Path(root) if root else repository_root()
-    runs = load_runs(root / "results" / "runs", study)
+    written = []
+    for name, table in {**{f"{study}-{k}": v for k, v in study_tables(study, root).items()}, **common(root)}.items():
+        path = root / "results" / "tables" / f"{name}.csv"
+        if table.empty:
+            path.unlink(missing_ok=True)
+            continue
+        write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
+        written.append(path)
+    return written
+
+
+def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
+    """A study's own tables, by name."""
+    runs, plan = load_runs(root / "results" / "runs", study), planned(study, root)
+    if missing := [run.result for run in plan if not (root / run.result).exists()]:
+        made = f"{len(plan) - len(missing)} of the {len(plan)} runs"
+        warnings.warn(f"{study}: {made} of the study are made; missing: {', '.join(missing)}", stacklevel=3)
     tables = {
         "runs": runs.drop(columns=["folder", "study"]),
         "scores": score_table(runs),
         "changes": changes(runs),
         "published": beside_published(runs, load_published(root / "studies" / "published.csv")),
     }
-    switched = load_switched(study, root)
-    tables["variants"] = switched
+    tables["variants"] = switched = load_switched(study, root)
     tables["switched"] = switched if switched.empty else switched_table(switched)
     tables["predictors"] = switched if switched.empty else predictors(tables["switched"])
     held_out = load_switched(study, root, "held-out")
     tables["held-out"] = held_out if held_out.empty else switched_table(held_out)
     folder = root / "results" / "runs" / study / "reading"
     readings = sorted(path for path in folder.glob("*.csv") if path.stem.isdigit())  # not what is half done
+    if readings and plan:
+        check_complete(f"{study}, reading", [root / path for path in load_readings(study, root)])
     tables["reading"] = pd.concat(map(pd.read_csv, readings)) if readings else pd.DataFrame()
-    written = []
-    for name, table in tables.items():
-        path = root / "results" / "tables" / f"{study}-{name}.csv"
-        if table.empty:
-            path.unlink(missing_ok=True)
-            continue
-        write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
-        written.append(path)
-    common = {"settings": settings_table()}
+    return tables
+
+
+def common(root: Path) -> dict[str, pd.DataFrame]:
+    """Tables that belong to no study, by name."""
+    tables = {"settings": settings_table()}
     if not (pretraining := load_pretraining(root / "results" / "pretraining")).empty:
-        common |= {"pretraining": pretraining.drop(columns=["folder"]), "pretraining-gaps": gaps(pretraining)}
-    for name, table in common.items():
-        path = root / "results" / "tables" / f"{name}.csv"
-        write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
-        written.append(path)
-    return written
+        tables |= {"pretraining": pretraining.drop(columns=["folder"]), "pretraining-gaps": gaps(pretraining)}
+    return tables

@@ -14,20 +14,28 @@ import pandas as pd
 from albert_lsh import attention as attentions
 from albert_lsh.runs import ParameterError, from_given, write_atomically
 
+SHARE = "share_asked"  # the column of `Variant.share`
+Name = tuple[str, float | None]
 Measured = tuple[dict[str, Any], pd.DataFrame]  # of one variant: its row, and the looks behind it
 
 
 class Variant(NamedTuple):
-    """An attention with its settings, under a name of its own."""
+    """An attention with its settings; label and share are its own together."""
 
     label: str
     attention: str
     settings: dict[str, Any]
+    share: float | None = None  # of the pairs that was asked for, where the settings were chosen by one
+
+    @property
+    def name(self) -> Name:
+        return self.label, self.share
 
     @property
     def columns(self) -> dict[str, Any]:
         """How a row of a table names it."""
-        return {"variant": self.label, "attention": self.attention, "settings": json.dumps(self.settings)}
+        asked = {} if self.share is None else {SHARE: self.share}
+        return {"variant": self.label, **asked, "attention": self.attention, "settings": json.dumps(self.settings)}
 
 
 def list_variants(given: dict[str, Any]) -> list[Variant]:
@@ -35,7 +43,7 @@ def list_variants(given: dict[str, Any]) -> list[Variant]:
 
     Args:
         given: {label: {"attention": name, settings ...}}; "share" and "length" among the settings stand for those
-            that `attention.settings_for` gives.
+            that `attention.settings_for` gives, and "shares", a list, for a variant with each share.
     Raises:
         ValueError: no variant, or one that cannot be (the message names it).
     """
@@ -46,9 +54,11 @@ def list_variants(given: dict[str, Any]) -> list[Variant]:
         settings = dict(value) if isinstance(value, dict) else {}
         name = settings.pop("attention", None)
         try:
-            if "share" in settings:
-                settings = attentions.settings_for(name, **settings)
-            found.append(Variant(label, name, attentions.check(name, settings)))
+            if {"share", "shares"} <= settings.keys():
+                raise ValueError("share and shares cannot both be given")
+            for share in settings.pop("shares", [settings.pop("share", None)]):
+                chosen = settings if share is None else attentions.settings_for(name, share=share, **settings)
+                found.append(Variant(label, name, attentions.check(name, chosen), share))
         except (ValueError, TypeError) as error:
             raise ValueError(f"variants: {label!r}: {error}") from error
     return found
@@ -86,47 +96,70 @@ def fill(
     """
     final = path, path.with_name(f"{path.stem}-{beside}.csv")
     partial = final[0].with_suffix(".partial.csv"), final[1].with_suffix(".partial.csv")
-    wanted = {variant.label: {**variant.columns, **same} for variant in variants}
-    finished = _read(final)
+    wanted = {variant.name: {**variant.columns, **same} for variant in variants}
+    finished = _read(final, variants)
     kept = _fitting(finished, wanted)
-    there = _fitting(_read(partial), wanted) | kept
-    missing = [variant for variant in variants if variant.label not in there]
+    there = _fitting(_read(partial, variants), wanted) | kept
+    missing = [variant for variant in variants if variant.name not in there]
     for variant, (row, looks) in zip(missing, measure(missing) if missing else (), strict=True):
-        there[variant.label] = {**row, **same}, looks.assign(variant=variant.label)
+        there[variant.name] = {**row, **same}, looks.assign(**_named(variant.name))
         _write(partial, there)
-    there = {label: there[label] for label in wanted}
+    there = {name: there[name] for name in wanted}
     if there.keys() != kept.keys():
-        _write(final, there | {label: found for label, found in finished.items() if label not in wanted})
+        _write(final, there | {name: found for name, found in finished.items() if name not in wanted})
         for file in partial:
             file.unlink(missing_ok=True)
     return _tables(there)
 
 
-def _read(files: tuple[Path, Path]) -> dict[str, Measured]:
-    """What a table and the one beside it hold, by variant."""
+def _named(name: Name) -> dict[str, Any]:
+    """The columns of a variant's name."""
+    label, share = name
+    return {"variant": label} if share is None else {"variant": label, SHARE: share}
+
+
+def _read(files: tuple[Path, Path], variants: list[Variant]) -> dict[Name, Measured]:
+    """What a table and the one beside it hold, by variant; older rows, without a column for the share, as newer ones.
+
+    Their label ended in the share, in two digits. Whether they are those variants, their settings say.
+    """
     table, looks = (
         pd.read_csv(file, dtype={"variant": str}) if file.exists() else pd.DataFrame({"variant": []}) for file in files
     )
-    rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
-    return {row["variant"]: (row, looks[looks["variant"] == row["variant"]]) for row in rows}
+    older: dict[str, list[Name]] = {}
+    for variant in variants:
+        for label in (variant.label, f"{variant.label} {variant.share:.2g}") if variant.share is not None else ():
+            older.setdefault(label, []).append(variant.name)
+    found: dict[Name, Measured] = {}
+    for row in table.to_dict("records"):
+        share = row.get(SHARE)
+        of_row = looks[looks["variant"] == row["variant"]]
+        if SHARE in of_row:
+            of_row = of_row[of_row[SHARE].isna() if pd.isna(share) else of_row[SHARE] == share]
+        names = [(row["variant"], share)] if pd.notna(share) else older.get(row["variant"], [(row["variant"], None)])
+        for name in names:
+            found[name] = {**{str(k): v for k, v in row.items()}, **_named(name)}, of_row.assign(**_named(name))
+    return found
 
 
-def _fitting(found: dict[str, Measured], wanted: dict[str, dict[str, Any]]) -> dict[str, Measured]:
+def _fitting(found: dict[Name, Measured], wanted: dict[Name, dict[str, Any]]) -> dict[Name, Measured]:
     """Those that are wanted and were measured in the same way, with looks."""
     return {
-        label: (row, looks)
-        for label, (row, looks) in found.items()
-        if label in wanted and row.items() >= wanted[label].items() and len(looks)
+        name: (row, looks)
+        for name, (row, looks) in found.items()
+        if name in wanted and row.items() >= wanted[name].items() and len(looks)
     }
 
 
-def _tables(found: dict[str, Measured]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _tables(found: dict[Name, Measured]) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows, looks = zip(*found.values(), strict=True)
     return pd.DataFrame(rows), pd.concat([part for part in looks if len(part)], ignore_index=True)
 
 
-def _write(files: tuple[Path, Path], found: dict[str, Measured]) -> None:
+def _write(files: tuple[Path, Path], found: dict[Name, Measured]) -> None:
     """The table last: where it stands, the one beside it does too."""
     table, looks = _tables(found)
+    if SHARE in looks:
+        looks[SHARE] = looks[SHARE].astype(object)  # it names rows, and is not to be shortened
     write_atomically(files[1], looks.to_csv(index=False, float_format="%.6g"))
     write_atomically(files[0], table.to_csv(index=False))

@@ -1,0 +1,65 @@
+"""Where a machine has several GPUs, each run keeps to one that no other run of this user has taken."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def visible_devices(environment: Mapping[str, str], count: int) -> list[str]:
+    """The names (numbers or UUIDs) of the `count` GPUs that torch sees, as CUDA_VISIBLE_DEVICES takes them."""
+    if VISIBLE not in environment:
+        return [str(number) for number in range(count)]
+    return [name.strip() for name in environment[VISIBLE].split(",")][:count]
+
+
+def lock_folder(environment: Mapping[str, str]) -> Path:
+    """Locks are in the user's own cache: in a folder that others can write to, a link could stand for a lock."""
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "albert-lsh"
+
+
+@contextmanager
+def one_of(devices: list[str], folder: Path) -> Iterator[None]:
+    """Within, CUDA sees one of the devices alone, which is locked; of fewer than two there is nothing to choose.
+
+    Raises:
+        RuntimeError: all are taken.
+    """
+    if len(devices) < 2:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for device in devices:
+        lock = FileLock(folder / f"gpu-{re.sub(r'[^A-Za-z0-9.-]', '_', device)}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            continue
+        before = os.environ.get(VISIBLE)
+        os.environ[VISIBLE] = device
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[VISIBLE]
+            else:
+                os.environ[VISIBLE] = before
+            lock.release()
+        return
+    raise RuntimeError(
+        f"more runs than GPUs at a time: {', '.join(devices)} are taken; the Snakefile starts one per GPU"
+    )
+
+
+@contextmanager
+def one_gpu() -> Iterator[None]:
+    """Within, the run has one of the GPUs that torch sees."""
+    import torch
+
+    with one_of(visible_devices(os.environ, torch.cuda.device_count()), lock_folder(os.environ)):
+        yield

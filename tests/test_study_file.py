@@ -1,0 +1,176 @@
+"""Study files: what is refused, and how it is said; what YAML means; names that become parts of paths and commands."""
+
+import dataclasses
+import json
+import shutil
+import time
+
+import pytest
+from albert_lsh import runs, study, study_file
+from albert_lsh.study import Run, StudyError, load_study
+from test_study import ROOT
+
+MINI = "parameters: {model: mini}\n"
+TASKS = "tasks: {mini-mrpc: {arms: {softmax: }}}\n"
+TENS = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A repository of its own."""
+    for module in (runs, study, study_file):
+        monkeypatch.setattr(module, "repository_root", lambda: tmp_path)
+    (tmp_path / "studies").mkdir()
+    return tmp_path
+
+
+def load(root, text) -> list[Run]:
+    (root / "studies" / "x.yaml").write_text(text, errors="surrogateescape")
+    return load_study("x")
+
+
+def one_arm(arm: str, model: str = "mini", task: str = "mini-mrpc") -> str:
+    return json.dumps({"parameters": {"model": model}, "tasks": {task: {"arms": {arm: {"attention": "softmax"}}}}})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MINI, "x.yaml, line 1: tasks: Field required"),
+        ("", "x.yaml: Input should be a valid dictionary"),
+        ("- a\n", "line 1: Input should be a valid dictionary"),
+        (MINI + "tasks:\n", "line 2: tasks: Input should be a valid dictionary.*, not None"),
+        (MINI + "tasks:\n  mini-mrpc:\n    epochs: 3\n", "line 3: tasks: mini-mrpc: arms: Field required"),
+        (
+            MINI + "tasks:\n  mini-mrpc:\n    arms: [softmax]\n",
+            r"line 4: tasks: mini-mrpc: arms: .*dictionary.*\['soft",
+        ),
+        (
+            MINI + "tasks:\n  mini-mrpc:\n    arms:\n      1:\n",
+            "line 5: tasks: mini-mrpc: arms: 1: .*valid string, not 1",
+        ),
+        (MINI + "tasks: {mini-mrpc: {arms: {no: }}}", "arms: no: attention='no' is not one of"),
+        (MINI + "tasks: {mini-mrpc: {switched: , arms: {softmax: }}}", "mini-mrpc: switched: .*not None"),
+        (MINI + "tasks: {mini-mrpc: {switched: {held: {length: 3}}, arms: {softmax: }}}", "'held' is not one of"),
+        (MINI + "switched:\n" + TASKS, "line 2: switched: .*dictionary, not None"),
+        (MINI + "seeds: 3\n" + TASKS, "line 2: seeds: Input should be a valid list, not 3"),
+        (MINI + "seeds: '012'\n" + TASKS, "line 2: seeds: Input should be a valid list, not '012'"),
+        (MINI + "seeds: [0, 0]\n" + TASKS, r"line 2: seeds: \[0, 0\] has a value twice"),
+        (MINI + "seeds: []\n" + TASKS, "line 2: seeds: List should have at least 1 item"),
+        (MINI + "seeds:\n" + TASKS, "line 2: seeds: Input should be a valid list, not None"),
+        (MINI + "seeds: [true]\n" + TASKS, "seeds: 0: Input should be a valid integer, not True"),
+        ("parameters: {seed: 7}\n" + TASKS, "line 1: parameters: seed cannot be a parameter here .give seeds"),
+        ("parameters: {batch_size: '32'}\n" + TASKS, "batch_size: Input should be a valid integer, not '32'"),
+        ("parameters: {max_length: 1:30}\n" + TASKS, "max_length: Input should be a valid integer, not '1:30'"),
+        ("parameters: {epochs: true}\n" + TASKS, "epochs: Input should be a valid number, not True"),
+        ("parameters: {save_model: yes}\n" + TASKS, "save_model: Input should be a valid boolean, not 'yes'"),
+        ("paramters: {model: mini}\n" + TASKS, "line 1: paramters: Extra inputs are not permitted"),
+        ("parameters:\n  model: mini\n  model: nano\n" + TASKS, "(?s)key 'model' stands there twice.*line 3"),
+        (TASKS, "arms: softmax: model must be given"),
+        ("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + TENS, "(?s)more than 20,000 values.*line 5"),
+        ("a0: &a0 {x: 1}\n" + TENS.replace("[", "{<<: [").replace("]", "]}"), "more than 20,000 values"),
+        ("a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 99)), "more than 30 values inside"),
+        ("tasks: " + "[" * 100_000, "more than 30 values inside each other"),
+        ("a: &a [*a]\n", "an alias of what it stands in"),
+        ("#" * 300_000, "more than 200,000 bytes"),
+        ("tasks: !!python/name:os.system x\n", "the tag .*os.system is none of a study's"),
+        ("tasks: \udcff", "x.yaml is no study: 'utf-8' codec"),
+        ("tasks: {a: [}\n", "(?s)x.yaml is no study.*line 1, column 13"),
+    ],
+)
+def test_what_is_no_study_is_refused_at_once_with_its_line(root, text, said):
+    began = time.monotonic()
+    with pytest.raises(StudyError, match=said):
+        load(root, text)
+    assert time.monotonic() - began < 5
+
+
+def test_numbers_and_texts_are_those_of_yaml_1_2(root):
+    text = "parameters: {model: no, batch_size: 010, max_length: 0x40, learning_rate: 1e-5, weight_decay: .5}\n"
+    (run,) = load(root, text + TASKS)
+    assert run.parameters["model"] == "no"
+    assert [run.parameters[k] for k in ("batch_size", "max_length", "learning_rate", "weight_decay")] == [
+        10,
+        64,
+        1e-5,
+        0.5,
+    ]
+
+
+def test_aliases_and_merge_keys_may_say_again_what_is_meant(root):
+    text = MINI + "tasks:\n  mini-mrpc: &a {epochs: 1, arms: {softmax: }}\n  mini-sst2: &b {<<: *a, epochs: 2}\n"
+    found = load(root, text + "  mini-mnli: {<<: [*b, *a], batch_size: 8}\n")
+    assert [run.parameters["epochs"] for run in found] == [1, 2, 2]
+
+
+BAD_NAMES = ["../../x", "/tmp/x", "..", "", "-n", "x$(touch PWNED)", "a b", "a;b", "a\nb", "é", "a" * 101]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_is_more_than_a_name_is_refused(root, name):
+    for text in (one_arm(name), one_arm("softmax", model=f"org/{name}/.." if name else ""), one_arm("x", task=name)):
+        with pytest.raises(StudyError, match="is not a name of letters|must end in a name of letters"):
+            load(root, text)
+    with pytest.raises(StudyError, match="is not one of: "):
+        load_study(name)
+
+
+def test_models_are_of_the_hub_or_folders(root):
+    for model in ("org/a-model_1.5", "/some/where else/model", "mini"):
+        (run,) = load(root, one_arm("softmax-2.x", model=model))
+        assert run.folder.is_relative_to(root / "results" / "runs" / "x" / "mini-mrpc")
+
+
+def test_a_folder_that_a_link_puts_elsewhere_is_refused(root, tmp_path_factory):
+    (root / "results" / "runs" / "x").mkdir(parents=True)
+    (root / "results" / "runs" / "x" / "mini-mrpc").symlink_to(tmp_path_factory.mktemp("elsewhere"))
+    with pytest.raises(StudyError, match="arms: softmax: its folder, .*elsewhere.*, is not in results/runs"):
+        load(root, one_arm("softmax"))
+
+
+def record(run: Run, **changes) -> None:
+    """The result that a run would have left, but for some parameters."""
+    parameters = dataclasses.asdict(runs.Parameters.check(run.parameters, run.notebook)) | changes
+    run.folder.mkdir(parents=True, exist_ok=True)
+    result = {"status": "complete", "parameters": parameters, "metrics": {}, "headline": {}}
+    (run.folder / "result.json").write_text(json.dumps(result))
+
+
+def test_a_result_made_with_other_parameters_is_not_taken_even_if_the_file_leaves_them_out(root):
+    (run,) = load(root, MINI + TASKS)
+    assert not run.is_done()
+    for changes in ({}, {"device": "cuda", "precision": "fp16"}, {"save_model": True, "output_dir": "x"}):
+        record(run, **changes)
+        assert run.is_done()
+    for name, value in {"epochs": 7.0, "warmup_share": 0.2, "attention_settings": {"window": 1}}.items():
+        record(run, **{name: value})
+        with pytest.raises(StudyError, match=f"result.json was made with {name}="):
+            run.is_done()
+
+
+def test_device_and_precision_count_where_the_file_names_them(root):
+    for named, done in (("precision: fp32", False), ("precision: auto", True)):
+        (run,) = load(root, f"parameters: {{model: mini, {named}}}\n{TASKS}")
+        record(run, precision="fp16")
+        if done:
+            assert run.is_done()
+        else:
+            with pytest.raises(StudyError, match="precision='fp16', not 'fp32'"):
+                run.is_done()
+
+
+def test_of_a_setting_that_came_after_a_record_the_file_must_say_what_it_was(root):
+    text = MINI + "tasks: {mini-mrpc: {arms: {lsh: {attention_settings: {%s}}}}}\n"
+    (run,) = load(root, text % "n_hashes: 2")
+    full = runs.Parameters.check(run.parameters, run.notebook).attention_settings
+    record(run, attention_settings={name: value for name, value in full.items() if name != "far_field"})
+    with pytest.raises(StudyError, match="older than the setting far_field"):
+        run.is_done()
+    (run,) = load(root, text % "n_hashes: 2, far_field: false")
+    assert run.is_done()
+
+
+def test_a_study_is_read_from_the_repository_that_is_meant(tmp_path):
+    shutil.copytree(ROOT / "studies", tmp_path / "studies")
+    (tmp_path / "studies" / "fidelity.yaml").rename(tmp_path / "studies" / "same.yaml")
+    assert len(load_study("same", tmp_path)) == len(load_study("fidelity"))
