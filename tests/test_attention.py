@@ -3,7 +3,9 @@
 import pytest
 import torch
 from albert_lsh import attention
+from albert_lsh.attention import lsh
 from attention_cases import ALL, CASES, HASHED, PLAIN, SETTINGS, padding, run, tensors
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def test_mean_keys_count_as_pairs_and_comparisons_are_reported():
@@ -19,6 +21,50 @@ def test_mean_keys_count_as_pairs_and_comparisons_are_reported():
         blocked = attention.coverage("lsh", query, key, **settings, choose="mean-query", block_size=block_size)
         assert blocked.compared == pytest.approx(blocks * 10 / 40**2)
     assert attention.coverage("lsh", query, key, **settings, block_size=16).compared == pytest.approx(10 / 40)
+
+
+class Largest(TorchDispatchMode):
+    """Notes how many numbers the largest tensor has that any operation returns."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.is_contiguous():  # an expanded view takes no memory
+            self.numbers = max(self.numbers, out.numel())
+        return out
+
+
+@pytest.mark.parametrize("more", [{"block_size": 1}, {"block_size": 64, "choose": "mean-key"}, {}], ids=str)
+def test_choosing_clusters_needs_no_table_of_all_queries_and_clusters(more):
+    """16,384 queries and 4,096 clusters are 2 ** 26 pairs; no more than 2 ** 20 numbers are there at once."""
+    with Largest() as largest:
+        attention.attend("lsh", *tensors((1, 1, 2**14, 4)), n_hashes=1, cluster_size=4, **more)
+    assert largest.numbers <= 2**20
+
+
+@pytest.mark.parametrize("more", [{"block_size": 1}, {"block_size": 7}, {}], ids=str)
+def test_how_many_blocks_choose_at_once_changes_nothing(monkeypatch, more):
+    monkeypatch.setattr(lsh, "MOST_BLOCKS", 100)
+    inputs, mask = tensors((2, 3, 300, 8)), padding((2, 3, 300, 8), "scattered")
+    at_once = attention.attend("lsh", *inputs, mask, cluster_size=4, **more)
+    for scores in (1, 1000, 30_000):
+        monkeypatch.setattr(lsh, "SCORES_AT_ONCE", scores)
+        assert torch.equal(attention.attend("lsh", *inputs, mask, cluster_size=4, **more), at_once)
+
+
+def test_queries_choose_for_themselves_up_to_two_thousand_tokens_and_in_blocks_above():
+    """By default the number of comparisons grows with the length, and no longer with its square."""
+    compared = {}
+    for length in (600, 2047, 8192, 16384):
+        query, key, _ = tensors((1, 1, length, 4))
+        seen = [lsh.lsh_mean_keys(query, key, **attention.check("lsh", more)) for more in ({}, {"block_size": 1})]
+        compared[length], alone = (int(counts[1]) for counts in seen)
+        assert compared[length] == alone if length < 2048 else compared[length] < alone / 4
+    assert compared[16384] <= 2.01 * compared[8192]
+    query, key, value = tensors((1, 2, 600, 8))
+    explicit = attention.attend("lsh", query, key, value, block_size=1)
+    assert torch.equal(attention.attend("lsh", query, key, value), explicit)
 
 
 def test_four_thousand_tokens_at_a_sixteenth():
