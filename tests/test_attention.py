@@ -3,7 +3,9 @@
 import pytest
 import torch
 from albert_lsh import attention
-from attention_cases import ALL, HASHED, PLAIN, SETTINGS, padding, tensors
+from albert_lsh.attention import lsh
+from attention_cases import ALL, CASES, HASHED, PLAIN, SETTINGS, padding, run, tensors
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def test_mean_keys_count_as_pairs_and_comparisons_are_reported():
@@ -15,47 +17,54 @@ def test_mean_keys_count_as_pairs_and_comparisons_are_reported():
     assert far.pairs - near.pairs == pytest.approx(9 / 40)
     assert near.compared == far.compared == pytest.approx(10 / 40)
     assert (2 + 3) / 40 <= near.pairs <= (2 + 4) / 40
-    assert attention.coverage("lsh", query, key, **settings, choose="mean-query", block_size=4).compared == 2 / 40
+    for block_size, blocks in ((4, 10), (16, 3)):  # a block of 16 is compared once with each of the ten
+        blocked = attention.coverage("lsh", query, key, **settings, choose="mean-query", block_size=block_size)
+        assert blocked.compared == pytest.approx(blocks * 10 / 40**2)
+    assert attention.coverage("lsh", query, key, **settings, block_size=16).compared == pytest.approx(10 / 40)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.25, 0.125])
-@pytest.mark.parametrize("length", [24, 57, 256])
-@pytest.mark.parametrize("name", ["lsh", "window", "random", "top-k", "shared-qk-lsh"])
-def test_settings_for_spend_the_budget_and_no_more(name, length, share):
-    if name == "shared-qk-lsh" and share * length < 4:
-        with pytest.raises(ValueError, match="leaves 3 keys to choose; shared-qk-lsh needs 4 or more"):
-            attention.settings_for(name, length, share)
-        return
-    query, key, _ = tensors((1, 2, length, 8))
-    seen = attention.coverage(name, query, key, **attention.settings_for(name, length, share)).pairs
-    assert 0.5 * share < seen <= share
+class Largest(TorchDispatchMode):
+    """Notes how many numbers the largest tensor has that any operation returns."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.is_contiguous():  # an expanded view takes no memory
+            self.numbers = max(self.numbers, out.numel())
+        return out
 
 
-@pytest.mark.parametrize(("length", "share"), [(57, 0.5), (256, 0.5), (256, 0.25), (700, 0.125)])
-@pytest.mark.parametrize("window", [0, 6])
-def test_a_far_field_is_paid_from_the_budget(length, share, window):
-    query, key, _ = tensors((1, 2, length, 8))
-    settings = attention.settings_for("lsh", length, share, far_field=True, window=window)
-    assert 0.7 * share < attention.coverage("lsh", query, key, **settings).pairs <= share
+@pytest.mark.parametrize("more", [{"block_size": 1}, {"block_size": 64, "choose": "mean-key"}, {}], ids=str)
+def test_choosing_clusters_needs_no_table_of_all_queries_and_clusters(more):
+    """16,384 queries and 4,096 clusters are 2 ** 26 pairs; no more than 2 ** 20 numbers are there at once."""
+    with Largest() as largest:
+        attention.attend("lsh", *tensors((1, 1, 2**14, 4)), n_hashes=1, cluster_size=4, **more)
+    assert largest.numbers <= 2**20
 
 
-def test_settings_for_keep_what_is_fixed_and_refuse_what_cannot_be():
-    settings = attention.settings_for("lsh", 256, 0.25, far_field=True, cluster_size=8, window=4)
-    assert settings == {
-        "far_field": True, "cluster_size": 8, "window": 4, "global_tokens": 2, "n_hashes": 3,
-    }  # fmt: skip
-    assert attention.settings_for("lsh", 36, 0.5) == attention.settings_for("lsh", 36, 0.5, far_field=True)
-    assert "far_field" not in {**attention.settings_for("lsh", 6, 0.5), **attention.settings_for("lsh", 36, 0.4)}
-    assert attention.settings_for("window", 100, 0.2, global_tokens=5)["n_hashes"] == 15
-    for name, length, share, message in (
-        ("softmax", 256, 0.25, "attention='softmax' has no budget"),
-        ("lsh", 256, 0, "share=0 must be above 0"),
-        ("lsh", 3, 0.25, "share=0.25 of length=3 leaves 0 keys"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            attention.settings_for(name, length, share)
-    with pytest.raises(ValueError, match="share=0.25 of length=36 leaves 7 keys to choose, too few for a far field"):
-        attention.settings_for("lsh", 36, 0.25, far_field=True)
+@pytest.mark.parametrize("more", [{"block_size": 1}, {"block_size": 7}, {}], ids=str)
+def test_how_many_blocks_choose_at_once_changes_nothing(monkeypatch, more):
+    monkeypatch.setattr(lsh, "MOST_BLOCKS", 100)
+    inputs, mask = tensors((2, 3, 300, 8)), padding((2, 3, 300, 8), "scattered")
+    at_once = attention.attend("lsh", *inputs, mask, cluster_size=4, **more)
+    for scores in (1, 1000, 30_000):
+        monkeypatch.setattr(lsh, "SCORES_AT_ONCE", scores)
+        assert torch.equal(attention.attend("lsh", *inputs, mask, cluster_size=4, **more), at_once)
+
+
+def test_queries_choose_for_themselves_up_to_two_thousand_tokens_and_in_blocks_above():
+    """By default the number of comparisons grows with the length, and no longer with its square."""
+    compared = {}
+    for length in (600, 2047, 8192, 16384):
+        query, key, _ = tensors((1, 1, length, 4))
+        seen = [lsh.lsh_mean_keys(query, key, **attention.check("lsh", more)) for more in ({}, {"block_size": 1})]
+        compared[length], alone = (int(counts[1]) for counts in seen)
+        assert compared[length] == alone if length < 2048 else compared[length] < alone / 4
+    assert compared[16384] <= 2.01 * compared[8192]
+    query, key, value = tensors((1, 2, 600, 8))
+    explicit = attention.attend("lsh", query, key, value, block_size=1)
+    assert torch.equal(attention.attend("lsh", query, key, value), explicit)
 
 
 def test_four_thousand_tokens_at_a_sixteenth():
@@ -97,17 +106,52 @@ def test_coverage_is_the_share_of_pairs_and_of_softmaxs_mass(name, settings):
     assert seen.mass == pytest.approx(mass / queries)
 
 
-@pytest.mark.parametrize(("name", "settings"), ALL, ids=lambda x: x if isinstance(x, str) else "")
-def test_padding_changes_nothing_and_gets_nothing(name, settings):
-    """What stands in padding does not matter, and its rows are zero."""
-    shape = (2, 2, 23, 8)
-    inputs, mask = tensors(shape), padding(shape, "padded")
-    mask[1] = torch.arange(23) < 11
-    other = [torch.where(mask[:, None, :, None], t, 100 * torch.randn(shape)) for t in inputs]
-    out = attention.attend(name, *inputs, mask, seed=1, **settings)
-    if name != "reformer":  # the package hashes padding like tokens, which moves tokens between chunks
-        torch.testing.assert_close(attention.attend(name, *other, mask, seed=1, **settings), out)
-    assert not out[1, :, 11:].any()
+WITH_PADDING = [*CASES, ("reformer", SETTINGS["reformer"][0]), ("reformer", {"full_attn_thres": 10**6})]
+
+
+def some_padding(length):
+    """Three sequences: without padding, with padding anywhere, and of three tokens."""
+    mask = torch.rand(3, length, generator=torch.Generator().manual_seed(1)) < 0.6
+    mask[0], mask[2] = True, torch.arange(length) < 3
+    return mask
+
+
+def filled(rows, mask, value):
+    return rows.masked_fill(~mask[:, None, :, None], value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [40, 640])
+@pytest.mark.parametrize(("name", "settings"), WITH_PADDING, ids=lambda x: x if isinstance(x, str) else "")
+def test_whatever_stands_in_padding_changes_nothing_and_gets_nothing(name, settings, length, dtype):
+    """Bit by bit what zeros in padding give, and zeros for the padding, in the output and in all gradients."""
+    inputs, mask = tensors((3, 2, length, 8), dtype), some_padding(length)
+    upstream = tensors((3, 2, length, 8), seed=1)[0]
+
+    def found(value):
+        rows = [filled(t, mask, value) for t in inputs]
+        return run(lambda *t: attention.attend(name, *t, mask, seed=1, **settings), rows, filled(upstream, mask, value))
+
+    expected = found(0.0)
+    for tensor in expected:
+        assert tensor.isfinite().all()
+        assert torch.equal(tensor, filled(tensor, mask, 0.0))
+    for value in (torch.nan, torch.inf, 1e30):
+        for tensor, other in zip(found(value), expected, strict=True):
+            assert torch.equal(tensor, other)
+
+
+@pytest.mark.parametrize("length", [40, 640])
+@pytest.mark.parametrize(("name", "settings"), WITH_PADDING, ids=lambda x: x if isinstance(x, str) else "")
+def test_whatever_stands_in_padding_is_never_looked_at(name, settings, length):
+    inputs, mask = tensors((3, 2, length, 8)), some_padding(length)
+    zeros, nans = ([filled(t, mask, value) for t in inputs[:2]] for value in (0.0, torch.nan))
+    seen = attention.pairs(name, *zeros, mask, seed=1, **settings)
+    assert torch.equal(attention.pairs(name, *nans, mask, seed=1, **settings), seen)
+    coverage = attention.coverage(name, *nans, mask, seed=1, **settings)
+    assert coverage == attention.coverage(name, *zeros, mask, seed=1, **settings)
+    assert 0 < coverage.pairs <= 1
+    assert 0 < coverage.mass <= 1.001
 
 
 @pytest.mark.parametrize(
@@ -123,15 +167,18 @@ def test_a_sequence_does_not_depend_on_its_batch(name, settings):
     torch.testing.assert_close(together, alone)
 
 
-@pytest.mark.parametrize(("name", "settings"), ALL, ids=lambda x: x if isinstance(x, str) else "")
-def test_no_tokens_at_all_give_zeros(name, settings):
-    inputs = tensors((2, 2, 9, 4))
-    mask = torch.tensor([[True] * 9, [False] * 9])
-    leaves = [t.requires_grad_() for t in inputs]
-    out = attention.attend(name, *leaves, mask, **settings)
-    out.sum().backward()
+@pytest.mark.parametrize("tokens", [9, 0], ids=["beside another", "alone"])
+@pytest.mark.parametrize("length", [9, 640])
+@pytest.mark.parametrize(("name", "settings"), WITH_PADDING, ids=lambda x: x if isinstance(x, str) else "")
+def test_a_sequence_of_nothing_but_padding(name, settings, length, tokens):
+    """Its output is zero, gradients are finite, and of nothing the shares are zero."""
+    mask = torch.arange(length) < torch.tensor([[tokens], [0]])
+    inputs = tensors((2, 2, length, 4))
+    out, *grads = run(lambda *t: attention.attend(name, *t, mask, **settings), inputs, torch.ones(2, 2, length, 4))
     assert not out[1].any()
-    assert all(t.grad is None or t.grad.isfinite().all() for t in leaves)
+    assert all(g.isfinite().all() and not g[1].any() for g in grads)
+    coverage = attention.coverage(name, *inputs[:2], mask, **settings)
+    assert coverage == (0, 0, 0) if tokens == 0 else 0 < coverage.pairs <= 1
 
 
 @pytest.mark.parametrize("name", [*HASHED, "reformer"])

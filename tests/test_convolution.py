@@ -122,8 +122,11 @@ def test_padding_does_not_leak_into_tokens(name):
     """The same sequences in a longer batch, with anything at all in the padding."""
     query, key, value, weight, _ = tensors((2, 3, 40, 8), 7)
     mask = torch.arange(40) < torch.tensor([[23], [11]])
-    settings = {**SETTINGS[name], "conv_kernel_size": 7, "conv_weight": weight}
+    query, key, value = (x.masked_fill(~mask[:, None, :, None], torch.nan) for x in (query, key, value))
+    settings = {**SETTINGS[name], "conv_kernel_size": 7, "conv_weight": weight.requires_grad_()}
     out = attention.attend(name, query, key, value, mask, **settings)
+    out.sum().backward()
+    assert weight.grad.isfinite().all()
     short = attention.attend(name, *(x[:, :, :23] for x in (query, key, value)), mask[:, :23], **settings)
     torch.testing.assert_close(out[:, :, :23], short)
     alone = attention.attend(name, *(x[1:, :, :11] for x in (query, key, value)), **settings)

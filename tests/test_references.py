@@ -38,6 +38,15 @@ def test_lsh_is_the_reference_either_way(way, settings, shape, kind):
 
 
 @pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
+@pytest.mark.parametrize("shape", [(3, 2, 37, 12), (1, 2, 60, 16)], ids=lambda s: "x".join(map(str, s)))
+@pytest.mark.parametrize("more", [{}, {"hashing": "keys"}, {"far_field": True, "window": 3}], ids=str)
+def test_blocks_that_grow_are_the_references(way, monkeypatch, more, shape, kind):
+    """Without a block_size; each sequence has blocks of its own size, whatever the others in the batch have."""
+    monkeypatch.setattr(lsh, "MOST_BLOCKS", 5)
+    check_reference("lsh", {"n_hashes": 2, "cluster_size": 4, **more}, shape, kind)
+
+
+@pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
 @pytest.mark.parametrize(
     ("name", "settings"), [c for c in CASES if c[0] != "lsh"], ids=[i for i in IDS if not i.startswith("lsh")]

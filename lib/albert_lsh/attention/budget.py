@@ -1,7 +1,12 @@
-"""Settings that follow the length: how to spend a given share of the pairs."""
+"""Settings that follow the length: how to spend a given share of the pairs.
+
+What the caller has fixed is never changed: a setting that does not fit the budget raises.
+"""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
+
+from albert_lsh.attention.registry import check
 
 GLOBAL_TOKENS = 2
 ROUNDS = 4  # of hashing with collisions, where the budget allows so many
@@ -29,42 +34,124 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
     Returns:
         Settings for `attend` or `load_model`, those fixed among them.
     Raises:
-        ValueError: an attention without a budget, a share out of range, or a budget too small for it.
+        ValueError: an attention without a budget, a share out of range, a budget too small for it; a fixed setting
+            that the attention does not have, that it cannot take (see `check`), or that does not fit the budget.
     """
-    if not 0 < share <= 1 or length < 1:
-        raise ValueError(f"share={share!r} must be above 0 and at most 1, and length={length!r} at least 1")
+    if not is_number(share) or not 0 < share <= 1 or not isinstance(length, int) or length < 1:
+        raise ValueError(f"share={share!r} must be above 0 and at most 1, and length={length!r} a whole number from 1")
     if name not in LEAST:
         raise ValueError(f"attention={name!r} has no budget; one has: {', '.join(LEAST)}")
-    keys = int(share * length)
-    if name == "lsh" and "global_tokens" not in fixed:
-        fixed["global_tokens"] = min(GLOBAL_TOKENS, max(0, keys - 1))
-    left = keys - fixed.get("global_tokens", 0) - fixed.get("window", 0)
+    check(name, fixed)
+    budget = Budget(name, length, share)
+    if name == "lsh":
+        fixed = with_defaults_of_lsh(fixed, budget)
+    left = budget.keys - fixed.get("global_tokens", 0) - fixed.get("window", 0)
     collide = fixed.get("choose") == "collision"
     least = 2 if collide else LEAST[name]  # a cluster in which queries and keys collide has two of each at least
     if left < least:
-        needs = f"leaves {left} keys to choose; {name} needs {least} or more"
-        raise ValueError(f"share={share} of length={length} {needs}")
+        others = ", ".join(f"{k}={fixed[k]}" for k in ("global_tokens", "window") if fixed.get(k))
+        beside = f" beside {others}" if others else ""
+        raise ValueError(f"{budget} leaves {left} keys to choose{beside}; {name} needs {least} or more")
+    if name == "lsh" and not collide:
+        return fixed | clusters_to_choose(fixed, budget, left)
+    if name in ("nystrom", "yoso"):  # a query looks at every landmark, and a landmark at every key; a hash adds one
+        setting = "num_landmarks" if name == "nystrom" else "n_hashes"  # row and reads one
+        budget.refuse(setting, fixed.get(setting, 1), left // 2)
+        return {setting: left // 2} | fixed
     if name in ("window", "top-k"):
-        return {**fixed, "n_hashes": left, "cluster_size": 1}
+        return fixed | rounds_and_size(fixed, budget, left, size=1)
+    if name == "reformer":
+        budget.refuse("full_attn_thres", fixed.get("full_attn_thres") or 0, length - 1)  # up to it all is attended to
     if name in ("shared-qk-lsh", "reformer"):  # a chunk of at least two tokens sees itself and the one before
-        rounds = fixed.get("n_hashes", min(ROUNDS, left // 4))
-        return {**fixed, "n_hashes": rounds, "bucket_size": max(2, left // (2 * rounds))}
-    if name == "nystrom":  # a query looks at every landmark, and a landmark at every key
-        return {**fixed, "num_landmarks": left // 2}
-    if name == "yoso":  # a hash adds one row and reads one
-        return {**fixed, "n_hashes": left // 2}
-    if name == "random" or collide:
-        rounds = fixed.get("n_hashes", min(ROUNDS, left // least))
-        return {**fixed, "n_hashes": rounds, "cluster_size": max(least, left // rounds)}
-    if length > LONG and not fixed.keys() & {"block_size", "choose"}:
-        fixed |= {"block_size": round(2 * math.sqrt(length)), "choose": "mean-query"}
-    size = fixed.get("cluster_size", max(2, round(math.sqrt(length) / 3)))
-    if fixed.get("far_field", FAR_FIELD_FROM <= share < 1):
-        larger = size if "cluster_size" in fixed else max(size, -(-2 * length // left))  # half of what is left
-        n_hashes = (left - -(-length // larger)) // max(1, larger - 1)  # a cluster attended exactly costs no mean key
-        if n_hashes >= 1:
-            return {**fixed, "far_field": True, "n_hashes": n_hashes, "cluster_size": larger}
+        return fixed | rounds_and_size(fixed, budget, left // 2, size_name="bucket_size", least=2)
+    return fixed | rounds_and_size(fixed, budget, left, least=least)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class Budget(NamedTuple):
+    """How many keys a query may see."""
+
+    name: str
+    length: int
+    share: float
+
+    @property
+    def keys(self) -> int:
+        return int(self.share * self.length)
+
+    def refuse(self, setting: str, value: int, most: int, beside: str = "") -> None:
+        """Raise ValueError for more than fits; where all keys may be seen, everything fits."""
+        if value > most and self.keys < self.length:
+            what = f"{most} or less fits" if most else "nothing fits"
+            raise ValueError(f"{self.name}: {setting}={value}{beside} does not fit {self}; {what}")
+
+    def __str__(self) -> str:
+        return f"share={self.share} of length={self.length}"
+
+
+def with_defaults_of_lsh(fixed: dict[str, Any], budget: Budget) -> dict[str, Any]:
+    """The keys that all see, and who chooses clusters together, where that is not fixed."""
+    blocks: dict[str, Any] = {"block_size": 1}
+    if budget.length > LONG and not fixed.keys() & {"block_size", "choose"}:
+        blocks = {"block_size": round(2 * math.sqrt(budget.length)), "choose": "mean-query"}
+    return {"global_tokens": min(GLOBAL_TOKENS, max(0, budget.keys - 1)), **blocks, **fixed}
+
+
+def rounds_and_size(
+    fixed: dict[str, Any],
+    budget: Budget,
+    room: int,
+    *,
+    size_name: str = "cluster_size",
+    least: int = 1,
+    size: int | None = None,
+) -> dict[str, Any]:
+    """n_hashes and the size of a cluster, with a product of at most `room`.
+
+    least: of sizes. size: what it is unless it is fixed, or n_hashes is; None: what `ROUNDS` rounds leave.
+    """
+    rounds, fixed_size = fixed.get("n_hashes"), fixed.get(size_name)
+    if fixed_size is not None:
+        budget.refuse(size_name, fixed_size, room)
+        if rounds is not None:
+            budget.refuse("n_hashes", rounds, room // fixed_size, f" with {size_name}={fixed_size}")
+        return {"n_hashes": rounds or max(1, room // fixed_size), size_name: fixed_size}
+    if rounds is not None:
+        budget.refuse("n_hashes", rounds, room // least)
+    elif size is not None:
+        return {"n_hashes": room // size, size_name: size}
+    rounds = rounds or min(ROUNDS, room // least)
+    return {"n_hashes": rounds, size_name: max(least, room // rounds)}
+
+
+def clusters_to_choose(fixed: dict[str, Any], budget: Budget, left: int) -> dict[str, Any]:
+    """How many clusters of which size `lsh` chooses, and whether there is a far field."""
+    size = max(2, round(math.sqrt(budget.length) / 3))
+    if fixed.get("far_field", FAR_FIELD_FROM <= budget.share < 1):
+        if found := beside_a_far_field(fixed, budget.length, left, size):
+            return {"far_field": True, **found}
         if "far_field" in fixed:
-            raise ValueError(f"share={share} of length={length} leaves {left} keys to choose, too few for a far field")
-    size = min(size, left)
-    return {**fixed, "n_hashes": left // size, "cluster_size": size}
+            given = "".join(f" with {k}={fixed[k]}" for k in ("n_hashes", "cluster_size") if k in fixed)
+            raise ValueError(f"{budget} leaves {left} keys to choose, too few for a far field{given}")
+    return rounds_and_size(fixed, budget, left, size=min(size, left))
+
+
+def beside_a_far_field(fixed: dict[str, Any], length: int, left: int, size: int) -> dict[str, Any] | None:
+    """n_hashes and cluster_size that leave room for the other clusters' mean keys; None where nothing does."""
+
+    def most_rounds(size: int) -> int:
+        return (left - -(-length // size)) // max(1, size - 1)  # a cluster attended exactly costs no mean key
+
+    rounds = fixed.get("n_hashes", 1)
+    if "cluster_size" in fixed:
+        size = fixed["cluster_size"]
+    elif "n_hashes" in fixed:
+        size = max((s for s in range(2, left + 1) if most_rounds(s) >= rounds), default=1)
+    else:
+        size = max(size, -(-2 * length // left))  # half of what is left
+    if most_rounds(size) < rounds:
+        return None
+    return {"n_hashes": fixed.get("n_hashes", most_rounds(size)), "cluster_size": size}

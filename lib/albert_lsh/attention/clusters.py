@@ -83,24 +83,24 @@ def most_keys(n_tokens: Tensor, n_hashes: int, cluster_size: int) -> Tensor:
     return n_hashes * -(-n_tokens // clusters)
 
 
-def cut(order: Tensor, n_tokens: Tensor, size: int) -> Tensor:
+def cut(order: Tensor, n_tokens: Tensor, size: int | Tensor) -> Tensor:
     """Cut sorted tokens into ceil(n / size) clusters whose sizes differ by one at most.
 
     Args:
         order: (batch, heads, rounds, length), positions sorted by bucket, padding last.
         n_tokens: (batch,), tokens of each sequence; only these are dealt out.
-        size: the most tokens that a cluster may have.
+        size: the most tokens that a cluster may have; one for all sequences, or (batch,).
     Returns:
-        (batch, heads, rounds, clusters, size) positions; `length` in places without a token. A sequence needs
+        (batch, heads, rounds, clusters, places) positions; `length` in places without a token. A sequence needs
         ceil(n / size) clusters; the rest, there for longer ones in the batch, is empty.
     """
     batch, heads, rounds, length = order.shape
-    size = min(size, length)
-    cluster = torch.arange(-(-length // size) + 1, device=order.device)
-    n = n_tokens[:, None]
-    needed = (-(-n // size)).clamp(min=1)
-    start = (cluster.clamp(max=needed) * n) // needed  # (batch, clusters + 1)
-    rank = start[:, :-1, None] + torch.arange(size, device=order.device)  # (batch, clusters, size)
+    size = size if isinstance(size, Tensor) else min(size, length)
+    needed = (-(-n_tokens // size)).clamp(min=1)[:, None]
+    most, widest = (int(needed.max()), int(size.max())) if isinstance(size, Tensor) else (-(-length // size), size)
+    cluster = torch.arange(most + 1, device=order.device)
+    start = (cluster.clamp(max=needed) * n_tokens[:, None]) // needed  # (batch, clusters + 1)
+    rank = start[:, :-1, None] + torch.arange(widest, device=order.device)  # (batch, clusters, places)
     empty = (rank >= start[:, 1:, None])[:, None, None].expand(batch, heads, rounds, -1, -1)
     rank = rank.clamp(max=length - 1)[:, None, None].expand_as(empty)
     positions = order.gather(-1, rank.flatten(3)).view_as(rank)
@@ -135,9 +135,9 @@ def hide_keys(blocks: Blocks, hidden: Tensor) -> Blocks:
     return blocks._replace(key_index=keys.masked_fill(look_up(table, keys), length).view_as(blocks.key_index))
 
 
-def clear_padding(out: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Zero the rows of padding of (batch, heads, length, head_dim)."""
-    return out if padding_mask is None else out * padding_mask[:, None, :, None]
+def clear_padding(rows: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Rows (batch, heads, length, head_dim) with zeros in padding, in place even of NaN; so are its gradients."""
+    return rows if padding_mask is None else torch.where(padding_mask[:, None, :, None], rows, 0)
 
 
 def cluster_tables(blocks: Blocks, length: int) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from albert_lsh.attention.clusters import clear_padding
-
 
 class Convolution(nn.Module):
     """The weights as a part of a model: (heads, size), zeros."""
@@ -22,17 +20,15 @@ class Convolution(nn.Module):
         self.weight = nn.Parameter(torch.zeros(heads, size))
 
 
-def add_convolution(
-    out: Tensor, value: Tensor, padding_mask: Tensor | None, size: int | None, weight: Tensor | None
-) -> Tensor:
+def add_convolution(out: Tensor, value: Tensor, size: int | None, weight: Tensor | None) -> Tensor:
     """What an attention gives out and the convolution of the values; size None: nothing is added.
 
     Args:
-        out, value: (batch, heads, length, head_dim). padding_mask: as everywhere.
+        out, value: (batch, heads, length, head_dim); values of padding are zeros.
         size: of the kernel, an odd number of positions.
         weight: (heads, size), of any floating dtype.
     Returns:
-        Shape and dtype of out; rows of padding stay as they are.
+        Shape and dtype of out.
     Raises:
         ValueError: weight has another shape, is missing, or is there without a size.
     """
@@ -45,5 +41,5 @@ def add_convolution(
     if size is None or weight is None:
         return out
     filters = weight.to(value.dtype)[:, None, :, None]  # (heads, 1, size, 1)
-    mixed = F.conv2d(clear_padding(value, padding_mask), filters, padding=(size // 2, 0), groups=len(filters))
-    return out + clear_padding(mixed, padding_mask).to(out.dtype)
+    mixed = F.conv2d(value, filters, padding=(size // 2, 0), groups=len(filters))
+    return out + mixed.to(out.dtype)

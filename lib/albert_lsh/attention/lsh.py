@@ -15,6 +15,10 @@ are of equal size and come from hashing (see `hashing`), so they never overflow,
     choose="mean-key"    one clustering; the n_hashes best clusters, chosen by each query, or by `block_size` queries
                          hashed alike together, who add up their softmax over the mean keys
     choose="mean-query"  the same, but a block chooses by its mean query: block_size times fewer products
+
+Without a `block_size` blocks grow with the sequence, so that fewer than 2 * `MOST_BLOCKS` of them choose: up to that
+many tokens every query for itself, above that blocks by their mean query. A block_size of 1 has every query of a long
+sequence compared with every mean key, which takes time quadratic in the length, but no such memory.
 """
 
 from typing import NamedTuple
@@ -27,11 +31,11 @@ from albert_lsh.attention.backends import attend_parts
 from albert_lsh.attention.clusters import (
     MASKED,
     Blocks,
-    clear_padding,
     cluster_tables,
     cut,
     hide_keys,
     places,
+    slices,
     sort_tokens,
     take,
     token_mask,
@@ -44,6 +48,8 @@ from albert_lsh.attention.tree import tree
 
 # Up to this length gathering rows takes longer than computing all scores and masking most of them.
 DENSE_LENGTH = 512
+MOST_BLOCKS = 1024  # that choose clusters, up to twice as many, where no block_size is given
+SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen
 
 
 class Seen(NamedTuple):
@@ -53,6 +59,7 @@ class Seen(NamedTuple):
     clusters: Tensor | None = None  # (batch, heads, clusters, size): positions of their keys, `length` for none
     far: Part | None = None  # the clusters as keys, for those who see no more of them
     chosen: dense.Chosen | None = None
+    asking: Tensor | None = None  # (batch, heads): how many, queries or blocks, were compared with each mean key
 
 
 def collide(
@@ -90,7 +97,10 @@ def select(
     Nothing of the window is hidden in the window's own part, so that keys of everybody that are near are seen there.
     """
     clusters = cluster(key, mask & ~everybodys, cluster_size, hashing, generator)
+    if block_size is None:
+        block_size, choose = growing(mask), "mean-query"
     blocks = cluster(query, mask, block_size, hashing, generator)
+    members = blocks < query.shape[2]
     chosen = choose_clusters(query, key, blocks, clusters, n_hashes=n_hashes, choose=choose, scaling=scaling)
     index = chosen.flatten(2).unsqueeze(-1).expand(-1, -1, -1, clusters.shape[3])
     keys = clusters.gather(2, index).view(*chosen.shape[:3], -1)
@@ -98,31 +108,45 @@ def select(
     keys = torch.cat([shared.expand(*keys.shape[:3], -1), keys], dim=-1)
     part = Part(Blocks(blocks.unsqueeze(2), keys.unsqueeze(2)), None if window is None else Bias(window=window))
     far = far_part(blocks, clusters, chosen, mask, window) if far_field else None
-    return Seen([part], clusters, far, dense.Chosen(part.blocks, clusters, chosen, shared[:, :, 0]))
+    asking = (members.any(-1) if choose == "mean-query" else members.flatten(2)).sum(-1)
+    return Seen([part], clusters, far, dense.Chosen(part.blocks, clusters, chosen, shared[:, :, 0]), asking)
 
 
-def cluster(rows: Tensor, mask: Tensor, size: int, hashing: str, generator) -> Tensor:
+def growing(mask: Tensor) -> int | Tensor:
+    """The size of blocks of which no sequence has 2 * MOST_BLOCKS: 1, or one for each sequence, (batch,)."""
+    return 1 if mask.shape[-1] < 2 * MOST_BLOCKS else (mask[:, 0].sum(-1) // MOST_BLOCKS).clamp(min=1)
+
+
+def cluster(rows: Tensor, mask: Tensor, size: int | Tensor, hashing: str, generator) -> Tensor:
     """Clusters of at most `size` tokens that are hashed alike: (batch, heads, clusters, places) positions."""
-    if size > 1 and hashing == "tree":
+    single = isinstance(size, int) and size == 1
+    if not single and hashing == "tree":
         return tree(rows, mask, size, generator)
     values = torch.zeros_like(rows[..., 0])
-    if size > 1:
+    if not single:
         values = PROJECTIONS[hashing](rows, rows, mask, 1, generator)[1][:, :, 0]
     return cut(sort_tokens(values, mask).unsqueeze(2), mask[:, 0].sum(-1), size)[:, :, 0]
 
 
 def choose_clusters(query, key, blocks, clusters, *, n_hashes, choose, scaling) -> Tensor:
     """The clusters that each block of queries attends to: (batch, heads, blocks, n_hashes), numbers of clusters."""
-    mean_key, size = mean_of(key, clusters)
+    mean_key, size = (x.flatten(0, 1) for x in mean_of(key, clusters))
     members = blocks < query.shape[2]
     if choose == "mean-query":
         asking, weight = mean_of(query, blocks)[0].unsqueeze(3), members.any(-1, keepdim=True)
     else:
         asking, weight = take(query, blocks), members
-    score = torch.einsum("bhnqd,bhcd->bhnqc", asking, mean_key) * scaling + size.clamp(min=1).log()[:, :, None, None]
-    score = score.masked_fill((size == 0)[:, :, None, None], MASKED)
-    votes = (score.softmax(-1) * weight.unsqueeze(-1)).sum(3).masked_fill((size == 0)[:, :, None], -1.0)
-    return votes.topk(min(n_hashes, votes.shape[-1]), dim=-1, sorted=False).indices
+    asking, weight = asking.flatten(0, 1), weight.flatten(0, 1)  # (rows, blocks, members, dim), batch and heads in one
+    (n_rows, n_blocks, n_members, _), n_clusters = asking.shape, mean_key.shape[1]
+    chosen = size.new_empty(n_rows, n_blocks, min(n_hashes, n_clusters))
+    for rows in slices(n_rows, SCORES_AT_ONCE // (n_blocks * n_members * n_clusters)):
+        empty, log_size = (size[rows] == 0)[:, None], size[rows].clamp(min=1).log()[:, None, None]
+        for some in slices(n_blocks, SCORES_AT_ONCE // ((rows.stop - rows.start) * n_members * n_clusters)):
+            score = torch.einsum("rnqd,rcd->rnqc", asking[rows, some], mean_key[rows]) * scaling + log_size
+            score = score.masked_fill(empty.unsqueeze(2), MASKED)
+            votes = (score.softmax(-1) * weight[rows, some].unsqueeze(-1)).sum(2).masked_fill(empty, -1.0)
+            chosen[rows, some] = votes.topk(chosen.shape[-1], dim=-1, sorted=False).indices
+    return chosen.unflatten(0, query.shape[:2])
 
 
 def mean_of(rows: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,27 +199,24 @@ def lsh_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0,
         scaling: factor of the scores; dropout: probability with which an attention weight is dropped.
         settings: n_hashes, cluster_size, hashing, choose, block_size, global_tokens, window, far_field, duplicates.
     Returns:
-        (batch, heads, length, head_dim), in query's dtype; rows of padding are zero. Gradients flow to queries, keys
-        (mean keys included) and values; which keys are seen has none.
+        (batch, heads, length, head_dim), in query's dtype; rows of padding are anything. Gradients flow to queries,
+        keys (mean keys included) and values; which keys are seen has none.
     """
     seen = look(query, key, padding_mask, scaling=scaling, generator=generator, **settings)
     short, more = query.shape[2] <= DENSE_LENGTH, {"scaling": scaling, "dropout": dropout}
     if short and seen.chosen is not None and not settings["window"]:
-        out = dense.attend_to_clusters(query, key, value, seen.chosen, far_field=seen.far is not None, **more)
-        return clear_padding(out, padding_mask)
+        return dense.attend_to_clusters(query, key, value, seen.chosen, far_field=seen.far is not None, **more)
     far = None
     if seen.far is not None and seen.clusters is not None:
         mean_key, mean_value = (mean_of(rows.float(), seen.clusters)[0].to(rows.dtype) for rows in (key, value))
         far = mean_key, mean_value, seen.far
     if short:
         once = settings["duplicates"] == "once"
-        out = dense.attend_to_parts(query, key, value, seen.parts, far, once=once, **more)
-        return clear_padding(out, padding_mask)
+        return dense.attend_to_parts(query, key, value, seen.parts, far, once=once, **more)
     sources, parts = [(key, value)], [(part, 0) for part in seen.parts]
     if far is not None:
         sources, parts = [*sources, far[:2]], [*parts, (far[2], 1)]
-    out, _ = attend_parts(query, sources, parts, **more)
-    return clear_padding(out, padding_mask)
+    return attend_parts(query, sources, parts, **more)[0]
 
 
 def lsh_pairs(query, key, padding_mask=None, *, generator=None, **settings) -> Tensor:
@@ -206,17 +227,15 @@ def lsh_pairs(query, key, padding_mask=None, *, generator=None, **settings) -> T
 
 
 def lsh_mean_keys(query, key, padding_mask=None, *, generator=None, **settings) -> tuple[Tensor, Tensor]:
-    """How many mean keys each query attends to, and how many it is compared with: (batch, heads, length), long."""
+    """How many mean keys the queries attend to, and how many are compared to choose: (batch, heads), long."""
     scaling = query.shape[-1] ** -0.5
     seen = look(query, key, padding_mask, scaling=scaling, generator=generator, **settings)
     mask = token_mask(query, padding_mask)
-    none = torch.zeros_like(mask, dtype=torch.long)
-    if seen.clusters is None:
+    none = torch.zeros_like(mask[..., 0], dtype=torch.long)
+    if seen.clusters is None or seen.asking is None:
         return none, none
-    compared = (seen.clusters < query.shape[2]).any(-1).sum(-1, keepdim=True) * mask
-    if settings["choose"] == "mean-query":
-        compared = compared // settings["block_size"]
+    compared = (seen.clusters < query.shape[2]).any(-1).sum(-1) * seen.asking
     if seen.far is None:
         return none, compared
     attended = (dense.of_each_query(seen.far, query.shape[2]) > MASKED / 2).sum(-1)
-    return attended * mask, compared
+    return (attended * mask).sum(-1), compared

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from albert_lsh.attention import lsh as lsh_module
 from albert_lsh.attention import shared_qk as shared_qk_module
 from albert_lsh.attention.hashing import draw_directions
 from albert_lsh.attention.shared_qk import draw_rotations
@@ -222,7 +223,7 @@ def lsh(
     draws = query_draws = torch.zeros(heads, 1, dim)
     if collision or cluster_size > 1:
         draws = draw_for(hashing, heads, dim, n_hashes if collision else 1, generator)
-    if not collision and block_size > 1:
+    if not collision and block_size != 1:
         query_draws = draw_for(hashing, heads, dim, 1, generator)
 
     def one(tokens, h, q, k, v):
@@ -239,8 +240,10 @@ def lsh(
             if rest:
                 clusters = [[rest[j] for j in c] for c in clusters_one(fk[rest], cluster_size, hashing, draws[h])]
             left = torch.zeros(n, len(clusters))
-            for block in clusters_one(fq, block_size, hashing, query_draws[h]):
-                asking = fq[block].mean(0, keepdim=True) if choose == "mean-query" else fq[block]
+            together = max(1, n // lsh_module.MOST_BLOCKS) if block_size is None else block_size
+            for block in clusters_one(fq, together, hashing, query_draws[h]):
+                by_mean = choose == "mean-query" or block_size is None
+                asking = fq[block].mean(0, keepdim=True) if by_mean else fq[block]
                 scores = [asking @ fk[c].mean(0) * scaling + math.log(len(c)) for c in clusters]
                 votes = torch.stack(scores, -1).softmax(-1).sum(0) if clusters else torch.zeros(0)
                 chosen = best(votes, n_hashes)

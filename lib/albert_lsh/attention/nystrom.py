@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.clusters import clear_padding, count_tokens, token_mask
+from albert_lsh.attention.clusters import count_tokens, token_mask
 from albert_lsh.attention.convolution import add_convolution
 from albert_lsh.attention.softmax import softmax_attention
 
@@ -80,4 +80,4 @@ def nystrom_attention(
     if few.any():
         exact = softmax_attention(query, key, value, padding_mask, scaling=scaling, dropout=dropout)
         out = torch.where(few, exact, out)
-    return add_convolution(clear_padding(out, padding_mask), value, padding_mask, conv_kernel_size, conv_weight)
+    return add_convolution(out, value, conv_kernel_size, conv_weight)

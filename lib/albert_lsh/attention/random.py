@@ -6,7 +6,6 @@ from torch import Tensor
 from albert_lsh.attention.backends import attend_parts
 from albert_lsh.attention.clusters import (
     Blocks,
-    clear_padding,
     cluster_tables,
     count_tokens,
     cut,
@@ -39,7 +38,7 @@ def random_attention(query, key, value, padding_mask=None, *, scaling, dropout=0
     """Softmax over the keys that share a cluster with the query in some round, and the global tokens."""
     parts = random_parts(query, key, padding_mask, **settings)
     shown = [(part, 0) for part in parts]
-    return clear_padding(attend_parts(query, [(key, value)], shown, scaling=scaling, dropout=dropout)[0], padding_mask)
+    return attend_parts(query, [(key, value)], shown, scaling=scaling, dropout=dropout)[0]
 
 
 def random_pairs(query, key, padding_mask=None, **settings) -> Tensor:

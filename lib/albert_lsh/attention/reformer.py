@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from reformer_pytorch.reformer_pytorch import FullQKAttention, LSHAttention, LSHSelfAttention
 from torch import Tensor, nn
 
-from albert_lsh.attention.clusters import Blocks, clear_padding
+from albert_lsh.attention.clusters import Blocks
 from albert_lsh.attention.parts import Part, count_pairs
 from albert_lsh.attention.shared_qk import only_others, others
 
@@ -84,7 +84,7 @@ def run_package(
     with torch_seed_from(generator):
         out, _, buckets = core(qk, v, input_mask=mask)
     out = out[:, :length].unflatten(0, (batch, heads)).to(query.dtype)
-    return clear_padding(out, padding_mask), None if full else buckets
+    return out, None if full else buckets
 
 
 class ReformerSelfAttention(nn.Module):

@@ -14,7 +14,6 @@ from albert_lsh.attention.backends import attend_parts
 from albert_lsh.attention.clusters import (
     MASKED,
     Blocks,
-    clear_padding,
     count_tokens,
     cut,
     sort_tokens,
@@ -41,7 +40,7 @@ def shared_qk_attention(query, key, value, padding_mask=None, *, scaling, dropou
         mask = mask.masked_fill(~padding_mask[:, None, None, :], MASKED)
     scores = (query @ unit_queries(query).transpose(-1, -2)).float() * scaling + mask
     weights = F.dropout(scores.softmax(-1), dropout)
-    return clear_padding(weights.to(value.dtype) @ value, padding_mask)
+    return weights.to(value.dtype) @ value
 
 
 def only_others(counts: Tensor, padding_mask: Tensor | None) -> Tensor:
@@ -84,7 +83,7 @@ def find_buckets(query, n_tokens: Tensor, *, bucket_size: int, n_hashes: int, ge
     products per token and choice the longer the sequence is (section 2 of the Reformer paper has two factors).
     """
     needed, weight = even_buckets(n_tokens, bucket_size), 1
-    bucket = torch.zeros(1, dtype=torch.long, device=query.device)
+    bucket = query.new_zeros(*query.shape[:2], n_hashes, query.shape[2], dtype=torch.long)
     while needed.any():
         here = needed.clamp(max=MOST_BUCKETS)
         rotations = draw_rotations(query, int(here.max()), n_hashes, generator)
@@ -127,7 +126,7 @@ def shared_qk_lsh_attention(
     part, sources = Part(blocks, Bias(own=True)), [(unit_queries(query), value)]
     out, log_sum = attend_parts(query, sources, [(part, 0)], scaling=scaling, dropout=dropout)
     alone = (log_sum < MASKED / 2).unsqueeze(-1)  # nothing but itself is there
-    return clear_padding(torch.where(alone, value, out), padding_mask)
+    return torch.where(alone, value, out)
 
 
 def shared_qk_lsh_pairs(query, key, padding_mask=None, *, bucket_size, n_hashes, generator=None) -> Tensor:

@@ -4,14 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.clusters import clear_padding
-
 
 def softmax_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention` over all tokens."""
     mask = None if padding_mask is None else padding_mask[:, None, None, :]
-    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
-    return clear_padding(out, padding_mask)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
 
 
 def eager_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None) -> Tensor:
@@ -20,7 +17,7 @@ def eager_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.
     if padding_mask is not None:
         scores = scores.masked_fill(~padding_mask[:, None, None, :], torch.finfo(scores.dtype).min)
     weights = F.dropout(scores.float().softmax(-1).to(query.dtype), dropout)
-    return clear_padding(weights @ value, padding_mask)
+    return weights @ value
 
 
 def all_pairs(query, key, padding_mask=None, **settings) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.clusters import clear_padding, count_tokens, highest, most_keys, token_mask
+from albert_lsh.attention.clusters import count_tokens, highest, most_keys, token_mask
 
 
 @torch.no_grad()
@@ -21,9 +21,8 @@ def top_k_attention(
     """Softmax attention restricted to the best keys of each query."""
     seen = best_keys(query, key, padding_mask, **settings)
     if padding_mask is not None:
-        seen = seen | ~padding_mask[:, None, :, None]  # padded queries, cleared below, must see something
-    out = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, scale=scaling)
-    return clear_padding(out, padding_mask)
+        seen = seen | ~padding_mask[:, None, :, None]  # padded queries must see something
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, scale=scaling)
 
 
 def top_k_pairs(query, key, padding_mask=None, *, generator=None, **settings) -> Tensor:

@@ -14,12 +14,13 @@ from albert_lsh.attention.hashing import centred, draw_directions
 POWER_STEPS = 3  # each costs two products a token and level
 
 
-def tree(rows: Tensor, mask: Tensor, size: int, generator: torch.Generator | None) -> Tensor:
+def tree(rows: Tensor, mask: Tensor, size: int | Tensor, generator: torch.Generator | None) -> Tensor:
     """Clusters of at most `size` tokens, ceil(n / size) of them for n tokens, whose sizes differ by one at most.
 
     Args:
         rows: (batch, heads, length, dim) float32.
         mask: (batch, heads, length) bool, as many True in each head of a sequence; only those are dealt out.
+        size: one for all sequences, or (batch,).
     Returns:
         (batch, heads, clusters, members) positions; `length` in places without a token.
     """

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.clusters import clear_padding, count_tokens, most_keys, token_mask
+from albert_lsh.attention.clusters import count_tokens, most_keys, token_mask
 from albert_lsh.attention.global_tokens import wanted_by_all
 from albert_lsh.attention.nearest import find_window
 
@@ -31,8 +31,7 @@ def window_attention(
     seen = window_keys(query, key, padding_mask, **settings)
     if padding_mask is not None:
         seen = seen & padding_mask[:, None, None] | ~padding_mask[:, None, :, None]  # padded queries must see something
-    out = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, scale=scaling)
-    return clear_padding(out, padding_mask)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, scale=scaling)
 
 
 def window_pairs(query, key, padding_mask=None, *, generator=None, **settings) -> Tensor:

@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.clusters import clear_padding
 from albert_lsh.attention.convolution import add_convolution
 from albert_lsh.attention.hashing import draw_directions
 
@@ -31,11 +30,6 @@ AT_ONCE = 2**22  # numbers in a table of the backward pass; more value dimension
 
 def unit(rows: Tensor) -> Tensor:
     return F.normalize(rows.float(), dim=-1)
-
-
-def finish(out: Tensor, dtype: torch.dtype, padding_mask: Tensor | None) -> Tensor:
-    """The sums of values as the paper gives them out: of unit length."""
-    return clear_padding(F.normalize(out, dim=-1).to(dtype), padding_mask)
 
 
 class WeightedSum(torch.autograd.Function):
@@ -77,12 +71,10 @@ def yoso_e_attention(
 ) -> Tensor:
     """The expectation of `yoso`. scaling and dropout are not used; conv_weight: (heads, conv_kernel_size)."""
     with torch.autocast(query.device.type, enabled=False):
-        rows = clear_padding(value.float(), padding_mask)
         unit_query, unit_key = unit(query), unit(key)
         weights = expectation(unit_query, unit_key, hash_code_len)
-        out = WeightedSum.apply(unit_query, unit_key, rows, weights, hash_code_len)
-    out = finish(out, query.dtype, padding_mask)
-    return add_convolution(out, value, padding_mask, conv_kernel_size, conv_weight)
+        out = WeightedSum.apply(unit_query, unit_key, value.float(), weights, hash_code_len)
+    return add_convolution(unit(out).to(query.dtype), value, conv_kernel_size, conv_weight)
 
 
 @torch.no_grad()
@@ -181,15 +173,14 @@ def yoso_attention(
 ) -> Tensor:
     """Attention by `n_hashes` samples of collisions. scaling and dropout are not used; conv_weight as in `yoso-e`."""
     with torch.autocast(query.device.type, enabled=False):
-        rows = [unit(query), unit(key), clear_padding(value.float(), padding_mask)]
+        rows = [unit(query), unit(key), value.float()]
         found = codes(rows[0], rows[1], n_hashes, hash_code_len, generator)
         if query.shape[2] <= DENSE_LENGTH:
             out = WeightedSum.apply(*rows, collisions(*found) / n_hashes, hash_code_len)
         else:
             one_head = [x.flatten(0, 1) for x in (*rows, *found)]
             out = Samples.apply(*one_head, hash_code_len).view(value.shape)
-    out = finish(out, query.dtype, padding_mask)
-    return add_convolution(out, value, padding_mask, conv_kernel_size, conv_weight)
+    return add_convolution(unit(out).to(query.dtype), value, conv_kernel_size, conv_weight)
 
 
 def yoso_pairs(query, key, padding_mask=None, *, generator=None, n_hashes, hash_code_len, **settings) -> Tensor:
