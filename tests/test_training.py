@@ -10,7 +10,8 @@ from albert_lsh.metrics import for_trainer, score_splits
 from albert_lsh.model import load_model, load_tokenizer, max_positions
 from albert_lsh.passes import record_passes
 from albert_lsh.runs import ParameterError, Parameters
-from albert_lsh.training import attended, keep_model, prepare_model, train
+from albert_lsh.training import attended, keep_model, prepare_model, sample, train
+from datasets import Dataset
 from transformers import RobertaConfig, RobertaModel
 
 
@@ -50,6 +51,16 @@ def test_the_same_seed_trains_the_same(tmp_path):
     histories = [fit(make(tmp_path / str(i), seed=seed))[0].history for i, seed in enumerate((0, 0, 1))]
     assert histories[0].equals(histories[1])
     assert not histories[0].equals(histories[2])
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(127, 64), (128, 64), (408, 64), (64, 64), (10, 10)])
+def test_a_sample_has_as_many_examples_as_asked_for_from_end_to_end(rows, expected):
+    data = Dataset.from_dict({"input_ids": [[2, n + 5, 3] for n in range(rows)], "attention_mask": [[1, 1, 1]] * rows})
+    batches = list(sample(load_model("mini"), load_tokenizer("mini"), data, 64))
+    numbers = [ids[1].item() - 5 for batch in batches for ids in batch["input_ids"]]
+    assert len(set(numbers)) == len(numbers) == expected
+    assert numbers[0] == 0
+    assert numbers[-1] >= rows - 1 - rows / expected
 
 
 def test_softmax_attends_to_everything(tmp_path):

@@ -61,6 +61,7 @@ def mean_coverage(passes: list[Pass]) -> attentions.Coverage:
             mass + found.mass * n_tokens,
         )
         all_pairs, tokens = all_pairs + n_pairs, tokens + n_tokens
+    all_pairs, tokens = max(1, all_pairs), max(1, tokens)  # of nothing but padding the shares are 0
     return attentions.Coverage(pairs / all_pairs, mass / tokens, compared / all_pairs)
 
 

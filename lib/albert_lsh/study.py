@@ -142,6 +142,7 @@ def switches(split: str, of_study: dict[str, Any], of_task: dict[str, Any]) -> d
     variants = {
         label: {"shares": of_study["shares"], **settings, "length": length}
         for label, settings in {**of_study["variants"], **task.pop("variants", {})}.items()
+        if settings is not None
     }
     rest = {k: v for k, v in of_study.items() if k not in ("seeds", "shares", "variants")}
     return {**rest, **task, "split": split, "variants": variants}

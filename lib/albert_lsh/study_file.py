@@ -96,7 +96,7 @@ class TaskSplit(BaseModel):
     looked_into: Whole = 1
     seed: Seed = 0
     length: Whole = 1
-    variants: dict[Label, Variant] = {}
+    variants: dict[Label, Variant | None] = {}  # None: what all tasks have, but not this one
 
 
 class Switched(BaseModel):

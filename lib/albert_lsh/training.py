@@ -323,8 +323,9 @@ def peak_memory(device: str) -> int:
 def sample(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: Dataset, examples: int
 ) -> Iterator[BatchEncoding]:
-    """Inputs of `examples` examples spread evenly over `data`, eight at a time."""
-    rows = data.select(range(0, len(data), max(1, len(data) // examples)))
+    """Inputs of `examples` examples spread evenly over `data` (of all, if it has fewer), eight at a time."""
+    count = min(examples, len(data))
+    rows = data.select([number * len(data) // count for number in range(count)])
     rows = rows.select_columns([name for name in tokenizer.model_input_names if name in data.column_names])
     for start in range(0, len(rows), 8):
         batch = rows.select(range(start, min(start + 8, len(rows)))).to_dict()
