@@ -1,8 +1,11 @@
 """The config of a model: where it comes from, and what it keeps of the attention (`albert_lsh`)."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from transformers import AlbertConfig, AutoConfig, PreTrainedConfig
 
 from albert_lsh import attention as attentions
@@ -11,6 +14,17 @@ from albert_lsh import mini, pretrained
 
 class ModelError(ValueError):
     """A model that is not there, or that this study cannot use."""
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Within, whatever a file or the Hub's client raises becomes a ModelError that begins with `what`."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(f"{what}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
 
 
 def load_config(name_or_path: str | PreTrainedConfig, **overrides):
@@ -26,14 +40,10 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
         config.update(overrides)
         name_or_path = config.model_type  # as messages name it
     else:
-        try:
+        nowhere = "no such folder, and the Hub gave no model of that name (a typing error, or no network?)"
+        with loading(f"model={name_or_path!r}: {nowhere}"):
             path = pretrained.folder_of(name_or_path)
             config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **overrides)
-        except (OSError, ValueError) as error:
-            raise ModelError(
-                f"model={name_or_path!r}: no such folder, and the Hub gave no model of that name "
-                f"(a typing error, or no network?): {str(error).splitlines()[0]}"
-            ) from error
     if unknown:
         raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}")
     return config

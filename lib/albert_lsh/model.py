@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh import memory, mini, pretrained
 from albert_lsh.attention.convolution import Convolution
 from albert_lsh.attention.reformer import ReformerSelfAttention
-from albert_lsh.config import ModelError, choice, load_config, max_positions
+from albert_lsh.config import ModelError, choice, load_config, loading, max_positions
 from albert_lsh.passes import INTERFACE, attention_modules, count_passes
 
 logger = logging.getLogger(__name__)
@@ -98,16 +97,15 @@ def read_weights(
     report = logging.getLogger("transformers.modeling_utils")
     report.addFilter(is_no_report)
     try:
-        loaded: Any = model_class.from_pretrained(
-            pretrained.folder_of(name),
-            config=config,
-            attn_implementation=INTERFACE,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # an error below
-            use_safetensors=True if complete else None,
-        )
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"model={name!r}: its weights cannot be read: {str(error).splitlines()[0]}") from error
+        with loading(f"model={name!r}: its weights cannot be read"):
+            loaded: Any = model_class.from_pretrained(
+                pretrained.folder_of(name),
+                config=config,
+                attn_implementation=INTERFACE,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # an error below
+                use_safetensors=True if complete else None,
+            )
     finally:
         report.removeFilter(is_no_report)
     model, found = loaded
@@ -115,9 +113,7 @@ def read_weights(
         key, there, here = min(found["mismatched_keys"])
         raise ModelError(f"model={name!r}: {key} is {tuple(there)} in its file, not {tuple(here)}")
     if new := sorted(found["missing_keys"]):
-        lacking = [
-            key for key in new if not key.startswith("pooler.")
-        ]  # which a base model has, and nothing here reads
+        lacking = [key for key in new if not key.startswith("pooler.")]  # which nothing here reads
         if complete and lacking:
             raise ModelError(f"model={name!r} lacks weights: {listed(lacking)}")
         logger.warning("model=%r: new weights, not in its file: %s", name, listed(new))
@@ -274,11 +270,8 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     """
     if name_or_path == "mini":
         return mini.tokenizer()
-    try:
+    with loading(f"model={name_or_path!r}: no tokenizer could be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(pretrained.folder_of(name_or_path))
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ModelError(f"model={name_or_path!r}: no tokenizer could be loaded: {reason}") from error
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
         raise ModelError(
             f"model={name_or_path!r}: no tokenizer files; a vocabulary of special tokens alone reads no text"
