@@ -103,7 +103,7 @@ def test_aliases_and_merge_keys_may_say_again_what_is_meant(root):
     assert [run.parameters["epochs"] for run in found] == [1, 2, 2]
 
 
-BAD_NAMES = ["../../x", "/tmp/x", "..", "", "-n", "x$(touch PWNED)", "a b", "a;b", "a\nb", "é", "a" * 101]
+BAD_NAMES = ["../../x", "/tmp/x", "$x", "x/y", "..", "", "-n", "x$(touch PWNED)", "a b", "a;b", "a\nb", "é", "a" * 101]
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
