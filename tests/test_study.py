@@ -146,7 +146,9 @@ def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
 
 
 def contents(folder):
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """Every file in it that is not hidden, as locks are."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
+    return {path: path.read_bytes() for path in files}
 
 
 def test_a_clone_loses_nothing_that_it_cannot_make_again(checkout):

@@ -103,7 +103,7 @@ def test_aliases_and_merge_keys_may_say_again_what_is_meant(root):
     assert [run.parameters["epochs"] for run in found] == [1, 2, 2]
 
 
-BAD_NAMES = ["../../x", "/tmp/x", "..", "", "-n", "x$(touch PWNED)", "a b", "a;b", "a\nb", "é", "a" * 101]
+BAD_NAMES = ["../../x", "/tmp/x", "$x", "x/y", "..", "", "-n", "x$(touch PWNED)", "a b", "a;b", "a\nb", "é", "a" * 101]
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
@@ -161,12 +161,12 @@ def test_device_and_precision_count_where_the_file_names_them(root):
 
 def test_of_a_setting_that_came_after_a_record_the_file_must_say_what_it_was(root):
     text = MINI + "tasks: {mini-mrpc: {arms: {lsh: {attention_settings: {%s}}}}}\n"
-    (run,) = load(root, text % "n_hashes: 2")
+    (run,) = load(root, text % "cluster_size: 2")
     full = runs.Parameters.check(run.parameters, run.notebook).attention_settings
-    record(run, attention_settings={name: value for name, value in full.items() if name != "far_field"})
-    with pytest.raises(StudyError, match="older than the setting far_field"):
+    record(run, attention_settings={name: value for name, value in full.items() if name != "n_hashes"})
+    with pytest.raises(StudyError, match="older than the setting n_hashes"):
         run.is_done()
-    (run,) = load(root, text % "n_hashes: 2, far_field: false")
+    (run,) = load(root, text % "cluster_size: 2, n_hashes: 3")
     assert run.is_done()
 
 
