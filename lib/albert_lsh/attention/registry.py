@@ -1,5 +1,6 @@
 """The attentions by name, their settings, and the checks of both."""
 
+import reprlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -95,6 +96,7 @@ CHOICES = {
     "far_field": (False, True),
 }
 LOWEST = {"cluster_size": 1, "bucket_size": 2, "full_attn_thres": 0, "global_tokens": 0, "window": 0}
+HIGHEST = 2**31 - 1  # what every tensor's sizes can be
 ODD = ("conv_kernel_size",)
 
 
@@ -120,12 +122,13 @@ def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
                 raise ValueError(f"{name}: {setting}={value!r} is not one of: {', '.join(map(str, CHOICES[setting]))}")
             continue
         lowest = LOWEST.get(setting, 1)
-        fits = isinstance(value, int) and not isinstance(value, bool) and value >= lowest
+        fits = isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= HIGHEST
         if setting in ODD:
             fits = fits and value % 2 == 1
         if not fits and not (value is None and defaults[setting] is None):
             kind = "an odd" if setting in ODD else "a"
-            raise ValueError(f"{name}: {setting}={value!r} must be {kind} whole number, {lowest} or more")
+            shown = reprlib.repr(value)
+            raise ValueError(f"{name}: {setting}={shown} must be {kind} whole number, {lowest} or more, below 2 ** 31")
     full = {**defaults, **(settings or {})}
     if full.get("choose") == "collision":
         if full["hashing"] == "tree":
