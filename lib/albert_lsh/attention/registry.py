@@ -128,7 +128,7 @@ def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
         if not fits and not (value is None and defaults[setting] is None):
             kind = "an odd" if setting in ODD else "a"
             shown = reprlib.repr(value)
-            raise ValueError(f"{name}: {setting}={shown} must be {kind} whole number, {lowest} or more, below 2 ** 31")
+            raise ValueError(f"{name}: {setting}={shown} must be {kind} whole number, {lowest} to {HIGHEST}")
     full = {**defaults, **(settings or {})}
     if full.get("choose") == "collision":
         if full["hashing"] == "tree":
