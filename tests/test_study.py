@@ -201,7 +201,7 @@ def test_what_an_attempt_left_when_it_failed_goes_when_a_later_one_succeeds(tmp_
     (tmp_path / "broken").touch()
     with pytest.raises(SystemExit, match="(?s)results/runs/x/mini-mrpc/mini/softmax/seed-0 failed.*ValueError: broken"):
         study.execute(run)
-    left = {path.name for path in run.folder.iterdir()}
+    left = {path.name for path in contents(run.folder)}
     assert left == {"notebook.error.partial.txt", "notebook.failed.partial.ipynb"}
     assert "broken" in study.failures("x")
     with pytest.raises(SystemExit, match="switches nothing on 'validation'"):
@@ -210,7 +210,7 @@ def test_what_an_attempt_left_when_it_failed_goes_when_a_later_one_succeeds(tmp_
     (run.folder / "fidelity-validation.error.partial.txt").unlink()
     (tmp_path / "broken").unlink()
     study.execute(run)
-    assert {path.name for path in run.folder.iterdir()} == {"notebook.ipynb", "result.json"}
+    assert {path.name for path in contents(run.folder)} == {"notebook.ipynb", "result.json"}
     assert study.failures("x") == ""
 
 
