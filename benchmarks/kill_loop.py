@@ -136,6 +136,7 @@ def went_on(process: int, log: Path) -> int | None:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for attention, settings in ATTENTIONS.items():
         for seed in range(SEEDS):

@@ -7,7 +7,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from albert_lsh.efficiency import crossings, slopes
+from albert_lsh.efficiency import crossing_bounds, slopes
 from albert_lsh.styles import LOOK, new_figure, save, style_of
 
 PEERS = {"reformer-pytorch": "reformer", "plain lsh": "shared-qk-lsh", "shared-qk-lsh": "shared-qk"}  # their colours
@@ -31,12 +31,15 @@ def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.
     """
     figure, axes = new_figure(6.2, 3.6)
     axis, powers = axes[0, 0], slopes(table, value)
-    faster = crossings(table) if value == "seconds" else pd.Series(dtype=float)
+    faster = crossing_bounds(table).dropna() if value == "seconds" else pd.DataFrame()
     for case, rows in table.groupby("case", sort=False):
         if case in NOT_DRAWN:  # as fast as others that are; the tables have them
             continue
         notes = [f"power {powers[case]:.1f}"] if pd.notna(powers.get(case)) else []
-        notes += [f"faster from {faster[case]:,.0f}"] if pd.notna(faster.get(case)) else []
+        if case in faster.index:
+            above, up_to = faster.loc[case]
+            known = above in (0, up_to)
+            notes += [f"faster from {up_to:,.0f}" if known else f"faster from between {above:,.0f} and {up_to:,.0f}"]
         label = f"{case} ({', '.join(notes)})" if notes else str(case)
         axis.plot(rows["length"], rows[value] / unit, label=label, **case_look(str(case)))
     axis.set_xscale("log", base=2)

@@ -35,6 +35,7 @@ from albert_lsh.long_range import TASKS, LongRange, Run
 from albert_lsh.metrics import chance, majority, scores
 from albert_lsh.model import load_model, switch_attention
 from albert_lsh.passes import mean_attended
+from albert_lsh.rounding import percent
 from albert_lsh.runs import close_run, environment, open_run, read_result, write_atomically, write_result
 from albert_lsh.training import (
     CURVE_POINTS,
@@ -278,14 +279,19 @@ def shown(found: pd.DataFrame) -> pd.DataFrame:
     whole = found[common].round({"seconds": 0}).astype({"seconds": int})
     if "evaluated" not in found:
         digits = {"accuracy": 1, "chance": 1, "majority": 1, "arena": 2, "rerun": 2, "attended": 1}
-        percent = found[list(digits)].mul(100).astype(float).round(digits)
-        return whole.join(percent.astype(object).where(percent.notna(), ""))
+        percents = {name: [_percent(share, n) for share in found[name]] for name, n in digits.items()}
+        return whole.join(pd.DataFrame(percents, index=found.index))
     both = [
-        f"{100 * ours:.1f}" + ("" if pd.isna(theirs) else f" ({100 * theirs:.1f})")
+        _percent(ours, 1) + ("" if pd.isna(theirs) else f" ({_percent(theirs, 1)})")
         for ours, theirs in zip(found["accuracy"], found["published"].astype(float), strict=True)
     ]
     wide = whole.assign(both=both, evaluated=found["evaluated"]).pivot(index=common, columns="evaluated", values="both")
     return wide[found["evaluated"].unique()].rename_axis(columns=None).reset_index()
+
+
+def _percent(share: float, digits: int) -> str:
+    """In percent, without its sign; empty where there is none."""
+    return "" if pd.isna(share) else percent(share, digits).removesuffix("%")
 
 
 def histories(asked: LongRange) -> dict[str, pd.DataFrame]:

@@ -10,6 +10,7 @@ from sklearn.metrics import ConfusionMatrixDisplay
 
 from albert_lsh.passes import Pass
 from albert_lsh.styles import style_of
+from albert_lsh.variants import SHARE
 
 
 def plot_history(history: pd.DataFrame) -> Figure:
@@ -99,6 +100,9 @@ def plot_fidelity(table: pd.DataFrame) -> Figure:
 
 def plot_heads(looks: pd.DataFrame) -> Figure:
     """Error of the attention's output by layer and head, one panel a variant."""
+    if SHARE in looks:  # a variant for each share that it was asked for
+        shares = looks[SHARE].map(lambda share: "" if pd.isna(share) else f" {share:g}")
+        looks = looks.assign(variant=looks["variant"] + shares)
     variants = list(looks["variant"].unique())
     columns = min(4, len(variants))
     rows = -(-len(variants) // columns)
