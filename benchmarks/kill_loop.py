@@ -26,7 +26,7 @@ from albert_lsh.runs import Parameters, close_run, environment, open_run, proven
 from albert_lsh.tasks import encode, find_task, load_data
 from albert_lsh.training import attended, prepare_model, train
 
-SEEDS, KILLS = 10, 3  # of each run
+SEEDS, KILLS = 10, 4  # of each run; one that ends before the last has fewer
 ASKED = {"task": "mini-mrpc", "model": "mini", "epochs": 3, "train_examples": 400, "eval_examples": 64, "batch_size": 8}
 ASKED |= {"max_length": 48, "learning_rate": 1e-3, "eval_steps": 7, "precision": "fp32"}  # 50 steps an epoch
 ATTENTIONS = {"softmax": {}, "lsh": {"n_hashes": 2, "cluster_size": 4}}
@@ -110,11 +110,11 @@ def finish(process: int, log: Path) -> None:
 def kill_and_take_up(parameters: dict, seconds: float, log: Path, rng: random.Random) -> list[dict]:
     """Kill a run KILLS times and let it end; a row for each kill."""
     folder, rows = Path(parameters["output_dir"]), []
-    process, begun = start(parameters, log), None
+    process = start(parameters, log)
     while len(rows) < KILLS:
-        place = PLACES[len(rows)] if rng.random() < 0.8 else PLACES[0]
-        if not wait_for(place, folder, process, seconds / (KILLS - 1), rng):
-            raise SystemExit(f"the run ended before its kill number {len(rows) + 1}:\n{log.read_text()}")
+        place = rng.choice(PLACES)
+        if not wait_for(place, folder, process, seconds / KILLS, rng):
+            return rows
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         begun = max(sealed(folder), default=None)
