@@ -14,6 +14,7 @@ import papermill
 import pytest
 import torch
 from albert_lsh import load_model
+from albert_lsh.checkpoints import SEAL
 from albert_lsh.corpus import CorpusError, train_tokenizer
 from albert_lsh.figures import plot_pretraining
 from albert_lsh.model import ModelError, max_positions
@@ -90,7 +91,7 @@ def test_interrupted_and_met_by_a_full_disk_it_ends_as_if_undisturbed(given, und
     parameters = {**given, **HASHING, "output_dir": str(tmp_path)}
     running = command(parameters)
     first = tmp_path / "checkpoints" / "checkpoint-8"
-    while not (first / "trainer_state.json").exists():
+    while not (first / SEAL).exists():
         assert running.poll() is None, running.stdout.read()
         time.sleep(0.02)
     running.kill()
@@ -101,7 +102,7 @@ def test_interrupted_and_met_by_a_full_disk_it_ends_as_if_undisturbed(given, und
     output, _ = full.communicate()
     assert full.returncode != 0
     assert "too large" in output
-    assert (first / "trainer_state.json").exists()
+    assert (first / SEAL).exists()
     with pytest.raises(ParameterError, match="holds checkpoints of a run with another learning_rate"):
         pretrain(Pretraining.check({**parameters, "learning_rate": 1e-4}))
     two = command(parameters, TWO_DEVICES)

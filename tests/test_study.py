@@ -259,7 +259,7 @@ def test_a_killed_run_is_taken_up_again_and_ends_the_same(checkout):
     )
     folder = checkout / "results" / "runs" / "killed" / "mini-mrpc" / "mini" / "lsh" / "seed-0"
     deadline = time.monotonic() + 120
-    while not list(folder.glob("checkpoints/checkpoint-*/trainer_state.json")):
+    while not list(folder.glob("checkpoints/checkpoint-*/complete.json")):
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.2)
