@@ -103,6 +103,8 @@ rule reading:
     output:
         touch(f"logs/{NAME}/reading/{{length}}.made"),
     threads: 1
+    resources:
+        gpu=1 if GPUS else 0,
     log:
         f"logs/{NAME}/reading-{{length}}.log",
     shell:

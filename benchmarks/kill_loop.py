@@ -129,6 +129,7 @@ def kill_and_take_up(parameters: dict, seconds: float, log: Path, rng: random.Ra
 def went_on(process: int, log: Path) -> int | None:
     """The step after which a run went on, as it says; None if it began anew."""
     while "/150 [" not in (said := log.read_text()):  # the bar of 150 steps
+        os.kill(process, 0)  # an error if it is gone
         time.sleep(0.01)
     line = next((x for x in said.splitlines() if x.startswith("going on after step")), None)
     return int(line.split()[4].rstrip(",")) if line else None
@@ -157,6 +158,7 @@ def main(folder: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(target, index=False)
     print(f"{len(table)} kills, {wrong.sum()} of them wrong")
+    sys.exit(int(wrong.any()))
 
 
 if __name__ == "__main__":

@@ -237,6 +237,8 @@ def test_window_and_random_have_lshs_number_of_keys():
         ("lsh", {**PLAIN, "cluster_size": 1}, "lsh: cluster_size=1 must be 2 or more with choose='collision'"),
         ("lsh", {**PLAIN, "far_field": True}, "lsh: far_field=True needs one clustering"),
         ("lsh", {"n_hashes": 0}, "n_hashes=0 must be a whole number, 1 to 2147483647"),
+        ("lsh", {"far_field": 1}, "far_field=1 is not one of: False, True"),
+        ("yoso", {"hash_code_len": 40}, "hash_code_len=40 must be a whole number, 1 to 20"),
         ("lsh", {"n_hashes": 10**30}, "must be a whole number, 1 to 2147483647"),
         ("lsh", {"n_hashes": 2.0}, "n_hashes=2.0 must be a whole number"),
         ("lsh", {"duplicates": "twice"}, "duplicates='twice' is not one of: once, each"),

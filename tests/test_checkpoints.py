@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from albert_lsh import tasks
 from albert_lsh.checkpoints import SEAL, last_checkpoint, seal
 from albert_lsh.runs import ParameterError
 from albert_lsh.training import Clock, DivergedError, LengthGrouped
@@ -121,8 +122,46 @@ def test_a_damaged_checkpoint_does_not_count(name, damage, tmp_path):
     run = make(tmp_path)
     newest = checkpoints(tmp_path, run, (9, 10))
     DAMAGE[damage](newest / name)
-    with pytest.warns(UserWarning, match=rf"checkpoint-10 does not count: .*{name}"):
+    with pytest.warns(UserWarning, match=rf"checkpoint-10 is ignored: .*{name}"):
         assert last_checkpoint(run, run.what()).endswith("checkpoint-9")
+
+
+def test_what_is_not_a_checkpoint_as_it_was_sealed_does_not_count(tmp_path):
+    run = make(tmp_path)
+    checkpoints(tmp_path, run, (9, 10, 11, 12))
+    folder = tmp_path / "checkpoints"
+    (folder / "checkpoint-12" / "scaler.pt").touch()
+    shutil.rmtree(folder / "checkpoint-11")
+    shutil.copytree(folder / "checkpoint-9", folder / "checkpoint-11")
+    (folder / "checkpoint-10" / SEAL).unlink()
+    (folder / "checkpoint-10" / SEAL).mkdir()
+    shutil.copytree(folder / "checkpoint-9", folder / "checkpoint-13.bak")
+    (folder / "checkpoint-14").write_text("a note")
+    with pytest.warns(UserWarning, match="is ignored") as warned:
+        assert last_checkpoint(run, run.what()).endswith("checkpoint-9")
+    said = [str(warning.message).split("checkpoint-")[1] for warning in warned]
+    assert [text.split(": ", 1)[0] for text in said] == ["12 is ignored", "11 is ignored", "10 is ignored"]
+    assert "scaler.pt is not sealed" in said[0]
+    assert "its complete.json is of step 9" in said[1]
+
+
+def test_a_save_deletes_older_checkpoints_and_nothing_else(tmp_path):
+    own = tmp_path / "checkpoints" / "checkpoint-best"
+    own.mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "checkpoints" / "checkpoint-3").symlink_to(tmp_path / "elsewhere")
+    fit(make(tmp_path, epochs=1))
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"checkpoint-best", "checkpoint-8"}
+    assert (tmp_path / "elsewhere").is_dir()
+
+
+def test_checkpoints_of_other_data_are_refused(tmp_path, monkeypatch):
+    """`data_dir` says where the data are, and another folder may hold other data."""
+    run = make(tmp_path, epochs=1)
+    fit(run)
+    monkeypatch.setattr(tasks, "SUBSET_SEED", 1)
+    with pytest.raises(ParameterError, match="holds checkpoints of a run with another data; delete that folder"):
+        fit(run)
 
 
 def test_with_a_damaged_checkpoint_alone_a_run_begins_anew(undisturbed, tmp_path, monkeypatch):
@@ -142,12 +181,16 @@ def test_checkpoints_of_another_run_are_refused_and_resume_false_deletes_them(tm
     checkpoints(tmp_path, run, (9, 10))
     assert last_checkpoint(run, run.what()).endswith("checkpoint-10")
     other = dataclasses.replace(run, learning_rate=1.0)
-    with pytest.raises(ParameterError, match="holds checkpoints of a run with another learning_rate; delete it"):
+    with pytest.raises(ParameterError, match="holds checkpoints of a run with another learning_rate; delete that"):
         last_checkpoint(other, other.what())
     shutil.rmtree(tmp_path / "checkpoints" / "checkpoint-10")
     anew = dataclasses.replace(other, resume=False)
     assert last_checkpoint(anew, anew.what()) is None
     assert not (tmp_path / "checkpoints").exists()
+    (tmp_path / "scratch" / "checkpoint-9").mkdir(parents=True)
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "scratch")
+    assert last_checkpoint(anew, anew.what()) is None
+    assert not (tmp_path / "checkpoints").is_symlink()
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_says_where(tmp_path):

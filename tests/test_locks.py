@@ -22,10 +22,21 @@ def other(tmp_path):
 
 
 def test_a_second_process_is_refused_and_told_who_holds_the_folder(tmp_path, other):
-    with pytest.raises(FolderInUseError, match=rf"is in use by process {other.pid} on .*, and was after 0.1 s"):
+    with pytest.raises(FolderInUseError, match=rf"is in use by process {other.pid} on .* .waited 0.1 s."):
         hold(tmp_path, wait=0.1)
     hold(tmp_path, "notebook")  # another lock
     release(tmp_path, "notebook")
+
+
+def test_what_cannot_be_locked_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder" / ".run.holder").mkdir(parents=True)
+    for name in ("file", "folder"):
+        with pytest.raises(ValueError, match=f"{name} cannot be locked: "):
+            hold(tmp_path / name, wait=0.1)
+    (tmp_path / "folder" / ".run.holder").rmdir()
+    hold(tmp_path / "folder", wait=0.1)  # the lock was not kept
+    release(tmp_path / "folder")
 
 
 def test_a_killed_process_gives_the_folder_free(tmp_path, other):

@@ -145,6 +145,7 @@ def test_a_pass_done_again_has_its_own_number_and_is_recorded_once(name, way):
     torch.testing.assert_close(*found)
 
 
-def test_bad_sizes_are_named():
-    with pytest.raises(ValueError, match="feed_forward_chunk=0 must be 1 or more positions"):
-        load_model("mini", head="base", feed_forward_chunk=0)
+@pytest.mark.parametrize("size", [0, True, 2.5])
+def test_bad_sizes_are_named(size):
+    with pytest.raises(ValueError, match=f"feed_forward_chunk={size} must be a whole number of positions, 1 or more"):
+        load_model("mini", head="base", feed_forward_chunk=size)

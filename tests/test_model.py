@@ -399,3 +399,23 @@ def test_passes_that_are_not_chosen_have_softmax(folder, tmp_path):
         load_model(folder, head="base", attention="lsh", passes=[9])
     with pytest.raises(ValueError, match="'reformer' replaces the projections of all passes"):
         load_model(folder, head="base", attention="reformer", passes=[0])
+
+
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        ("x", "albert_lsh='x' of albert_lsh"),
+        ({"settings": [1]}, r"settings=\[1\] of albert_lsh"),
+        ({"seed": "x"}, "seed='x' of albert_lsh"),
+        ({"passes": 3}, "passes=3 of albert_lsh"),
+    ],
+)
+def test_a_damaged_config_is_named(saved, message, tmp_path):
+    load_model("mini").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"albert_lsh": saved}))
+    with pytest.raises(ModelError, match=f"its config.json is damaged: {message}"):
+        load_model(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelError, match="its config.json cannot be read: "):
+        load_model(str(tmp_path))

@@ -144,7 +144,7 @@ def test_a_run_has_its_folder():
 def test_a_damaged_result_is_named(tmp_path, text):
     path = tmp_path / "result.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match="result.json is (damaged|no complete run's).*delete it"):
+    with pytest.raises(ValueError, match="result.json is (damaged|not of a complete run).*delete it"):
         read_result(path)
 
 

@@ -71,9 +71,11 @@ def one_arm(arm: str, model: str = "mini", task: str = "mini-mrpc") -> str:
         ("a0: &a0 {x: 1}\n" + TENS.replace("[", "{<<: [").replace("]", "]}"), "more than 20,000 values"),
         ("a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 99)), "more than 30 values inside"),
         ("tasks: " + "[" * 100_000, "more than 30 values inside each other"),
-        ("a: &a [*a]\n", "an alias of what it stands in"),
+        ("a: &a [*a]\n", "an alias that contains itself"),
+        ("tasks: !!int [1]\n", "a list or mapping cannot be a int"),
+        ("tasks: {a: !!float {b: 1}}\n", "a list or mapping cannot be a float"),
         ("#" * 300_000, "more than 200,000 bytes"),
-        ("tasks: !!python/name:os.system x\n", "the tag .*os.system is none of a study's"),
+        ("tasks: !!python/name:os.system x\n", "the tag .*os.system is not allowed in a study"),
         ("tasks: \udcff", "x.yaml is no study: 'utf-8' codec"),
         ("tasks: {a: [}\n", "(?s)x.yaml is no study.*line 1, column 13"),
     ],
@@ -174,3 +176,18 @@ def test_a_study_is_read_from_the_repository_that_is_meant(tmp_path):
     shutil.copytree(ROOT / "studies", tmp_path / "studies")
     (tmp_path / "studies" / "fidelity.yaml").rename(tmp_path / "studies" / "same.yaml")
     assert len(load_study("same", tmp_path)) == len(load_study("fidelity"))
+
+
+def test_an_arm_has_the_attention_of_its_name(root):
+    """Parameters of all tasks may name an attention too, for arms whose names are none."""
+    arms = "{softmax: , lsh: , long: {max_length: 64}, other: {attention: random}}"
+    load(root, f"parameters: {{model: mini, attention: window}}\ntasks: {{mini-mrpc: {{arms: {arms}}}}}\n")
+    found = {run.arm: run.parameters["attention"] for run in load_study("x")}
+    assert found == {"softmax": "softmax", "lsh": "lsh", "long": "window", "other": "random"}
+
+
+def test_a_split_that_the_task_does_not_have_is_refused(root):
+    variants = "{shares: [0.5], variants: {window: {attention: window}}}"
+    text = f"parameters: {{model: mini, save_model: true}}\nswitched: {{vlidation: {variants}}}\n"
+    with pytest.raises(StudyError, match="switched: 'vlidation' is not one of: held-out, validation"):
+        load(root, text + "tasks: {mini-mrpc: {arms: {softmax: }}}\n")

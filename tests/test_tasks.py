@@ -59,6 +59,11 @@ def test_a_row_that_is_no_example_of_the_task_is_named(name, row, message):
         tasks.check_rows(rows, tasks.find_task(name), "train")
 
 
+def test_a_split_that_is_not_there_is_named():
+    with pytest.raises(tasks.TaskError, match="task='sst2': there is no split 'validation'"):
+        tasks.check_rows(Dataset.from_dict({}), tasks.find_task("sst2"), "validation")
+
+
 def test_subsets_are_the_same_for_every_run():
     first, again = (tasks.load_data("mini-sst2", train_examples=50, eval_examples=20) for _ in range(2))
     assert first["train"]["sentence"] == again["train"]["sentence"]

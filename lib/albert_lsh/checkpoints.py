@@ -7,7 +7,7 @@ its seal, so that a run killed during a save, or on a full disk, goes on from th
 
 import hashlib
 import json
-import shutil
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from accelerate import PartialState
 from transformers import TrainerCallback
 
-from albert_lsh.runs import ParameterError, Recorded, write_atomically
+from albert_lsh.runs import ParameterError, Recorded, delete, write_atomically
 
 SEAL = "complete.json"
 
@@ -32,11 +32,19 @@ class Seal(TrainerCallback):
         processes.wait_for_everyone()  # each has written its own random state
         if processes.is_main_process:
             folder = Path(args.output_dir)
-            newest = folder / f"checkpoint-{state.global_step}"
+            found = checkpoints_in(folder)
+            newest = found.pop(state.global_step)
             seal(newest, self.parameters)
-            for other in folder.glob("checkpoint-*"):
-                if other != newest:
-                    shutil.rmtree(other)
+            for older in found.values():
+                delete(older)
+
+
+def checkpoints_in(folder: Path) -> dict[int, Path]:
+    """The folders that Trainer writes, by step; nothing else that stands there, whatever its name."""
+    named = {
+        path: re.fullmatch(r"checkpoint-(\d+)", path.name) for path in folder.glob("checkpoint-*") if path.is_dir()
+    }
+    return {int(name[1]): path for path, name in named.items() if name}
 
 
 def checksums(checkpoint: Path) -> dict[str, str]:
@@ -50,35 +58,45 @@ def checksums(checkpoint: Path) -> dict[str, str]:
 
 def seal(checkpoint: Path, parameters: dict[str, Any]) -> None:
     """Write complete.json, in one step."""
-    record = {"parameters": parameters, "files": checksums(checkpoint)}
+    record = {"step": step_of(checkpoint), "parameters": parameters, "files": checksums(checkpoint)}
     write_atomically(checkpoint / SEAL, json.dumps(record, indent=1))
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.split("-")[1])
 
 
 def read_seal(checkpoint: Path) -> dict[str, Any]:
     """The run's parameters from a checkpoint's seal.
 
     Raises:
-        ValueError: there is no seal, or a file is missing or is not what was sealed; the message says which.
+        ValueError: there is no seal, it is of another step, or the files are not those that were sealed; the message
+            says which.
     """
     try:
         record = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
-        parameters, files = dict(record["parameters"]), dict(record["files"])
+        step, parameters, files = (record[name] for name in ("step", "parameters", "files"))
+        if not (isinstance(parameters, dict) and isinstance(files, dict)):
+            raise TypeError("parameters and files must be objects")
     except FileNotFoundError:
         raise ValueError(f"it has no {SEAL}: it was not written to its end") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"its {SEAL} is damaged ({error})") from error
+    if step != step_of(checkpoint):
+        raise ValueError(f"its {SEAL} is of step {step}")
     there = checksums(checkpoint)
-    if missing := sorted(files.keys() - there.keys()):
-        raise ValueError(f"{', '.join(missing)} is missing")
+    for what, names in (("missing", files.keys() - there.keys()), ("not sealed", there.keys() - files.keys())):
+        if names:
+            raise ValueError(f"{', '.join(sorted(names))} is {what}")
     if damaged := sorted(name for name, checksum in files.items() if there[name] != checksum):
         raise ValueError(f"{', '.join(damaged)} is damaged")
     return parameters
 
 
 def last_checkpoint(parameters: Recorded, here: dict[str, Any]) -> str | None:
-    """The newest complete checkpoint in output_dir; None if there is none, or if `resume` is off, which deletes all.
+    """The newest complete checkpoint in output_dir; None if there is none. With resume=False all are deleted first.
 
-    Says on which step a run goes on. Warns of checkpoints that are passed over.
+    Prints the step after which a run goes on. Warns of checkpoints that are ignored.
 
     Args:
         here: all that decides the result, as the checkpoints were sealed with.
@@ -87,20 +105,19 @@ def last_checkpoint(parameters: Recorded, here: dict[str, Any]) -> str | None:
     """
     folder = Path(parameters.output_dir or ".") / "checkpoints"
     if not parameters.resume:
-        shutil.rmtree(folder, ignore_errors=True)
+        delete(folder)
     here = json.loads(json.dumps(here))  # as a seal says it
-    steps = {int(path.name.split("-")[1]): path for path in folder.glob("checkpoint-[0-9]*")}
-    for step in sorted(steps, reverse=True):
+    for step, checkpoint in sorted(checkpoints_in(folder).items(), reverse=True):
         try:
-            there = read_seal(steps[step])
+            there = read_seal(checkpoint)
         except ValueError as error:
-            warnings.warn(f"{steps[step]} does not count: {error}", stacklevel=2)
+            warnings.warn(f"{checkpoint} is ignored: {error}", stacklevel=2)
             continue
         if other := ", ".join(sorted(k for k in here.keys() | there.keys() if here.get(k) != there.get(k))):
             raise ParameterError(
-                f"{folder} holds checkpoints of a run with another {other}; delete it, choose another output_dir, or "
-                "set resume=False to start anew"
+                f"{folder} holds checkpoints of a run with another {other}; delete that folder, choose another "
+                "output_dir, or set resume=False to start anew"
             )
-        print(f"going on after step {step}, from {steps[step].name}")
-        return str(steps[step])
+        print(f"going on after step {step}, from {checkpoint.name}")
+        return str(checkpoint)
     return None

@@ -1,8 +1,10 @@
 """The config of a model: where it comes from, and what it keeps of the attention (`albert_lsh`)."""
 
 import copy
+import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,12 +43,24 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
         name_or_path = config.model_type  # as messages name it
     else:
         nowhere = "no such folder, and the Hub gave no model of that name (a typing error, or no network?)"
-        with loading(f"model={name_or_path!r}: {nowhere}"):
+        what = "its config.json cannot be read" if Path(name_or_path).is_dir() else nowhere
+        with loading(f"model={name_or_path!r}: {what}"):
             path = pretrained.folder_of(name_or_path)
             config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **overrides)
     if unknown:
         raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}")
     return config
+
+
+def saved_choice(config: PreTrainedConfig, name: str | PreTrainedConfig) -> dict[str, Any]:
+    """What a model was saved with of its attention, or softmax; ModelError if its config says what cannot be."""
+    kinds = {"attention": str, "settings": dict, "seed": int, "passes": list, "evaluation_settings": dict}
+    found = getattr(config, "albert_lsh", None) or {}
+    entries = found.items() if isinstance(found, dict) else [("albert_lsh", found)]
+    for key, value in entries:
+        if value is not None and not isinstance(value, kinds.get(key, ())):
+            raise ModelError(f"model={name!r}: its config.json is damaged: {key}={reprlib.repr(value)} of albert_lsh")
+    return {"attention": "softmax", "settings": {}, "seed": 0} | {k: v for k, v in found.items() if v is not None}
 
 
 def max_positions(config) -> int:

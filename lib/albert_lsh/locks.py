@@ -27,22 +27,25 @@ def hold(folder: str | Path, name: str = "run", wait: float = WAIT) -> None:
         folder: made if it is not there. name: of the lock; locks of different names do not exclude each other.
         wait: seconds to wait for another process to end.
     Raises:
-        FolderInUseError: another process still holds it.
+        FolderInUseError: another process still holds it. ValueError: it is no folder, or cannot be written to.
     """
     path = _path(folder, name)
     if path in _held:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, thread_local=False)
+    about = {"pid": os.getpid(), "host": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=wait)
+        path.with_suffix(".holder").write_text(json.dumps(about))
     except Timeout as error:
         raise FolderInUseError(
-            f"{folder} is in use by {_holder(path)}, and was after {wait:g} s of waiting; let it finish, or end it"
+            f"{folder} is in use by {_holder(path)} (waited {wait:g} s); wait for it, or end it"
         ) from error
+    except OSError as error:
+        lock.release()
+        raise ValueError(f"{folder} cannot be locked: {error}") from error
     _held[path] = lock
-    about = {"pid": os.getpid(), "host": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
-    path.with_suffix(".holder").write_text(json.dumps(about))
 
 
 def release(folder: str | Path, name: str = "run") -> None:

@@ -44,8 +44,8 @@ from albert_lsh.training import (
     StudyTrainer,
     Watch,
     cost_of,
+    explain_out_of_memory,
     history_of,
-    memory_named,
     training_arguments,
 )
 from albert_lsh.variants import list_variants
@@ -153,7 +153,7 @@ def fit(run: Run, model: nn.Module, data: dict[str, Dataset]) -> Fit:
     )
     if run.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    with memory_named():
+    with explain_out_of_memory():
         trainer.train(resume_from_checkpoint=last_checkpoint(run, run.what()))
     cost = cost_of(trainer, "examples", run.steps * run.batch_size, run.device)
     return Fit(trainer, history_of(trainer), cost)

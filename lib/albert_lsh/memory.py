@@ -74,8 +74,8 @@ def save_memory(model: PreTrainedModel, *, recompute: bool = False, feed_forward
     Raises:
         ValueError: feed_forward_chunk below 1.
     """
-    if feed_forward_chunk is not None and feed_forward_chunk < 1:
-        raise ValueError(f"feed_forward_chunk={feed_forward_chunk} must be 1 or more positions")
+    if feed_forward_chunk is not None and (type(feed_forward_chunk) is not int or feed_forward_chunk < 1):
+        raise ValueError(f"feed_forward_chunk={feed_forward_chunk!r} must be a whole number of positions, 1 or more")
     for layer in layers(model):
         layer.__class__ = saving(type(layer), recompute, feed_forward_chunk)  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTr
 from albert_lsh import memory, mini, pretrained
 from albert_lsh.attention.convolution import Convolution
 from albert_lsh.attention.reformer import ReformerSelfAttention
-from albert_lsh.config import ModelError, choice, load_config, loading, max_positions
+from albert_lsh.config import ModelError, choice, load_config, loading, max_positions, saved_choice
 from albert_lsh.passes import INTERFACE, attention_modules, count_passes
 
 logger = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ def load_model(
     for option in ("is_decoder", "add_cross_attention"):
         if getattr(options, option, False):
             raise ModelError(f"model={name_or_path!r} has {option}=True: no decoder can have these attentions")
-    saved = {"attention": "softmax", "settings": {}, "seed": 0} | (getattr(options, "albert_lsh", None) or {})
+    saved = saved_choice(options, name_or_path)
     name = attention or saved["attention"]
     if name == saved["attention"]:
         if settings is None:

@@ -123,8 +123,8 @@ class CurrentPass:
 def begin_call(encoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Forward pre-hook of an encoder: count its passes, and refuse a sequence longer than its positions."""
     named = [kwargs[n] for n in ("input_ids", "inputs_embeds") if kwargs.get(n) is not None]
-    tokens = next(iter([*named, *args]))
-    if tokens.shape[1] > (limit := max_positions(encoder.config)):
+    tokens = next(iter([*named, *args]), None)  # without any, the model itself says what is wrong
+    if tokens is not None and tokens.shape[1] > (limit := max_positions(encoder.config)):
         raise ValueError(
             f"a sequence of {tokens.shape[1]} tokens is longer than the {limit} positions of this model; "
             "shorten it (max_length) or take a model with more positions"

@@ -54,7 +54,15 @@ from albert_lsh.runs import (
     resolved,
     write_atomically,
 )
-from albert_lsh.training import CURVE_POINTS, Clock, Watch, cost_of, history_of, memory_named, training_arguments
+from albert_lsh.training import (
+    CURVE_POINTS,
+    Clock,
+    Watch,
+    cost_of,
+    explain_out_of_memory,
+    history_of,
+    training_arguments,
+)
 
 NOTEBOOK = "pretrain.ipynb"
 # By name; from base on as in ALBERT (Lan et al. 2020, table 1).
@@ -313,7 +321,7 @@ def train(asked: Pretraining, folder: Path) -> Pretrained:
         data_collator=Collator(material.tokenizer), callbacks=[Clock(), Watch(), Seal(decisive)],
         optimizer_cls_and_kwargs=optimizer_of(asked),
     )  # fmt: skip
-    with memory_named():
+    with explain_out_of_memory():
         trainer.train(resume_from_checkpoint=checkpoint)
     scores, coverage = trainer.evaluate(), attended(model, trainer)
     tokens, history = int(trainer.state.num_input_tokens_seen), history_of(trainer)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
 # Parameters that say where and how, not what: runs that differ in these alone are the same run.
 WHERE = ("output_dir", "resume", "data_dir", "tensorboard", "save_model")
-HIGHEST_WHOLE = 2**31 - 1  # of a parameter that is a number
+HIGHEST_WHOLE = 2**31 - 1  # of parameters that are numbers, where HIGHEST names no other
 HIGHEST = {"seed": 2**32 - 1, "epochs": 10_000}  # a seed is what NumPy takes
 SCHEMA = 2  # of result.json; records without one are of schema 1, and have no `resolved`
 # Parameters added later; a record without them has the defaults.
@@ -308,10 +308,18 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
+def delete(folder: Path) -> None:
+    """Delete a folder, or a link to one."""
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+
+
 def of_record(parameters: dict[str, Any]) -> dict[str, Any]:
     """A record's parameters, with those added later as they were before (LATER, LATER_SETTINGS).
 
-    So have an attention's settings that may be None. (What other new settings were, a study's file has to say.)
+    Settings whose default is None, and which a record lacks, are None. (Other new settings a study's file must name.)
     """
     defaults, known = dataclasses.asdict(Parameters(task="")), attentions.ATTENTIONS.get(parameters["attention"])
     before = {name: None for name, value in (known.settings.items() if known else ()) if value is None}
@@ -333,10 +341,10 @@ def read_result(path: Path) -> dict[str, Any]:
         schema = int(result.get("schema", 1))
         if complete and schema <= SCHEMA:
             result["parameters"] = of_record(result["parameters"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it, and the run will be made again") from error
     if not complete:
-        raise ValueError(f"{path} is no complete run's; delete it, and the run will be made again")
+        raise ValueError(f"{path} is not of a complete run; delete it, and the run will be made again")
     if schema > SCHEMA:
         raise ValueError(f"{path} has schema {schema}; this version of albert-lsh reads up to {SCHEMA}: update it")
     return result
@@ -360,14 +368,15 @@ def open_run(parameters: Recorded) -> None:
     other = [f"{k} is {there.get(k)!r} there, {v!r} here" for k, v in here.items() if there.get(k) != v]
     if other:
         raise ParameterError(
-            f"output_dir={parameters.output_dir!r} holds the result of another run ({'; '.join(other)})"
+            f"output_dir={parameters.output_dir!r} holds the result of another run ({'; '.join(other)}); choose "
+            "another output_dir, or delete that result"
         )
 
 
 def close_run(parameters: Recorded) -> None:
     """End a run whose result is written: delete its checkpoints, unlock its folder."""
     folder = Path(parameters.output_dir or ".")
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    delete(folder / "checkpoints")
     locks.release(folder)
 
 

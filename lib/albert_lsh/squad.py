@@ -7,6 +7,7 @@ al. 2018), but demands an answer to every question: the first script counts a mi
 `examples` are rows of rajpurkar/squad or rajpurkar/squad_v2: id, context, question, answers {text, answer_start}.
 """
 
+import reprlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -130,11 +131,13 @@ def _check_tokenizer(tokenizer: Any) -> None:
 
 def _check_room(ids: list[str], questions: list[str], tokenizer: Any, max_length: int, stride: int) -> None:
     """Make sure that every window holds more context than it shares with the next."""
-    for example_id, question in zip(ids, tokenizer(questions, add_special_tokens=False)["input_ids"], strict=True):
+    found = tokenizer(questions, add_special_tokens=False)["input_ids"]
+    for example_id, text, question in zip(ids, questions, found, strict=True):
         room = max_length - tokenizer.num_special_tokens_to_add(pair=True) - len(question)
         if not 0 <= stride < room:
             left = f"leaves room for {max(room, 0)} tokens of context in max_length={max_length}"
-            raise ValueError(f"example {example_id}: its question {left}; that must exceed stride={stride}, at least 0")
+            named = f"example {example_id}: its question" if example_id else f"question {reprlib.repr(text)}"
+            raise ValueError(f"{named} {left}; that must exceed stride={stride}, at least 0")
 
 
 def best_answers(

@@ -6,7 +6,7 @@
     python -m albert_lsh.study fidelity reading 256      have paragraphs read, in sequences of so many tokens
 
 The Snakefile makes all of a study. Its file has `parameters` of every run and, under `tasks`, what differs by task
-and, within it, by arm; the more particular wins. An arm's name is its attention's unless it says otherwise. Under
+and, within it, by arm; the more particular wins. An arm has the attention of its name, unless it says otherwise. Under
 `switched` it says, for each split of the data, under which other attentions a model is asked again, and under
 `reading`, by length, under which the pretrained model reads paragraphs.
 """
@@ -24,6 +24,7 @@ from typing import Any
 import nbformat
 import papermill
 
+from albert_lsh.attention import names
 from albert_lsh.fidelity import Asked
 from albert_lsh.gpus import one_gpu
 from albert_lsh.locks import FolderInUseError, hold, release
@@ -73,7 +74,7 @@ class Run:
         except ValueError as error:
             raise StudyError(str(error)) from error
         given = json.loads(json.dumps(Parameters.check(self.parameters, self.notebook).what()))  # as a record has it
-        # A setting that an attention has got since is not in an older record; the study's file must say what it was.
+        # A setting added after the record is not in it; the study's file must say what it was.
         known, said = there["attention_settings"], self.parameters.get("attention_settings", {})
         if unsaid := given["attention_settings"].keys() - known.keys() - said.keys():
             raise StudyError(
@@ -106,7 +107,8 @@ def load_study(name: str, root: Path | None = None) -> list[Run]:
             **{k: v for k, v in of_task.items() if k not in ("arms", "seeds", "switched")},
         }
         for arm, of_arm in of_task["arms"].items():
-            given = {"attention": arm, **shared, **(of_arm or {}), "task": task}
+            own = {"attention": arm} if arm in names() or "attention" not in shared else {}
+            given = {**shared, **own, **(of_arm or {}), "task": task}
             seeds = given.pop("seeds", of_task.get("seeds", content.get("seeds", [0])))
             switched = content.get("switched", {}) if given.get("save_model") else {}  # only what is kept can be asked
             for seed in seeds:
@@ -127,6 +129,9 @@ def load_study(name: str, root: Path | None = None) -> list[Run]:
 def check(run: Run) -> None:
     """Raise ValueError, KeyError or TaskError if a run cannot be made, or would be written elsewhere."""
     Parameters.check(run.parameters, run.notebook)
+    splits = ("held-out", *find_task(run.task).evaluation)
+    if unknown := [split for split in run.switched if split not in splits]:
+        raise ValueError(f"switched: {unknown[0]!r} is not one of: {', '.join(splits)}")
     if "model" not in run.parameters:
         raise ValueError("model must be given")
     for asked in run.switched.values():

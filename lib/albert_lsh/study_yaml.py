@@ -31,6 +31,13 @@ def refuse(node: yaml.Node, what: str) -> NoReturn:
     raise yaml.constructor.ConstructorError(None, None, what, node.start_mark)
 
 
+def scalar(node: yaml.Node) -> str:
+    """The text of a node; refuses a list or a mapping that is tagged as a number or a boolean."""
+    if not isinstance(node, yaml.ScalarNode):
+        refuse(node, f"a list or mapping cannot be a {node.tag.removeprefix(PREFIX)}")
+    return node.value
+
+
 class Loader(yaml.SafeLoader):
     """PyYAML's safe loader, with the rules above."""
 
@@ -47,7 +54,7 @@ class Loader(yaml.SafeLoader):
         return node
 
     def construct_int(self, node: yaml.ScalarNode) -> int:
-        text = node.value
+        text = scalar(node)
         base = {"0x": 16, "0o": 8}.get(text[:2], 10)
         try:
             return int(text, base)
@@ -56,12 +63,12 @@ class Loader(yaml.SafeLoader):
 
     def construct_float(self, node: yaml.ScalarNode) -> float:
         try:
-            return float(re.sub(r"\.(inf|nan)$", r"\1", node.value.lower()))
+            return float(re.sub(r"\.(inf|nan)$", r"\1", scalar(node).lower()))
         except ValueError:
             refuse(node, f"{node.value!r} is no number")
 
     def construct_bool(self, node: yaml.ScalarNode) -> bool:
-        if node.value.lower() not in BOOLEANS:
+        if scalar(node).lower() not in BOOLEANS:
             refuse(node, f"{node.value!r} is neither true nor false")
         return BOOLEANS[node.value.lower()]
 
@@ -78,11 +85,11 @@ def check(node: yaml.Node, known: dict[int, tuple[int, int]], above: frozenset[i
     known: both, of the nodes that were met already.
     """
     if id(node) in above:
-        refuse(node, "an alias of what it stands in")
+        refuse(node, "an alias that contains itself")
     if id(node) in known:
         return known[id(node)]
     if node.tag not in TAGS:
-        refuse(node, f"the tag {node.tag} is none of a study's")
+        refuse(node, f"the tag {node.tag} is not allowed in a study")
     children: list[yaml.Node] = []
     if isinstance(node, yaml.MappingNode):
         check_keys(node)

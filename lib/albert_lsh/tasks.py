@@ -150,8 +150,10 @@ def cause_of(error: BaseException) -> str:
 
 
 def check_rows(rows: Dataset, task: Task, split: str) -> None:
-    """Raise TaskError for a column that is missing, a text that is none, or a label that the task does not have."""
+    """Raise TaskError for a missing split or column, a text that is not a string, or a label that the task has not."""
     answer = "answers" if task.is_squad else "label"
+    if not rows.column_names:
+        raise TaskError(f"task={task.name!r}: there is no split {split!r}")
     if missing := {*task.columns, answer} - set(rows.column_names):
         raise TaskError(f"task={task.name!r}: split {split!r} has no {', '.join(sorted(missing))}")
     for column in task.columns:
@@ -162,7 +164,7 @@ def check_rows(rows: Dataset, task: Task, split: str) -> None:
         return
     wanted = f"0 to {task.num_labels - 1} ({', '.join(task.labels)})" if task.labels else "a finite number"
     for number, label in enumerate(rows[answer][:]):
-        is_number = isinstance(label, int | float) and math.isfinite(label)
+        is_number = isinstance(label, int | float) and not isinstance(label, bool) and math.isfinite(label)
         if not is_number or (task.labels and label not in range(task.num_labels)):
             raise TaskError(f"task={task.name!r}: split {split!r}, row {number}: label={label!r} must be {wanted}")
 

@@ -7,6 +7,7 @@ score.
 """
 
 import copy
+import hashlib
 import math
 import resource
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+import pyarrow.compute as pc
 import torch
 from datasets import Dataset
 from torch.utils.data import Sampler, SequentialSampler
@@ -69,7 +71,7 @@ class Clock(TrainerCallback, ExportableState):
 
 
 class DivergedError(ValueError):
-    """A loss that is no number any more; the message says where."""
+    """A loss that is not finite; the message says where."""
 
 
 class Watch(TrainerCallback):
@@ -137,7 +139,7 @@ class StudyTrainer(Trainer):
     def _get_train_sampler(self, train_dataset=None):
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
-        lengths = list(self.train_dataset[self.args.length_column_name])  # the one given is without this column
+        lengths = list(self.train_dataset[self.args.length_column_name])  # which the one given has lost
         return LengthGrouped(
             lengths, self.args.train_batch_size * self.args.gradient_accumulation_steps, self.args.seed
         )
@@ -179,7 +181,7 @@ def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedM
 
 
 def training_arguments(asked: Any, folder: Path, **own: Any) -> TrainingArguments:
-    """In Trainer's words what all recipes share, and what is a recipe's `own`.
+    """Trainer's arguments: those that all recipes share, and a recipe's `own`.
 
     Args:
         asked: parameters of a notebook with seed, batch_size, learning_rate, precision and device.
@@ -203,12 +205,15 @@ def training_arguments(asked: Any, folder: Path, **own: Any) -> TrainingArgument
     )
 
 
-def callbacks(parameters: Parameters) -> list[TrainerCallback]:
-    """What watches over a run; TensorBoard only where asked for."""
+def callbacks(parameters: Parameters, decisive: dict[str, Any]) -> list[TrainerCallback]:
+    """What watches over a run; TensorBoard only where asked for.
+
+    decisive: all that decides the result, which is sealed with every checkpoint.
+    """
     watching: list[TrainerCallback] = [Clock()]
     if parameters.eval_steps:
         watching.append(EvaluateEvery(parameters.eval_steps))
-    watching += [Watch(), Seal(parameters.what())]
+    watching += [Watch(), Seal(decisive)]
     if parameters.tensorboard:
         from torch.utils.tensorboard import SummaryWriter  # not installed everywhere
 
@@ -232,6 +237,7 @@ def train(
     Raises:
         ParameterError: checkpoints of a run with other parameters are in output_dir.
     """
+    decisive = parameters.what() | {"data": fingerprint(train_data)}
     steps = math.ceil(len(train_data) / (parameters.batch_size * parameters.accumulation))
     arguments = training_arguments(
         parameters,
@@ -254,18 +260,26 @@ def train(
         processing_class=tokenizer,
         data_collator=DataCollatorWithPadding(tokenizer),
         compute_metrics=compute_metrics,
-        callbacks=callbacks(parameters),
+        callbacks=callbacks(parameters, decisive),
     )
     if parameters.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    with memory_named():
-        trainer.train(resume_from_checkpoint=last_checkpoint(parameters, parameters.what()))
+    with explain_out_of_memory():
+        trainer.train(resume_from_checkpoint=last_checkpoint(parameters, decisive))
     examples = len(train_data) * parameters.epochs
     return Fit(trainer, history_of(trainer), cost_of(trainer, "examples", examples, parameters.device))
 
 
+def fingerprint(data: Dataset) -> str:
+    """The SHA-256 of the token ids of encoded data: `data_dir` may name other data under the same parameters."""
+    digest = hashlib.sha256()
+    for batch in data.select_columns(["input_ids"]).with_format("arrow").iter(10_000):
+        digest.update(pc.list_flatten(batch["input_ids"]).to_numpy().tobytes())
+    return digest.hexdigest()
+
+
 @contextmanager
-def memory_named() -> Iterator[None]:
+def explain_out_of_memory() -> Iterator[None]:
     """Within, an allocation that fails says what takes less memory."""
     try:
         yield

@@ -80,7 +80,7 @@ class Budget(NamedTuple):
 
     @property
     def keys(self) -> int:
-        return int(self.share * self.length)
+        return math.floor(self.share * self.length + 1e-9)  # 0.29 * 100 is a little below 29
 
     def refuse(self, setting: str, value: int, most: int, beside: str = "") -> None:
         """Raise ValueError for more than fits; where all keys may be seen, everything fits."""

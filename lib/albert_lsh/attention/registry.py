@@ -96,7 +96,8 @@ CHOICES = {
     "far_field": (False, True),
 }
 LOWEST = {"cluster_size": 1, "bucket_size": 2, "full_attn_thres": 0, "global_tokens": 0, "window": 0}
-HIGHEST = 2**31 - 1  # what every tensor's sizes can be
+HIGHEST_SIZE = 2**31 - 1  # of a setting, where HIGHEST names no other
+HIGHEST = {"hash_code_len": 20}  # a table has 2 ** hash_code_len rows
 ODD = ("conv_kernel_size",)
 
 
@@ -118,17 +119,18 @@ def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
         if setting not in defaults:
             raise ValueError(f"attention {name!r} has no setting {setting!r}; it has: {', '.join(defaults) or 'none'}")
         if setting in CHOICES:
-            if value not in CHOICES[setting]:
+            if not any(type(value) is type(choice) and value == choice for choice in CHOICES[setting]):
                 raise ValueError(f"{name}: {setting}={value!r} is not one of: {', '.join(map(str, CHOICES[setting]))}")
             continue
         lowest = LOWEST.get(setting, 1)
-        fits = isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= HIGHEST
+        highest = HIGHEST.get(setting, HIGHEST_SIZE)
+        fits = isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
         if setting in ODD:
             fits = fits and value % 2 == 1
         if not fits and not (value is None and defaults[setting] is None):
             kind = "an odd" if setting in ODD else "a"
             shown = reprlib.repr(value)
-            raise ValueError(f"{name}: {setting}={shown} must be {kind} whole number, {lowest} to {HIGHEST}")
+            raise ValueError(f"{name}: {setting}={shown} must be {kind} whole number, {lowest} to {highest}")
     full = {**defaults, **(settings or {})}
     if full.get("choose") == "collision":
         if full["hashing"] == "tree":
