@@ -7,7 +7,7 @@
 import sys
 from pathlib import Path
 
-from albert_lsh.study import failures, load_readings, load_study
+from albert_study.runner import failures, load_readings, load_study
 
 NAME = str(config.get("study", "mini"))
 try:
@@ -25,7 +25,7 @@ if GPUS:
 
 
 # Snakemake deletes a rule's output before the rule is run and after it has failed. Results are in the repository, so none
-# is an output: an output is an empty file that says that a result was made. It goes where the result has gone.
+# is an output: an output is an empty file that says that a result was made. It is deleted when the result is missing.
 def mark(name, *results):
     path = Path("logs") / NAME / f"{name}.made"
     if not all(Path(result).exists() for result in results):
@@ -76,7 +76,7 @@ rule run:
     shell:
         "OMP_NUM_THREADS={threads} TOKENIZERS_PARALLELISM=false"
         " MALLOC_MMAP_THRESHOLD_=67108864 MALLOC_TRIM_THRESHOLD_=536870912"
-        " {sys.executable:q} -m albert_lsh.study"
+        " {sys.executable:q} -m albert_study.runner"
         f" {NAME} {{wildcards.task:q}} {{wildcards.arm:q}} {{wildcards.seed:q}} > {{log:q}} 2>&1"
 
 # The model of a run, asked again under other attentions. It is kept on the machine that made it, not in the repository.
@@ -95,7 +95,7 @@ rule switch:
         f"logs/{NAME}/{{task}}-{{model}}-{{arm}}-{{seed}}-{{split}}.log",
     shell:
         "OMP_NUM_THREADS={threads} TOKENIZERS_PARALLELISM=false"
-        " {sys.executable:q} -m albert_lsh.study"
+        " {sys.executable:q} -m albert_study.runner"
         f" {NAME} {{wildcards.task:q}} {{wildcards.arm:q}} {{wildcards.seed:q}} {{wildcards.split:q}} > {{log:q}} 2>&1"
 
 # The pretrained model reads paragraphs under softmax and under other attentions.
@@ -109,7 +109,7 @@ rule reading:
         f"logs/{NAME}/reading-{{length}}.log",
     shell:
         "OMP_NUM_THREADS={threads} TOKENIZERS_PARALLELISM=false"
-        f" {{sys.executable:q}} -m albert_lsh.study {NAME} reading {{wildcards.length:q}} > {{log:q}} 2>&1"
+        f" {{sys.executable:q}} -m albert_study.runner {NAME} reading {{wildcards.length:q}} > {{log:q}} 2>&1"
 
 rule tables:
     input:
@@ -131,7 +131,7 @@ rule report:
     output:
         touch(REPORT),
     shell:
-        "{sys.executable:q} -m albert_lsh.report"
+        "{sys.executable:q} -m albert_study.evidence.report"
 
 onerror:
     print(failures(NAME), file=sys.stderr)

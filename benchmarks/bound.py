@@ -19,10 +19,11 @@ from typing import Any
 
 import pandas as pd
 import torch
-from albert_lsh.attention.fused import BACKWARD, FORWARD
-from albert_lsh.cases import CASES
-from albert_lsh.efficiency import Measuring, inputs, pass_of, seconds_of
-from albert_lsh.runs import provenance, repository_root, write_atomically
+from albert_lsh.attention.compute.cpu import BACKWARD, FORWARD
+from albert_lsh.training.files import repository_root, write_atomically
+from albert_lsh.training.record import provenance
+from albert_study.efficiency.cases import CASES
+from albert_study.efficiency.measure import Measuring, inputs, pass_of, seconds_of
 
 SHAPES = [(64, 128), (128, 128), (256, 256), (512, 512)]  # queries and keys of a block
 DIM, PAIRS, LENGTH, KEYS = 64, 2**23, 4096, 512

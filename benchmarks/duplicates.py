@@ -10,10 +10,11 @@ is the Frobenius norm of the difference of the outputs over that of softmax's ou
 import pandas as pd
 import torch
 from albert_lsh import attention, load_model, record_passes
-from albert_lsh.model import load_tokenizer
-from albert_lsh.passes import Pass
-from albert_lsh.runs import environment, repository_root, write_atomically
-from albert_lsh.tasks import encode, find_task, load_data
+from albert_lsh.model.load import load_tokenizer
+from albert_lsh.model.passes import Pass
+from albert_lsh.tasks.table import encode, find_task, load_data
+from albert_lsh.training.files import repository_root, write_atomically
+from albert_lsh.training.record import environment
 
 MODEL, TASK, EXAMPLES, SEEDS = "sentence-transformers/all-MiniLM-L6-v2", "mrpc", 64, 3
 PLAIN = {"hashing": "plain", "choose": "collision", "global_tokens": 0}  # rounds, in which a key can be met again

@@ -19,12 +19,14 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from albert_lsh.checkpoints import SEAL
-from albert_lsh.metrics import for_trainer, score_splits
-from albert_lsh.model import load_tokenizer
-from albert_lsh.runs import Parameters, close_run, environment, open_run, provenance, repository_root, write_result
-from albert_lsh.tasks import encode, find_task, load_data
-from albert_lsh.training import attended, prepare_model, train
+from albert_lsh.model.load import load_tokenizer
+from albert_lsh.tasks.metrics import for_trainer, score_splits
+from albert_lsh.tasks.table import encode, find_task, load_data
+from albert_lsh.training.checkpoints import SEAL
+from albert_lsh.training.files import repository_root
+from albert_lsh.training.parameters import Parameters
+from albert_lsh.training.recipe import attended, prepare_model, train
+from albert_lsh.training.record import close_run, environment, open_run, provenance, write_result
 
 SEEDS, KILLS = 10, 4  # of each run; one that ends before the last has fewer
 ASKED = {"task": "mini-mrpc", "model": "mini", "epochs": 3, "train_examples": 400, "eval_examples": 64, "batch_size": 8}

@@ -18,8 +18,9 @@ from typing import Any
 
 import pandas as pd
 import torch
-from albert_lsh.efficiency import STEPS, base_model, resident
-from albert_lsh.runs import provenance, repository_root, write_atomically
+from albert_lsh.training.files import repository_root, write_atomically
+from albert_lsh.training.record import provenance
+from albert_study.efficiency.measure import STEPS, base_model, resident
 
 LENGTH, KEYS = 4096, 512
 ASKED = [("lsh", 8), ("softmax-eager", 1), ("softmax-eager", 8)]

@@ -2,7 +2,7 @@
 
 import torch
 from albert_lsh import attention
-from albert_lsh.attention import naive, naive_estimators
+from references import naive, naive_estimators
 
 REFERENCES = {
     "softmax": naive.softmax,

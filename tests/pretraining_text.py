@@ -3,7 +3,7 @@
 from itertools import islice
 from pathlib import Path
 
-from albert_lsh import mini
+from albert_lsh.tasks import mini
 
 
 def sentences() -> list[str]:

@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 import torch
-from albert_lsh import tasks
-from albert_lsh.checkpoints import SEAL, last_checkpoint, seal
-from albert_lsh.runs import ParameterError
-from albert_lsh.training import Clock, DivergedError, LengthGrouped
+from albert_lsh.tasks import table as tasks
+from albert_lsh.training.checkpoints import SEAL, last_checkpoint, seal
+from albert_lsh.training.parameters import ParameterError
+from albert_lsh.training.recipe import Clock, DivergedError, LengthGrouped
 from test_training import fit, make
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "config.json")

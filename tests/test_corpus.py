@@ -5,8 +5,16 @@ import string
 
 import numpy as np
 import pytest
-from albert_lsh.corpus import LINE, CorpusError, count_pieces, packed, read_paragraphs, tokenised, train_tokenizer
-from albert_lsh.model import load_tokenizer
+from albert_lsh.model.load import load_tokenizer
+from albert_study.pretraining.corpus import (
+    LINE,
+    CorpusError,
+    count_pieces,
+    packed,
+    read_paragraphs,
+    tokenised,
+    train_tokenizer,
+)
 from pretraining_text import sentences, write_text
 
 

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from albert_lsh import duplication, load_model
+from albert_lsh import load_model
 from albert_lsh.attention import attend
-from albert_lsh.duplication import MASK, Duplication
-from albert_lsh.variants import list_variants
+from albert_study.long_range import duplication
+from albert_study.long_range.duplication import MASK, Duplication
+from albert_study.probe.variants import list_variants
 
 
 def test_an_example_is_a_word_and_a_hidden_word():

@@ -5,10 +5,11 @@ import pandas as pd
 import papermill
 import pytest
 import torch
-from albert_lsh import efficiency
 from albert_lsh.attention import coverage
-from albert_lsh.cases import CASES
-from albert_lsh.efficiency import (
+from albert_lsh.training.parameters import ParameterError
+from albert_study.efficiency import measure
+from albert_study.efficiency.cases import CASES
+from albert_study.efficiency.measure import (
     STEPS,
     Measuring,
     crossing_bounds,
@@ -19,7 +20,6 @@ from albert_lsh.efficiency import (
     slopes,
     times,
 )
-from albert_lsh.runs import ParameterError
 from test_study import ROOT
 
 
@@ -96,7 +96,7 @@ def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return inputs(length, asked)
 
-    monkeypatch.setattr(efficiency, "inputs", stop)
+    monkeypatch.setattr(measure, "inputs", stop)
     with pytest.raises(KeyboardInterrupt):
         times(asked)
     assert not asked.table("time").exists()

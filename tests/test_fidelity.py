@@ -7,13 +7,14 @@ import pandas as pd
 import papermill
 import pytest
 import torch
-from albert_lsh import attention, fidelity, load_model, record_passes, switch_attention
-from albert_lsh.diagnostics import compare, look, summary
-from albert_lsh.fidelity import Asked
-from albert_lsh.model import ModelError, load_tokenizer
-from albert_lsh.runs import ParameterError, Parameters
-from albert_lsh.training import keep_model, prepare_model, sample
-from albert_lsh.variants import Variant
+from albert_lsh import attention, load_model, record_passes, switch_attention
+from albert_lsh.model.load import ModelError, load_tokenizer
+from albert_lsh.training.parameters import ParameterError, Parameters
+from albert_lsh.training.recipe import keep_model, prepare_model, sample
+from albert_study.probe import fidelity
+from albert_study.probe.diagnostics import compare, look, summary
+from albert_study.probe.fidelity import Asked
+from albert_study.probe.variants import Variant
 from test_study import ROOT
 from weights import change_weights
 

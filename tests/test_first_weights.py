@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from albert_lsh.corpus import train_tokenizer
-from albert_lsh.first_weights import NEIGHBOURS, begin_as_bag_of_words, count_neighbours, word_vectors
-from albert_lsh.objectives import Collator
-from albert_lsh.pretraining import Pretraining, prepare, prepare_text
+from albert_study.pretraining.corpus import train_tokenizer
+from albert_study.pretraining.first_weights import NEIGHBOURS, begin_as_bag_of_words, count_neighbours, word_vectors
+from albert_study.pretraining.objectives import Collator
+from albert_study.pretraining.pretrain import Pretraining, prepare, prepare_text
 from datasets import Dataset
 from scipy import sparse
 

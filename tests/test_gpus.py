@@ -4,7 +4,7 @@ import os
 import stat
 
 import pytest
-from albert_lsh.gpus import VISIBLE, lock_folder, one_of, visible_devices
+from albert_study.gpus import VISIBLE, lock_folder, one_of, visible_devices
 
 
 @pytest.mark.parametrize(

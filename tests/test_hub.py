@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import pytest
 from datasets import Dataset
 
-LOAD = "from albert_lsh.tasks import load_data; print(*load_data('sst2')['train']['sentence'])"
+LOAD = "from albert_lsh.tasks.table import load_data; print(*load_data('sst2')['train']['sentence'])"
 
 
 @pytest.fixture

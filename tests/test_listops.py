@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from albert_lsh import listops
+from albert_study.long_range import listops
 
 
 @pytest.mark.parametrize(

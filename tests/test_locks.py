@@ -4,11 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from albert_lsh.locks import FolderInUseError, hold, release
+from albert_lsh.training.locks import FolderInUseError, hold, release
 
-HOLD = (
-    "import sys, time; from albert_lsh.locks import hold; hold(sys.argv[1]); print('held', flush=True); time.sleep(60)"
-)
+HOLD = "import sys, time; from albert_lsh.training.locks import hold; "
+HOLD += "hold(sys.argv[1]); print('held', flush=True); time.sleep(60)"
 
 
 @pytest.fixture

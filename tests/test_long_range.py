@@ -6,11 +6,12 @@ import pandas as pd
 import papermill
 import pytest
 import torch
-from albert_lsh import duplication, record_passes
-from albert_lsh.long_range import LongRange, encode_bytes, load_data
-from albert_lsh.long_runs import Clock, batches, build, shown, table, train_all
-from albert_lsh.runs import ParameterError
-from albert_lsh.tasks import TaskError
+from albert_lsh import record_passes
+from albert_lsh.tasks.table import TaskError
+from albert_lsh.training.parameters import ParameterError
+from albert_study.long_range import duplication
+from albert_study.long_range.recipes import LongRange, encode_bytes, load_data
+from albert_study.long_range.train import Clock, batches, build, shown, table, train_all
 from datasets import Dataset
 from test_study import ROOT
 

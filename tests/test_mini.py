@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from albert_lsh import mini
+from albert_lsh.tasks import mini
 from datasets import ClassLabel, List, Value
 from scipy.sparse import hstack
 from sklearn.feature_extraction.text import CountVectorizer

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from albert_lsh import attention, load_model, record_passes, switch_attention
-from albert_lsh.model import ModelError, load_tokenizer
-from albert_lsh.passes import attention_modules
+from albert_lsh.model.load import ModelError, load_tokenizer
+from albert_lsh.model.passes import attention_modules
 from transformers import (
     AlbertConfig,
     AlbertModel,

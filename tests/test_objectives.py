@@ -5,9 +5,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from albert_lsh.corpus import train_tokenizer
-from albert_lsh.model import load_tokenizer
-from albert_lsh.objectives import (
+from albert_lsh.model.load import load_tokenizer
+from albert_study.pretraining.corpus import train_tokenizer
+from albert_study.pretraining.objectives import (
     IGNORED,
     Collator,
     Pieces,

@@ -12,12 +12,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from albert_lsh import load_model, squad, tasks
-from albert_lsh.metrics import for_trainer
-from albert_lsh.model import load_tokenizer
+from albert_lsh import load_model
+from albert_lsh.model.load import load_tokenizer
 from albert_lsh.predict import main
-from albert_lsh.runs import Parameters
-from albert_lsh.training import StudyTrainer, keep_model, prepare_model, train
+from albert_lsh.tasks import squad
+from albert_lsh.tasks import table as tasks
+from albert_lsh.tasks.metrics import for_trainer
+from albert_lsh.training.parameters import Parameters
+from albert_lsh.training.recipe import StudyTrainer, keep_model, prepare_model, train
 from test_repository import PROJECT
 from transformers import pipeline
 from weights import change_weights

@@ -11,8 +11,8 @@ import papermill
 import pytest
 import torch
 from albert_lsh import load_model, pretrained
-from albert_lsh.model import load_config, load_tokenizer
-from albert_lsh.objectives import IGNORED, Collator, Pieces, make_example
+from albert_lsh.model.load import load_config, load_tokenizer
+from albert_study.pretraining.objectives import IGNORED, Collator, Pieces, make_example
 from test_study import ROOT
 
 SETTINGS = {"nano": ("softmax", {}), "nano-lsh": ("lsh", {"n_hashes": 7, "cluster_size": 4, "global_tokens": 2})}
@@ -78,7 +78,7 @@ def test_together_they_are_small_and_their_cards_are_of_their_records():
 
 @pytest.mark.parametrize("name", pretrained.NAMES)
 def test_it_is_there_without_a_network(name):
-    code = f"import albert_lsh, albert_lsh.model as m; albert_lsh.load_model({name!r}); m.load_tokenizer({name!r})"
+    code = f"import albert_lsh; albert_lsh.load_model({name!r}); albert_lsh.load_tokenizer({name!r})"
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
     subprocess.run([sys.executable, "-c", code], env=offline, check=True, capture_output=True)
 

@@ -14,20 +14,20 @@ import papermill
 import pytest
 import torch
 from albert_lsh import load_model
-from albert_lsh.checkpoints import SEAL
-from albert_lsh.corpus import CorpusError, train_tokenizer
-from albert_lsh.figures import plot_pretraining
-from albert_lsh.model import ModelError, max_positions
-from albert_lsh.objectives import IGNORED
-from albert_lsh.pretraining import Pretraining, main, prepare_text, pretrain
-from albert_lsh.pretraining_tables import gap, gaps, load_pretraining
-from albert_lsh.runs import ParameterError
+from albert_lsh.model.load import ModelError, max_positions
+from albert_lsh.training.checkpoints import SEAL
+from albert_lsh.training.parameters import ParameterError
+from albert_study.evidence.figures import plot_pretraining
+from albert_study.evidence.pretraining import gap, gaps, load_pretraining
+from albert_study.pretraining.corpus import CorpusError, train_tokenizer
+from albert_study.pretraining.objectives import IGNORED
+from albert_study.pretraining.pretrain import Pretraining, main, prepare_text, pretrain
 from pretraining_text import sentences, write_text
 from test_study import ROOT
 
 HASHING = {"attention": "lsh", "attention_settings": {"n_hashes": 3, "cluster_size": 4}}
 SMALL = {"max_length": 64, "steps": 24, "batch_size": 4, "eval_steps": 8, "eval_sequences": 8, "precision": "fp32"}
-TWO_DEVICES = ("-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "albert_lsh.pretraining")
+TWO_DEVICES = ("-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "albert_study.pretraining.pretrain")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def undisturbed(given, tmp_path_factory):
     return folder, pretrain(Pretraining.check({**given, **HASHING, "output_dir": str(folder)}))
 
 
-def command(parameters, launcher=("-m", "albert_lsh.pretraining"), **options):
+def command(parameters, launcher=("-m", "albert_study.pretraining.pretrain"), **options):
     words = [f"{name}={json.dumps(value) if isinstance(value, dict) else value}" for name, value in parameters.items()]
     return subprocess.Popen(
         [sys.executable, *launcher, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options

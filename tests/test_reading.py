@@ -6,9 +6,10 @@ import pandas as pd
 import papermill
 import pytest
 import torch
-from albert_lsh import attention, load_model, reading, record_passes
-from albert_lsh.model import extend_positions, load_tokenizer
-from albert_lsh.runs import ParameterError
+from albert_lsh import attention, load_model, record_passes
+from albert_lsh.model.load import extend_positions, load_tokenizer
+from albert_lsh.training.parameters import ParameterError
+from albert_study.probe import reading
 from test_study import ROOT
 
 FEW = {name: {"attention": name, "n_hashes": 2, "cluster_size": 4} for name in ("window", "random")}

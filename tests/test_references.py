@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import torch
 from albert_lsh import attention
-from albert_lsh.attention import fused, lsh, naive, shared_qk, tree, yoso
+from albert_lsh.attention import lsh, shared_qk, yoso
+from albert_lsh.attention.compute import cpu
+from albert_lsh.attention.select import tree
 from albert_lsh.attention.shared_qk import draw_rotations
 from attention_cases import CASES, IDS, LSH, REFERENCES, SETTINGS, SHAPES, error, padding, run, tensors
+from references import naive
 from reformer_pytorch.reformer_pytorch import LSHAttention
 from transformers import NystromformerConfig, YosoConfig
 from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
@@ -19,15 +22,15 @@ def way(request, monkeypatch):
     cache and block by block where it does not, or without that kernel in steps."""
     monkeypatch.setattr(lsh, "DENSE_LENGTH", 10**6 if request.param == "dense" else 0)
     if request.param == "pieces":
-        monkeypatch.setattr(fused, "AT_ONCE", 1)
+        monkeypatch.setattr(cpu, "AT_ONCE", 1)
         monkeypatch.setattr(tree, "AT_ONCE", 1)
     if request.param == "rows":
-        monkeypatch.setattr(fused, "FORWARD", None)
+        monkeypatch.setattr(cpu, "FORWARD", None)
 
 
 def test_torch_has_the_fused_kernel():
     """A private operator, whose name a release of torch may change."""
-    assert fused.is_available(torch.zeros(1), dropout=0.0)
+    assert cpu.is_available(torch.zeros(1), dropout=0.0)
 
 
 @pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
@@ -59,7 +62,7 @@ def test_output_and_gradients_are_the_references(name, settings, shape, kind):
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
 @pytest.mark.parametrize("settings", SETTINGS["shared-qk-lsh"], ids=lambda s: f"bucket_size={s['bucket_size']}")
 def test_shared_qk_lsh_without_the_fused_kernel(monkeypatch, settings, shape, kind):
-    monkeypatch.setattr(fused, "FORWARD", None)
+    monkeypatch.setattr(cpu, "FORWARD", None)
     check_reference("shared-qk-lsh", settings, shape, kind)
 
 

@@ -5,19 +5,11 @@ import json
 
 import pytest
 import torch
-from albert_lsh import attention, study
-from albert_lsh.runs import (
-    LATER,
-    ParameterError,
-    Parameters,
-    close_run,
-    fastest_precision,
-    open_run,
-    provenance,
-    read_result,
-    run_folder,
-    write_atomically,
-)
+from albert_lsh import attention
+from albert_lsh.training.files import run_folder, write_atomically
+from albert_lsh.training.parameters import ParameterError, Parameters, fastest_precision
+from albert_lsh.training.record import LATER, close_run, open_run, provenance, read_result
+from albert_study import runner
 
 GOOD = {"task": "mini-mrpc", "attention": "lsh", "output_dir": "out"}
 
@@ -204,14 +196,14 @@ def test_a_result_older_than_a_parameter_has_its_default(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["lsh", "nystrom"])
 def test_a_study_counts_an_older_result_as_done(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("albert_lsh.runs.repository_root", lambda: tmp_path)
+    monkeypatch.setattr("albert_lsh.training.files.repository_root", lambda: tmp_path)
     given = {"task": "mini-mrpc", "model": "mini", "attention": name, "attention_settings": {}, "seed": 0}
-    made = study.Run("mini", "mini-mrpc", name, 0, given, {})
+    made = runner.Run("mini", "mini-mrpc", name, 0, given, {})
     old_record(made.folder, **given)
     assert made.is_done()
     said = {"passes": None, "evaluation_settings": {}, "recompute": False, "feed_forward_chunk": None}
     assert dataclasses.replace(made, parameters={**given, **said}).is_done()
-    with pytest.raises(study.StudyError, match=r"was made with passes=None, not \[0\] as studies/mini.yaml now says"):
+    with pytest.raises(runner.StudyError, match=r"was made with passes=None, not \[0\] as studies/mini.yaml now says"):
         dataclasses.replace(made, parameters={**given, "passes": [0]}).is_done()
 
 

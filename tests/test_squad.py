@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from albert_lsh.squad import Answer, best_answers, eval_windows, train_windows, windows_of
-from albert_lsh.squad import windows as cut
-from albert_lsh.squad_scores import score
+from albert_lsh.tasks.squad import Answer, best_answers, eval_windows, train_windows, windows_of
+from albert_lsh.tasks.squad import windows as cut
+from albert_lsh.tasks.squad_scores import score
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast

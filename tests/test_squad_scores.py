@@ -1,7 +1,7 @@
 """Scores of SQuAD: the official definition on hand-made hard cases; no network."""
 
 import pytest
-from albert_lsh.squad_scores import majority_score, normalize, score
+from albert_lsh.tasks.squad_scores import majority_score, normalize, score
 from datasets import Dataset
 
 

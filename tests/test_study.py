@@ -14,8 +14,9 @@ import pandas as pd
 import papermill
 import pytest
 import yaml
-from albert_lsh import runs, study, study_file
-from albert_lsh.runs import LATER
+from albert_lsh.training import files
+from albert_lsh.training.record import LATER
+from albert_study import runner, study_file
 from datasets import Dataset
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -189,29 +190,29 @@ if pathlib.Path("broken").exists():
 
 
 def test_what_an_attempt_left_when_it_failed_goes_when_a_later_one_succeeds(tmp_path, monkeypatch):
-    for module in (runs, study):
+    for module in (files, runner):
         monkeypatch.setattr(module, "repository_root", lambda: tmp_path)
     (tmp_path / "notebooks").mkdir()
-    parameters = nbformat.v4.new_code_cell("", metadata={"tags": ["parameters"]})
+    tagged = nbformat.v4.new_code_cell("", metadata={"tags": ["parameters"]})
     kernel = {"name": "python3", "display_name": "Python", "language": "python"}
-    cells = [parameters, nbformat.v4.new_code_cell(TRIAL)]
+    cells = [tagged, nbformat.v4.new_code_cell(TRIAL)]
     trial = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
     nbformat.write(trial, tmp_path / "notebooks" / "glue.ipynb")
-    run = study.Run("x", "mini-mrpc", "softmax", 0, {"model": "mini"}, {})
+    run = runner.Run("x", "mini-mrpc", "softmax", 0, {"model": "mini"}, {})
     (tmp_path / "broken").touch()
     with pytest.raises(SystemExit, match="(?s)results/runs/x/mini-mrpc/mini/softmax/seed-0 failed.*ValueError: broken"):
-        study.execute(run)
+        runner.execute(run)
     left = {path.name for path in contents(run.folder)}
     assert left == {"notebook.error.partial.txt", "notebook.failed.partial.ipynb"}
-    assert "broken" in study.failures("x")
+    assert "broken" in runner.failures("x")
     with pytest.raises(SystemExit, match="switches nothing on 'validation'"):
-        study.switch(run, "validation")
-    assert "broken" in study.failures("x")  # of another notebook in the same folder
+        runner.switch(run, "validation")
+    assert "broken" in runner.failures("x")  # of another notebook in the same folder
     (run.folder / "fidelity-validation.error.partial.txt").unlink()
     (tmp_path / "broken").unlink()
-    study.execute(run)
+    runner.execute(run)
     assert {path.name for path in contents(run.folder)} == {"notebook.ipynb", "result.json"}
-    assert study.failures("x") == ""
+    assert runner.failures("x") == ""
 
 
 def texts_shown(notebook):
@@ -237,7 +238,7 @@ def test_a_notebook_that_is_kept_shows_no_text_of_others(checkout, tmp_path):
     task = {"data_dir": str(data), "switched": {"length": 24}, "arms": {"softmax": {"save_model": True}}}
     write_study(checkout, "kept", {"mrpc": task}, switched)
     for split in ([], ["validation"]):
-        command = [sys.executable, "-m", "albert_lsh.study", "kept", "mrpc", "softmax", "0", *split]
+        command = [sys.executable, "-m", "albert_study.runner", "kept", "mrpc", "softmax", "0", *split]
         made = subprocess.run(command, cwd=checkout, env=environment(checkout), capture_output=True, text=True)
         assert made.returncode == 0, made.stderr
     _, folder = result(checkout, "kept", "mrpc", "softmax")
@@ -279,7 +280,7 @@ def test_two_processes_that_start_the_same_run_make_it_once(checkout):
     write_study(
         checkout, "twice", {"mini-mrpc": {"train_examples": 48, "eval_examples": 16, "arms": {"softmax": None}}}
     )
-    command = [sys.executable, "-m", "albert_lsh.study", "twice", "mini-mrpc", "softmax", "0"]
+    command = [sys.executable, "-m", "albert_study.runner", "twice", "mini-mrpc", "softmax", "0"]
     options = {"cwd": checkout, "env": environment(checkout), "stderr": subprocess.PIPE, "text": True}
     both = [subprocess.Popen(command, **options) for _ in range(2)]
     errors = [process.communicate()[1] for process in both if process.wait()]
@@ -295,27 +296,27 @@ def test_two_processes_that_start_the_same_run_make_it_once(checkout):
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "studies").glob("*.yaml"))])
 def test_every_study_of_the_repository_is_sound(name):
-    runs = study.load_study(name)
+    runs = runner.load_study(name)
     assert len({run.folder for run in runs}) == len(runs)
 
 
 def test_bad_studies_are_named(checkout, monkeypatch):
     monkeypatch.setattr(study_file, "repository_root", lambda: checkout)
-    with pytest.raises(study.StudyError, match="study='none' is not one of"):
-        study.load_study("none")
+    with pytest.raises(runner.StudyError, match="study='none' is not one of"):
+        runner.load_study("none")
     (checkout / "studies" / "empty.yaml").write_text("parameters: {}")
-    with pytest.raises(study.StudyError, match="empty.yaml, line 1: tasks: Field required"):
-        study.load_study("empty")
+    with pytest.raises(runner.StudyError, match="empty.yaml, line 1: tasks: Field required"):
+        runner.load_study("empty")
     write_study(checkout, "typo", {"mini-mrpc": {"epoch": 3, "arms": {"softmax": None}}})
     with pytest.raises(
-        study.StudyError, match=r"typo.yaml, tasks: mini-mrpc: arms: softmax: 'epoch' is not a parameter"
+        runner.StudyError, match=r"typo.yaml, tasks: mini-mrpc: arms: softmax: 'epoch' is not a parameter"
     ):
-        study.load_study("typo")
+        runner.load_study("typo")
     switched = {"validation": {"shares": [0.01], "variants": {"lsh": {"attention": "lsh"}}}}
     kept = {"mini-mrpc": {"arms": {"softmax": {"save_model": True}}, "switched": {"length": 24}}}
     write_study(checkout, "switch", kept, switched)
-    with pytest.raises(study.StudyError, match=r"softmax: variants: 'lsh': share=0.01 of length=24 leaves 0 keys"):
-        study.load_study("switch")
+    with pytest.raises(runner.StudyError, match=r"softmax: variants: 'lsh': share=0.01 of length=24 leaves 0 keys"):
+        runner.load_study("switch")
     write_study(checkout, "arm", {"mini-mrpc": {"arms": {"lhs": None}}})
-    with pytest.raises(study.StudyError, match="attention='lhs' is not one of"):
-        study.load_study("arm")
+    with pytest.raises(runner.StudyError, match="attention='lhs' is not one of"):
+        runner.load_study("arm")

@@ -6,8 +6,9 @@ import shutil
 import time
 
 import pytest
-from albert_lsh import runs, study, study_file
-from albert_lsh.study import Run, StudyError, load_study
+from albert_lsh.training import files, parameters
+from albert_study import runner, study_file
+from albert_study.runner import Run, StudyError, load_study
 from test_study import ROOT
 
 MINI = "parameters: {model: mini}\n"
@@ -18,7 +19,7 @@ TENS = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in rang
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A repository of its own."""
-    for module in (runs, study, study_file):
+    for module in (files, runner, study_file):
         monkeypatch.setattr(module, "repository_root", lambda: tmp_path)
     (tmp_path / "studies").mkdir()
     return tmp_path
@@ -132,9 +133,9 @@ def test_a_folder_that_a_link_puts_elsewhere_is_refused(root, tmp_path_factory):
 
 def record(run: Run, **changes) -> None:
     """The result that a run would have left, but for some parameters."""
-    parameters = dataclasses.asdict(runs.Parameters.check(run.parameters, run.notebook)) | changes
+    made = dataclasses.asdict(parameters.Parameters.check(run.parameters, run.notebook)) | changes
     run.folder.mkdir(parents=True, exist_ok=True)
-    result = {"status": "complete", "parameters": parameters, "metrics": {}, "headline": {}}
+    result = {"status": "complete", "parameters": made, "metrics": {}, "headline": {}}
     (run.folder / "result.json").write_text(json.dumps(result))
 
 
@@ -164,7 +165,7 @@ def test_device_and_precision_count_where_the_file_names_them(root):
 def test_of_a_setting_that_came_after_a_record_the_file_must_say_what_it_was(root):
     text = MINI + "tasks: {mini-mrpc: {arms: {lsh: {attention_settings: {%s}}}}}\n"
     (run,) = load(root, text % "cluster_size: 2")
-    full = runs.Parameters.check(run.parameters, run.notebook).attention_settings
+    full = parameters.Parameters.check(run.parameters, run.notebook).attention_settings
     record(run, attention_settings={name: value for name, value in full.items() if name != "n_hashes"})
     with pytest.raises(StudyError, match="older than the setting n_hashes"):
         run.is_done()

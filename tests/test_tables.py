@@ -6,12 +6,20 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from albert_lsh.figures import write_figures
-from albert_lsh.report import build_report
-from albert_lsh.rounding import percent, rounded
-from albert_lsh.runs import repository_root
-from albert_lsh.switched import load_switched, with_budgets
-from albert_lsh.tables import beside_published, changes, load_published, load_runs, pivot, score_table, write_tables
+from albert_lsh.training.files import repository_root
+from albert_study.evidence.figures import write_figures
+from albert_study.evidence.report import build_report
+from albert_study.evidence.rounding import percent, rounded
+from albert_study.evidence.switched import load_switched, with_budgets
+from albert_study.evidence.tables import (
+    beside_published,
+    changes,
+    load_published,
+    load_runs,
+    pivot,
+    score_table,
+    write_tables,
+)
 
 # F1 by arm and seed; accuracy is 0.1 less everywhere.
 F1 = {"softmax": {0: 0.90, 1: 0.88, 2: 0.86}, "reformer": {0: 0.80, 1: 0.82}, "lsh": {0: 0.87}}

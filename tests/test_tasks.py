@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from albert_lsh import metrics, mini, tasks
+from albert_lsh.tasks import metrics, mini
+from albert_lsh.tasks import table as tasks
 from datasets import Dataset
 
 

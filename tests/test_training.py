@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 import torch
-from albert_lsh import squad, tasks
-from albert_lsh.metrics import for_trainer, score_splits
-from albert_lsh.model import load_model, load_tokenizer, max_positions
-from albert_lsh.passes import record_passes
-from albert_lsh.runs import ParameterError, Parameters
-from albert_lsh.training import attended, keep_model, prepare_model, sample, train
+from albert_lsh.model.load import load_model, load_tokenizer, max_positions
+from albert_lsh.model.passes import record_passes
+from albert_lsh.tasks import squad
+from albert_lsh.tasks import table as tasks
+from albert_lsh.tasks.metrics import for_trainer, score_splits
+from albert_lsh.training.parameters import ParameterError, Parameters
+from albert_lsh.training.recipe import attended, keep_model, prepare_model, sample, train
 from datasets import Dataset
 from transformers import RobertaConfig, RobertaModel
 

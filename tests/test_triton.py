@@ -12,10 +12,12 @@ from unittest.mock import Mock
 import pytest
 import torch
 from albert_lsh import attention
-from albert_lsh.attention import gathered, lsh, naive
-from albert_lsh.attention.clusters import MASKED, Blocks
-from albert_lsh.attention.parts import Part, attend_part, merge
+from albert_lsh.attention import lsh
+from albert_lsh.attention.compute import gpu
+from albert_lsh.attention.compute.blocks import MASKED, Blocks
+from albert_lsh.attention.compute.parts import Part, attend_part, merge
 from attention_cases import PLAIN, REFERENCES, error, padding, run, tensors
+from references import naive
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.triton
@@ -38,9 +40,9 @@ each_case = pytest.mark.parametrize(("name", "settings"), CASES.values(), ids=CA
 def attend(monkeypatch):
     """`attention.attend` for tensors on the CPU by way of the kernels, which are sure to have been called."""
     monkeypatch.setattr(lsh, "DENSE_LENGTH", 0)
-    monkeypatch.setattr(gathered, "ON_CPU", True)
-    launch = Mock(wraps=gathered.launch)
-    monkeypatch.setattr(gathered, "launch", launch)
+    monkeypatch.setattr(gpu, "ON_CPU", True)
+    launch = Mock(wraps=gpu.launch)
+    monkeypatch.setattr(gpu, "launch", launch)
 
     def attend(name, *inputs, **keywords):
         before = launch.call_count
@@ -94,7 +96,7 @@ def test_no_tokens_at_all_give_zeros_and_finite_gradients(attend, name, settings
 
 def test_trying_tiles_leaves_the_sums_alone(attend, monkeypatch):
     """What tuning does on a GPU: every choice that fits runs on the same tensors, then one of them once more."""
-    kernels, tried = gathered.kernels(), []
+    kernels, tried = gpu.kernels(), []
     for kernel in (kernels.forward, kernels.backward):
         tiles = (16, 16), (32, 16), (16, 32), (64, 64)
         choices = [type(kernel.configs[0])({"TILE_Q": q, "TILE_K": k}) for q, k in tiles]
@@ -112,7 +114,7 @@ def test_log_sum_exp_is_the_plain_paths_and_low_where_a_query_sees_no_key():
     blocks = Blocks(
         *(torch.tensor(index, device=DEVICE)[None, None, None] for index in ([[0, 1], [2, 4]], [[0, 1], [4, 4]]))
     )
-    out, log_sum = gathered.attend(query, [(key, value)], [(Part(blocks), 0)], 0.5)
+    out, log_sum = gpu.attend(query, [(key, value)], [(Part(blocks), 0)], 0.5)
     expected = merge([attend_part(query, key, value, Part(blocks), scaling=0.5)], query.dtype)
     torch.testing.assert_close((out[:, :, :2], log_sum[:, :, :2]), tuple(x[:, :, :2] for x in expected))
     assert not out[:, :, 2:].any()
@@ -120,9 +122,9 @@ def test_log_sum_exp_is_the_plain_paths_and_low_where_a_query_sees_no_key():
 
 
 def test_long_rows_go_the_plain_way_and_say_so_once(monkeypatch):
-    monkeypatch.setattr(gathered, "ON_CPU", True)
-    monkeypatch.setattr(gathered, "attend", Mock(side_effect=AssertionError("called")))
-    gathered.warn_of.cache_clear()
+    monkeypatch.setattr(gpu, "ON_CPU", True)
+    monkeypatch.setattr(gpu, "attend", Mock(side_effect=AssertionError("called")))
+    gpu.warn_of.cache_clear()
     inputs, settings = [t.to(DEVICE) for t in tensors((1, 1, 9, 136))], {"bucket_size": 4, "n_hashes": 1}
     with pytest.warns(UserWarning, match="head dimension 136 is above 128"):
         attention.attend("shared-qk-lsh", *inputs, **settings)
@@ -134,20 +136,22 @@ def test_long_rows_go_the_plain_way_and_say_so_once(monkeypatch):
 def test_who_goes_through_the_kernels(monkeypatch):
     """No tensor on a CPU unless a test asks for it, nothing with dropout, of other kinds, or without Triton."""
     query = torch.zeros(1, 1, 4, 8)
-    assert not gathered.is_available(query, [(query, query)], 0.0)
-    monkeypatch.setattr(gathered, "ON_CPU", True)
-    assert gathered.is_available(query, [(query, query)], 0.0)
-    assert not gathered.is_available(query, [(query, query)], 0.1)
-    assert not gathered.is_available(query.double(), [(query.double(), query.double())], 0.0)
-    assert not gathered.is_available(query, [(query, query.half())], 0.0)
-    monkeypatch.setattr(gathered, "find_spec", lambda name: None)
-    assert gathered.kernels.__wrapped__() is None
+    assert not gpu.is_available(query, [(query, query)], 0.0)
+    monkeypatch.setattr(gpu, "ON_CPU", True)
+    assert gpu.is_available(query, [(query, query)], 0.0)
+    assert not gpu.is_available(query, [(query, query)], 0.1)
+    assert not gpu.is_available(query.double(), [(query.double(), query.double())], 0.0)
+    assert not gpu.is_available(query, [(query, query.half())], 0.0)
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
+    assert gpu.kernels.__wrapped__() is None
 
 
 COMPILE = """
 import torch
 from albert_lsh import attention
-from albert_lsh.attention import gathered, kernels, lsh
+from albert_lsh.attention import lsh
+from albert_lsh.attention.compute import gpu
+from albert_lsh.attention.compute import kernels
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -163,7 +167,7 @@ class Compiled:  # in place of a kernel: what would be launched is compiled
         return lambda **given: print(self.function.warmup(**given, TILE_Q=16, TILE_K=16, grid=(1,)).metadata.name)
 
 driver.set_active(Driver())
-gathered.ON_CPU, lsh.DENSE_LENGTH = True, 0
+gpu.ON_CPU, lsh.DENSE_LENGTH = True, 0
 kernels.forward, kernels.backward = Compiled(kernels.forward), Compiled(kernels.backward)
 for name, settings in CASES:
     inputs = [torch.randn(1, 1, 40, 12, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
@@ -190,7 +194,7 @@ if torch.cuda.is_available():
         """Against the plain path in float32: exact in float32, elsewhere no worse than it is in the same precision."""
         inputs, mask, upstream = tensors(shape, dtype), padding(shape, "padded"), torch.ones(shape)
         measured = run(lambda *t: attend(name, *t, mask, seed=3, **settings), inputs, upstream)
-        monkeypatch.setattr(gathered, "is_available", lambda *_: False)
+        monkeypatch.setattr(gpu, "is_available", lambda *_: False)
 
         def plain(*t):
             return attention.attend(name, *(x.to(DEVICE) for x in (*t, mask)), seed=3, **settings).cpu()

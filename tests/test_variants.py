@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 import torch
-from albert_lsh import fidelity, reading, variants
-from albert_lsh.variants import fill, list_variants
+from albert_study.probe import fidelity, reading, variants
+from albert_study.probe.variants import fill, list_variants
 from test_fidelity import keep_untrained
 
 GIVEN = {name: {"attention": name, "n_hashes": 2, "cluster_size": 4} for name in ("window", "random", "lsh")}

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from albert_lsh.efficiency import crossing_bounds
-from albert_lsh.long_runs import shown
-from albert_lsh.rounding import percent, rounded
-from albert_lsh.study import load_study
-from albert_lsh.tables import pivot, scale_of
+from albert_study.efficiency.measure import crossing_bounds
+from albert_study.evidence.rounding import percent, rounded
+from albert_study.evidence.tables import pivot, scale_of
+from albert_study.long_range.train import shown
+from albert_study.runner import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
 SETUP = '''# Set-up: does nothing where the library is installed; in Colab it adds what is missing, torch untouched.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 from albert_lsh import pretrained
-from albert_lsh.pretraining import WHERE, Pretraining
+from albert_study.pretraining.pretrain import WHERE, Pretraining
 from safetensors.torch import load_file, save_file
 
 WHERE_IT_WAS = ("is_local", "local_files_only")  # of the tokenizer, when the run loaded it
@@ -25,7 +25,7 @@ def command(asked: dict) -> str:
     changed = {key: asked[key] for key in usual if key not in WHERE and asked[key] != usual[key]}
     changed["text"] = Path(asked["text"]).name
     words = ((key, f"'{json.dumps(value)}'" if isinstance(value, dict) else value) for key, value in changed.items())
-    return " ".join(["python -m albert_lsh.pretraining", *(f"{key}={value}" for key, value in words)])
+    return " ".join(["python -m albert_study.pretraining.pretrain", *(f"{key}={value}" for key, value in words)])
 
 
 def card(name: str, record: dict, curve: pd.DataFrame) -> str:
@@ -55,7 +55,7 @@ language: en
 ---
 # {name}
 
-A small ALBERT ({record["parameters_of_model"]:,} parameters, size `{asked["size"]}` of albert_lsh.pretraining),
+A small ALBERT ({record["parameters_of_model"]:,} parameters, size `{asked["size"]}` of albert_study.pretraining),
 pretrained with `{asked["attention"]}` attention, settings `{settings}`.
 Made to try things with, not to be good at them.
 

@@ -1,13 +1,20 @@
-"""ALBERT with any attention: the library behind the notebooks of this study.
+"""ALBERT with any attention: the library. The study that is built on it is `albert_study`.
 
-In the order in which data flows: tasks (`tasks`, `mini`, `squad`, `metrics`), the model and its attention (`model`,
-`attention`), training (`training`), run records (`runs`), studies (`study`), tables and figures (`tables`, `figures`).
-What a trained model says about other texts: `predict`, `pipelines`.
+In the order in which data flows: `tasks`, `attention`, `model`, `training`; what a trained model says about other
+texts: `predict`, `pipelines`.
 """
 
 from albert_lsh import attention
-from albert_lsh.model import load_model, switch_attention
-from albert_lsh.passes import record_passes
+from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
+from albert_lsh.model.passes import record_passes
 from albert_lsh.pipelines import QuestionAnsweringPipeline
 
-__all__ = ["QuestionAnsweringPipeline", "attention", "load_model", "record_passes", "switch_attention"]
+__all__ = [
+    "QuestionAnsweringPipeline",
+    "attention",
+    "extend_positions",
+    "load_model",
+    "load_tokenizer",
+    "record_passes",
+    "switch_attention",
+]

@@ -27,10 +27,10 @@ from typing import Any
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextClassificationPipeline
 
-from albert_lsh.memory import is_out_of_memory
-from albert_lsh.model import load_config, load_model, load_tokenizer, longest_input, max_positions
+from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input, max_positions
+from albert_lsh.model.memory import is_out_of_memory
 from albert_lsh.pipelines import QuestionAnsweringPipeline
-from albert_lsh.tasks import Task, find_task
+from albert_lsh.tasks.table import Task, find_task
 
 
 class PredictionError(ValueError):

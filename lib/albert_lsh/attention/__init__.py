@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from albert_lsh.attention.budget import settings_for
-from albert_lsh.attention.clusters import MASKED, clear_padding
+from albert_lsh.attention.compute.blocks import MASKED, clear_padding
 from albert_lsh.attention.registry import ATTENTIONS, check, check_evaluation, names
 
 __all__ = [

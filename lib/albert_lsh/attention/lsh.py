@@ -26,9 +26,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from albert_lsh.attention import dense
-from albert_lsh.attention.backends import attend_parts
-from albert_lsh.attention.clusters import (
+from albert_lsh.attention.compute import dense
+from albert_lsh.attention.compute.blocks import (
     MASKED,
     Blocks,
     cluster_tables,
@@ -40,11 +39,12 @@ from albert_lsh.attention.clusters import (
     take,
     token_mask,
 )
-from albert_lsh.attention.global_tokens import seen_by_all, wanted_by_all
-from albert_lsh.attention.hashing import PROJECTIONS
-from albert_lsh.attention.nearest import Window, find_window
-from albert_lsh.attention.parts import Bias, Part, count_pairs
-from albert_lsh.attention.tree import tree
+from albert_lsh.attention.compute.dispatch import attend_parts
+from albert_lsh.attention.compute.parts import Bias, Part, count_pairs
+from albert_lsh.attention.select.global_tokens import seen_by_all, wanted_by_all
+from albert_lsh.attention.select.hashing import PROJECTIONS
+from albert_lsh.attention.select.nearest import Window, find_window
+from albert_lsh.attention.select.tree import tree
 
 # Up to this length gathering rows takes longer than computing all scores and masking most of them.
 DENSE_LENGTH = 512

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.clusters import count_tokens, token_mask
+from albert_lsh.attention.compute.blocks import count_tokens, token_mask
 from albert_lsh.attention.convolution import add_convolution
 from albert_lsh.attention.softmax import softmax_attention
 

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.backends import attend_parts
-from albert_lsh.attention.clusters import (
+from albert_lsh.attention.compute.blocks import (
     Blocks,
     cluster_tables,
     count_tokens,
@@ -13,8 +12,9 @@ from albert_lsh.attention.clusters import (
     sort_tokens,
     token_mask,
 )
-from albert_lsh.attention.global_tokens import seen_by_all, wanted_by_all
-from albert_lsh.attention.parts import Bias, Part, count_pairs
+from albert_lsh.attention.compute.dispatch import attend_parts
+from albert_lsh.attention.compute.parts import Bias, Part, count_pairs
+from albert_lsh.attention.select.global_tokens import seen_by_all, wanted_by_all
 
 
 @torch.no_grad()

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from reformer_pytorch.reformer_pytorch import FullQKAttention, LSHAttention, LSHSelfAttention
 from torch import Tensor, nn
 
-from albert_lsh.attention.clusters import Blocks
-from albert_lsh.attention.parts import Part, count_pairs
+from albert_lsh.attention.compute.blocks import Blocks
+from albert_lsh.attention.compute.parts import Part, count_pairs
 from albert_lsh.attention.shared_qk import only_others, others
 
 

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from albert_lsh.attention import hashing, lsh, nystrom, random, reformer, shared_qk, softmax, top_k, window, yoso
-from albert_lsh.attention.clusters import clear_padding
+from albert_lsh.attention import lsh, nystrom, random, reformer, shared_qk, softmax, top_k, window, yoso
+from albert_lsh.attention.compute.blocks import clear_padding
+from albert_lsh.attention.select import hashing
 
 
 class Attention(NamedTuple):

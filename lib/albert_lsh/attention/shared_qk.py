@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.backends import attend_parts
-from albert_lsh.attention.clusters import (
+from albert_lsh.attention.compute.blocks import (
     MASKED,
     Blocks,
     count_tokens,
     cut,
     sort_tokens,
 )
-from albert_lsh.attention.parts import Bias, Part, count_pairs
+from albert_lsh.attention.compute.dispatch import attend_parts
+from albert_lsh.attention.compute.parts import Bias, Part, count_pairs
 from albert_lsh.attention.softmax import all_pairs
 
 MOST_BUCKETS = 64  # of one choice among random directions

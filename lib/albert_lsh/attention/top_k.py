@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.clusters import count_tokens, highest, most_keys, token_mask
+from albert_lsh.attention.compute.blocks import count_tokens, highest, most_keys, token_mask
 
 
 @torch.no_grad()

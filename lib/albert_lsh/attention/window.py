@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.clusters import count_tokens, most_keys, token_mask
-from albert_lsh.attention.global_tokens import wanted_by_all
-from albert_lsh.attention.nearest import find_window
+from albert_lsh.attention.compute.blocks import count_tokens, most_keys, token_mask
+from albert_lsh.attention.select.global_tokens import wanted_by_all
+from albert_lsh.attention.select.nearest import find_window
 
 
 def in_window(query, padding_mask, *, n_hashes: int, cluster_size: int) -> Tensor:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.convolution import add_convolution
-from albert_lsh.attention.hashing import draw_directions
+from albert_lsh.attention.select.hashing import draw_directions
 
 DENSE_LENGTH = 512  # tokens up to which collisions are counted pair by pair; above, all pairs take too much memory
 AT_ONCE = 2**22  # numbers in a table of the backward pass; more value dimensions at a time take more memory

@@ -1,0 +1,1 @@
+"""An ordinary Transformers encoder with one of our attentions."""

@@ -1,0 +1,294 @@
+"""An ordinary Transformers encoder with the attention of your choice.
+
+`load_model` keeps every pretrained weight that the attention can use. The attention's name and settings are kept in
+the model's config, so `save_pretrained` and `load_model(path)` bring them back.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from albert_lsh import pretrained
+from albert_lsh.attention.convolution import Convolution
+from albert_lsh.attention.reformer import ReformerSelfAttention
+from albert_lsh.model import memory
+from albert_lsh.model.config import ModelError, choice, load_config, loading, max_positions, saved_choice
+from albert_lsh.model.passes import INTERFACE, attention_modules, count_passes
+from albert_lsh.tasks import mini
+
+logger = logging.getLogger(__name__)
+
+HEADS = {
+    "base": transformers.AutoModel,
+    "classification": transformers.AutoModelForSequenceClassification,
+    "question-answering": transformers.AutoModelForQuestionAnswering,
+    "masked-lm": transformers.AutoModelForMaskedLM,
+    "pretraining": transformers.AutoModelForPreTraining,
+}
+
+
+class AlbertReformerAttention(nn.Module):
+    """AlbertAttention with its projections replaced; residual, dropout and LayerNorm as they are."""
+
+    def __init__(self, config, settings: dict[str, Any]):
+        super().__init__()
+        self.reformer = ReformerSelfAttention(config, **settings)
+        self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs) -> tuple[Tensor, None]:
+        out, _ = self.reformer(hidden_states, attention_mask, **kwargs)
+        return self.LayerNorm(hidden_states + self.output_dropout(out)), None
+
+
+def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
+    """Replace every attention's projections by reformer-pytorch's, with the model's own way to draw new weights."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            new: nn.Module
+            if type(child).__name__ == "AlbertAttention":
+                new = AlbertReformerAttention(model.config, settings)
+            elif type(child).__name__.endswith("SelfAttention") and hasattr(child, "query"):
+                new = ReformerSelfAttention(model.config, **settings)
+                parent.get_submodule("output").dense = nn.Identity()  # its place is taken by the package's to_out
+            else:
+                continue
+            setattr(parent, name, new)
+            new.apply(model._init_weights)
+
+
+def convolve_values(model: PreTrainedModel, size: int) -> None:
+    """Give every attention the weights of a convolution, zeros at first; weights of this size that are there stay."""
+    for module in attention_modules(model):
+        there = getattr(module, "convolution", None)
+        if there is None or there.weight.shape[1] != size:
+            new = Convolution(model.config.num_attention_heads, size)
+            module.convolution = new.to(module.get_parameter("value.weight"))  # its device and dtype
+
+
+def changed(model_class: type[PreTrainedModel], change: Callable[[PreTrainedModel], None]) -> type[PreTrainedModel]:
+    """The same class with other weights in its attention, so that `from_pretrained` knows which there are."""
+
+    def __init__(self, config, *args, **kwargs):
+        model_class.__init__(self, config, *args, **kwargs)
+        change(self)
+
+    return type(model_class.__name__, (model_class,), {"__init__": __init__, "__module__": model_class.__module__})
+
+
+def is_no_report(record: logging.LogRecord) -> bool:
+    """False for Transformers' table of new and unused weights, of which `read_weights` says what matters."""
+    return "LOAD REPORT" not in record.getMessage()
+
+
+def listed(names: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - 2} more" if len(names) > 3 else ""
+    return ", ".join(names[: 2 if more else 3]) + more
+
+
+def read_weights(
+    model_class: type[PreTrainedModel], name: str, config: PreTrainedConfig, complete: bool
+) -> PreTrainedModel:
+    """A model with the weights of a folder or of the Hub; see `load_model`."""
+    report = logging.getLogger("transformers.modeling_utils")
+    report.addFilter(is_no_report)
+    try:
+        with loading(f"model={name!r}: its weights cannot be read"):
+            loaded: Any = model_class.from_pretrained(
+                pretrained.folder_of(name),
+                config=config,
+                attn_implementation=INTERFACE,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # an error below
+                use_safetensors=True if complete else None,
+            )
+    finally:
+        report.removeFilter(is_no_report)
+    model, found = loaded
+    if found["mismatched_keys"]:
+        key, there, here = min(found["mismatched_keys"])
+        raise ModelError(f"model={name!r}: {key} is {tuple(there)} in its file, not {tuple(here)}")
+    if new := sorted(found["missing_keys"]):
+        lacking = [key for key in new if not key.startswith("pooler.")]  # which nothing here reads
+        if complete and lacking:
+            raise ModelError(f"model={name!r} lacks weights: {listed(lacking)}")
+        logger.warning("model=%r: new weights, not in its file: %s", name, listed(new))
+    for key in new:
+        if key.endswith(".convolution.weight"):
+            nn.init.zeros_(model.get_parameter(key))  # Transformers knows no way to begin them
+    return model
+
+
+def load_model(
+    name_or_path: str | PreTrainedConfig,
+    *,
+    head: str = "classification",
+    attention: str | None = None,
+    settings: dict[str, Any] | None = None,
+    seed: int | None = None,
+    passes: list[int] | None = None,
+    evaluation_settings: dict[str, Any] | None = None,
+    recompute: bool = False,
+    feed_forward_chunk: int | None = None,
+    complete: bool = False,
+    **config,
+) -> PreTrainedModel:
+    """A Transformers model with one of our attentions.
+
+    Args:
+        name_or_path: a model on the Hub or a folder (ALBERT, BERT or RoBERTa type); or "mini": a small ALBERT with
+            random weights for the embedded tasks; or a config: a model of that shape with random weights.
+        head: "base", "classification", "question-answering", "masked-lm" or "pretraining".
+        attention: a name of `albert_lsh.attention.names()`; None takes what was saved with the model, else softmax.
+        settings: of that attention; None takes what was saved with the model for it, else the defaults.
+        seed: of the hashes drawn in evaluation (while training they come from torch's global generator); None takes
+            what was saved with the model, else 0.
+        passes: numbers of the passes through the layers, 0 first, that have this attention, the others having softmax;
+            for instance list(range(4, 12)) for the last eight of ALBERT-base's twelve. None takes what was saved with
+            the model for this attention, else all.
+        evaluation_settings: laid over the settings while the model is in evaluation mode, for instance more hashes than
+            it is trained with; None takes what was saved with the model, where the settings are those, else none.
+        recompute: compute activations inside the layers again in the backward pass instead of storing them.
+        feed_forward_chunk: positions that go through the feed-forward parts at a time, recomputed too; None: all.
+        complete: the model is to be used as it is: refuse one whose file lacks weights, or is pickled.
+        config: options of the model's config, for instance num_labels.
+    Returns:
+        The model, in evaluation mode. Weights that its file lacks are drawn from torch's global generator, and named
+        in a warning; those of a convolution of the values (setting conv_kernel_size) begin at zero, where it changes
+        nothing.
+    Raises:
+        ValueError: unknown head, attention, setting or pass; more landmarks than positions. ModelError (a ValueError):
+            no such model, a decoder, or a model without queries, keys and values where we know to find them; weights
+            that cannot be read, or have other shapes.
+    """
+    if head not in HEADS:
+        raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
+    options = load_config(name_or_path, **config)
+    for option in ("is_decoder", "add_cross_attention"):
+        if getattr(options, option, False):
+            raise ModelError(f"model={name_or_path!r} has {option}=True: no decoder can have these attentions")
+    saved = saved_choice(options, name_or_path)
+    name = attention or saved["attention"]
+    if name == saved["attention"]:
+        if settings is None:
+            settings = saved["settings"]
+            evaluation_settings = (
+                saved.get("evaluation_settings") if evaluation_settings is None else evaluation_settings
+            )
+        passes = saved.get("passes") if passes is None else passes
+    seed = saved["seed"] if seed is None else seed
+    options.albert_lsh = choice(options, name, settings, seed, passes, evaluation_settings)
+    settings = options.albert_lsh["settings"]
+
+    try:
+        model_class = HEADS[head]._model_mapping[type(options)]  # type: ignore[index]
+    except KeyError as error:
+        raise ModelError(f"model={name_or_path!r} ({options.model_type}) has no {head!r} head") from error
+    if name == "reformer":
+        model_class = changed(model_class, lambda model: transplant(model, settings))
+    elif size := settings.get("conv_kernel_size"):
+        if (there := saved["settings"].get("conv_kernel_size", size)) not in (None, size):
+            raise ValueError(f"conv_kernel_size={size}: the model was saved with {there}; load that, then switch")
+        model_class = changed(model_class, lambda model: convolve_values(model, size))
+    if name_or_path == "mini" or isinstance(name_or_path, PreTrainedConfig):
+        options._attn_implementation = INTERFACE
+        model = model_class(options)
+    else:
+        model = read_weights(model_class, name_or_path, options, complete)
+    if not (attention_modules(model) and memory.layers(model)):
+        raise ModelError(f"model={name_or_path!r} ({options.model_type}) is not an ALBERT, BERT or RoBERTa encoder")
+    count_passes(model)
+    if recompute or feed_forward_chunk is not None:
+        memory.save_memory(model, recompute=recompute, feed_forward_chunk=feed_forward_chunk)
+    return model.eval()
+
+
+def switch_attention(
+    model: PreTrainedModel,
+    attention: str,
+    settings: dict[str, Any] | None = None,
+    seed: int = 0,
+    passes: list[int] | None = None,
+    evaluation_settings: dict[str, Any] | None = None,
+) -> PreTrainedModel:
+    """Give a model of `load_model` another attention, or another budget, in place, all weights as they are.
+
+    A convolution of the values (setting conv_kernel_size) that is new to the model begins at zero. One that is there
+    stays, unused, while the attention has none; one of another size takes its place.
+
+    Args:
+        attention, settings, seed, passes, evaluation_settings: as in `load_model`; what is not given takes its default.
+    Returns:
+        The model.
+    Raises:
+        ValueError: unknown attention, setting or pass; more landmarks than positions; "reformer", to or from, which
+            has projections of its own.
+    """
+    before = model.config.albert_lsh["attention"]
+    if "reformer" in (attention, before):
+        raise ValueError(f"{before!r} cannot become {attention!r}: reformer has projections of its own")
+    chosen = choice(model.config, attention, settings, seed, passes, evaluation_settings)
+    if size := chosen["settings"].get("conv_kernel_size"):
+        convolve_values(model, size)
+    model.config.albert_lsh = chosen
+    return model
+
+
+def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
+    """Give a model of `load_model` positions for sequences of `length` tokens, in place; returns the model.
+
+    The learned embeddings are repeated one after the other, as Longformer does (Beltagy et al. 2020, section 5), so
+    that neighbouring positions differ as they did.
+
+    Raises:
+        ValueError: the model has as many positions already, or is RoBERTa, whose positions begin behind padding.
+    """
+    config, embeddings = model.config, model.base_model.get_submodule("embeddings")
+    if length <= (present := max_positions(config)):
+        raise ValueError(f"length={length} must be above the {present} positions that the model has")
+    if config.max_position_embeddings != present:
+        raise ValueError(f"positions of a {config.model_type} model begin behind padding and are not extended here")
+    learned = embeddings.get_parameter("position_embeddings.weight")
+    embeddings.position_embeddings = nn.Embedding.from_pretrained(
+        learned.repeat(-(-length // present), 1)[:length], freeze=False
+    )
+    embeddings.register_buffer("position_ids", torch.arange(length, device=learned.device)[None], persistent=False)
+    kinds = torch.zeros(1, length, dtype=torch.long, device=learned.device)
+    embeddings.register_buffer("token_type_ids", kinds, persistent=False)
+    config.max_position_embeddings = length
+    return model
+
+
+def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model that `load_model` knows; ModelError if there is none.
+
+    It makes token types, without being asked for them, if they tell the two texts of a pair apart.
+    """
+    if name_or_path == "mini":
+        return mini.tokenizer()
+    with loading(f"model={name_or_path!r}: no tokenizer could be loaded"):
+        tokenizer = AutoTokenizer.from_pretrained(pretrained.folder_of(name_or_path))
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
+        raise ModelError(
+            f"model={name_or_path!r}: no tokenizer files; a vocabulary of special tokens alone reads no text"
+        )
+    # Transformers 5 makes ALBERT's only when asked for, which a pipeline does not do; RoBERTa's are all 0.
+    kinds, names = tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"], tokenizer.model_input_names
+    if any(kinds) and "token_type_ids" not in names:
+        tokenizer.model_input_names = [*names, "token_type_ids"]
+    return tokenizer
+
+
+def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The most tokens that a model is given at a time.
+
+    A run keeps its max_length with the tokenizer (`recipe.keep_model`); other models have their tokenizer's limit.
+    No model is given more than it has positions for.
+    """
+    return min(tokenizer.model_max_length, max_positions(model.config))

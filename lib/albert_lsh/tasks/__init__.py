@@ -1,0 +1,1 @@
+"""The tasks: their data, how it is encoded, and how answers are scored."""

@@ -1,0 +1,203 @@
+"""The tasks: GLUE but for WNLI, SQuAD 1.1 and 2.0, and small embedded ones of the same schemas.
+
+`TASKS` says for each where its data is, which columns are read, and how it is scored.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, DatasetDict, DownloadMode, load_dataset
+from datasets.exceptions import DatasetGenerationError, DatasetsError
+from pyarrow import ArrowInvalid
+
+from albert_lsh.tasks import mini
+
+
+class TaskError(ValueError):
+    """A task that is not in the table, or whose data cannot be had."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row of the table of tasks."""
+
+    name: str
+    dataset: str  # repository on the Hub, or "mini" for the embedded ones
+    config: str | None
+    columns: tuple[str, ...]  # what the model reads: one or two texts
+    metrics: tuple[str, ...]
+    labels: tuple[str, ...] = ()  # names of the classes, 0 first; none where a number or a span is predicted
+    no_answer: bool = False  # questions may have no answer (SQuAD 2.0)
+    evaluation: tuple[str, ...] = ("validation",)  # splits; those after the first are scored where present
+
+    @property
+    def headline(self) -> str:
+        """The metric that stands for the task in tables."""
+        return "f1" if "f1" in self.metrics else self.metrics[0]
+
+    @property
+    def is_squad(self) -> bool:
+        return "context" in self.columns
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.labels and not self.is_squad
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.labels) or 1
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """Options of the config of a model of this task: its classes by name, or that it predicts a number."""
+        if self.labels:
+            return {"id2label": dict(enumerate(self.labels)), "label2id": {n: i for i, n in enumerate(self.labels)}}
+        return {"num_labels": 1, "problem_type": "regression"} if self.is_regression else {}
+
+
+def _glue(name: str, columns: str, labels: str, metrics: str = "accuracy", **more: Any) -> Task:
+    texts = tuple(columns.split())
+    return Task(name, "nyu-mll/glue", name, texts, tuple(metrics.split()), tuple(labels.split()), **more)
+
+
+def _mini(name: str, columns: tuple[str, ...], metrics: tuple[str, ...], **more: Any) -> Task:
+    return Task(name, "mini", name, columns, metrics, mini.labels(name), **more)
+
+
+_BOTH = ("validation_matched", "validation_mismatched")
+_SQUAD: dict[str, Any] = {"columns": ("question", "context"), "metrics": ("exact", "f1")}
+
+_ALL = [
+    _glue("mrpc", "sentence1 sentence2", "not_equivalent equivalent", "accuracy f1"),
+    _glue("mnli", "premise hypothesis", "entailment neutral contradiction", evaluation=_BOTH),
+    _glue("sst2", "sentence", "negative positive"),
+    _glue("qnli", "question sentence", "entailment not_entailment"),
+    _glue("qqp", "question1 question2", "not_duplicate duplicate", "accuracy f1"),
+    _glue("rte", "sentence1 sentence2", "entailment not_entailment"),
+    _glue("cola", "sentence", "unacceptable acceptable", "matthews"),
+    _glue("stsb", "sentence1 sentence2", "", "pearson spearman"),
+    Task("squad", "rajpurkar/squad", None, **_SQUAD),
+    Task("squad-v2", "rajpurkar/squad_v2", None, **_SQUAD, no_answer=True),
+    _mini("mini-mrpc", ("sentence1", "sentence2"), ("accuracy", "f1")),
+    _mini("mini-sst2", ("sentence",), ("accuracy",)),
+    _mini("mini-mnli", ("premise", "hypothesis"), ("accuracy",), evaluation=_BOTH),
+    Task("mini-squad", "mini", "mini-squad", **_SQUAD),
+    Task("mini-squad-v2", "mini", "mini-squad-v2", **_SQUAD, no_answer=True),
+]
+TASKS = {task.name: task for task in _ALL}
+
+# Subsets are drawn with this seed, whatever the seed of a run, so that all runs see the same examples.
+SUBSET_SEED = 0
+
+
+def find_task(name: str) -> Task:
+    """The task of that name; TaskError names those there are."""
+    if name not in TASKS:
+        raise TaskError(f"task={name!r} is not one of: {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+def load_data(name: str, folder: str | Path | None = None, *, train_examples=None, eval_examples=None) -> DatasetDict:
+    """The data of a task: "train" and its evaluation splits, in the schema of its Hub repository.
+
+    Args:
+        name: of the task.
+        folder: a local folder laid out like the Hub repository, to read instead of the Hub.
+        train_examples, eval_examples: draw a subset of that many, the same for every run; None takes all.
+    Raises:
+        TaskError: unknown task; data that cannot be reached (the Hub, or the folder); a split or column missing.
+    """
+    task = find_task(name)
+    if task.dataset == "mini":
+        found = mini.build(name)
+    else:
+        source = str(folder or task.dataset)
+        if folder and not Path(folder).is_dir():
+            raise TaskError(f"data_dir={source!r} is not a folder (task {name!r})")
+        found = download(source, task.config, f"task={name!r}")
+    splits = ["train", *(s for i, s in enumerate(task.evaluation) if i == 0 or s in found)]
+    for split in splits:
+        check_rows(found[split] if split in found else Dataset.from_dict({}), task, split)
+    sizes = {"train": train_examples}
+    return DatasetDict({split: subset(found[split], sizes.get(split, eval_examples)) for split in splits})
+
+
+def download(source: str, config: str | None, place: str) -> DatasetDict:
+    """A data set from the Hub or a folder; what is damaged in the cache is fetched again, once.
+
+    Raises:
+        TaskError: it cannot be had; the message begins with `place`.
+    """
+    try:
+        try:
+            return load_dataset(source, config)
+        except (DatasetGenerationError, ArrowInvalid):
+            return load_dataset(source, config, download_mode=DownloadMode.FORCE_REDOWNLOAD)
+    except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
+        raise TaskError(
+            f"{place}: the data could not be loaded from {source!r} (no network, no such repository or folder, or a "
+            f"damaged file?): {cause_of(error)}"
+        ) from error
+
+
+def cause_of(error: BaseException) -> str:
+    """The first line of what an error, or the error behind it, says."""
+    while isinstance(error, DatasetsError) and error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def check_rows(rows: Dataset, task: Task, split: str) -> None:
+    """Raise TaskError for a missing split or column, a text that is not a string, or a label that the task has not."""
+    answer = "answers" if task.is_squad else "label"
+    if not rows.column_names:
+        raise TaskError(f"task={task.name!r}: there is no split {split!r}")
+    if missing := {*task.columns, answer} - set(rows.column_names):
+        raise TaskError(f"task={task.name!r}: split {split!r} has no {', '.join(sorted(missing))}")
+    for column in task.columns:
+        for number, text in enumerate(rows[column][:]):
+            if not isinstance(text, str):
+                raise TaskError(f"task={task.name!r}: split {split!r}, row {number}: {column}={text!r} must be text")
+    if task.is_squad:
+        return
+    wanted = f"0 to {task.num_labels - 1} ({', '.join(task.labels)})" if task.labels else "a finite number"
+    for number, label in enumerate(rows[answer][:]):
+        is_number = isinstance(label, int | float) and not isinstance(label, bool) and math.isfinite(label)
+        if not is_number or (task.labels and label not in range(task.num_labels)):
+            raise TaskError(f"task={task.name!r}: split {split!r}, row {number}: label={label!r} must be {wanted}")
+
+
+def subset(data: Dataset, n: int | None) -> Dataset:
+    """`n` examples drawn with a fixed seed, or all of them."""
+    if n is None or n >= len(data):
+        return data
+    return data.shuffle(seed=SUBSET_SEED).select(range(n))
+
+
+def held_out(data: Dataset, seen: int | None, n: int | None) -> Dataset:
+    """Examples that a run on `subset(data, seen)` has not seen: the `n` behind them in the same order; None: all."""
+    if seen is None or seen >= len(data):
+        raise TaskError(f"train_examples={seen!r} of {len(data)}: a run that saw all training examples held none out")
+    last = len(data) if n is None else min(seen + n, len(data))
+    return data.shuffle(seed=SUBSET_SEED).select(range(seen, last))
+
+
+def encode(data: DatasetDict, task: Task, tokenizer, max_length: int) -> DatasetDict:
+    """Token ids of a classification or regression task, cut at `max_length`, unpadded, with labels and lengths.
+
+    tokenizer: of `model.load.load_tokenizer`, which sees to it that the two texts of a pair are told apart.
+    """
+
+    def one_batch(rows: dict) -> dict:
+        encoded = dict(tokenizer(*(rows[c] for c in task.columns), truncation=True, max_length=max_length))
+        return {**encoded, "labels": rows["label"], "length": [len(ids) for ids in encoded["input_ids"]]}
+
+    # datasets does not notice when this code changes, so nothing is taken from its cache.
+    return DatasetDict(
+        {
+            split: rows.map(one_batch, batched=True, remove_columns=rows.column_names, load_from_cache_file=False)
+            for split, rows in data.items()
+        }
+    )

@@ -1,0 +1,1 @@
+"""Training a model on a task: parameters, recipe, checkpoints, and the record of a run."""

@@ -1,0 +1,241 @@
+"""Figures of a study from its run records.
+
+`write_figures("minilm")` draws figures/minilm-*.{svg,pdf} and figures/{structure,settings}.{svg,pdf}.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from albert_lsh.tasks.table import TASKS
+from albert_lsh.training.files import repository_root
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from albert_study.evidence.pretraining import load_pretraining
+from albert_study.evidence.rounding import rounded
+from albert_study.evidence.structure import plot_structure
+from albert_study.evidence.styles import LOOK, STYLES, add_legend, lighter, new_figure, plain, save, style_of
+from albert_study.evidence.switched import load_switched, switched_table
+from albert_study.evidence.tables import (
+    load_history,
+    load_runs,
+    scale_of,
+    score_table,
+    settings_table,
+)
+
+EPOCHS_ARM = re.compile(r"-\d+-epochs$")  # arms trained longer, shown in a figure of their own
+
+
+VARIANTS = {  # whose colour a variant of `fidelity` has
+    "lsh, far field": "shared-qk-lsh",
+    "lsh, no far field": "softmax-eager",
+    "plain lsh": "reformer",
+    "window, global tokens": "window",
+    "random, global tokens": "random",
+}
+
+
+def seeds_of(runs: pd.DataFrame) -> str:
+    """How many seeds the arms have: "3 seeds", or "1 to 3 seeds" where they differ."""
+    counts = runs.groupby("arm")["seed"].nunique()
+    few, many = counts.min(), counts.max()
+    return f"{many} seed{'s' if many > 1 else ''}" if few == many else f"{few} to {many} seeds"
+
+
+def loss_name(task: str) -> str:
+    return "squared error" if task in TASKS and TASKS[task].is_regression else "nats"
+
+
+def curve(histories: Iterable[pd.DataFrame], value: str, over: str) -> pd.DataFrame:
+    """Mean, lowest and highest over seeds of a column of the histories, by `over` (step or epoch)."""
+    rows = pd.concat([history[[over, value]].dropna().round({over: 4}) for history in histories])
+    return rows.groupby(over)[value].agg(["mean", "min", "max"])
+
+
+def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str, *, markers: bool) -> None:
+    """One curve an arm, the mean over its seeds, in a band from the lowest to the highest."""
+    for arm, of_arm in runs.groupby("arm", sort=False):
+        histories = [history for history in map(load_history, of_arm["folder"]) if value in history]
+        if not histories:
+            continue
+        points = curve(histories, value, over)
+        style = style_of(of_arm["attention"].iloc[0])
+        colour = lighter(style.colour) if of_arm["random_weights"].iloc[0] else style.colour
+        look: dict[str, Any] = {"color": colour, "linestyle": style.line}
+        if markers or len(points) < 2:
+            look |= {"marker": style.marker, "markeredgecolor": "white", "markeredgewidth": 0.4}
+        axis.plot(points.index, points["mean"], label=plain(arm), **look)
+        axis.fill_between(points.index, points["min"], points["max"], color=colour, alpha=0.15, linewidth=0)
+
+
+def plot_loss(runs: pd.DataFrame) -> Figure:
+    """Training and evaluation loss of one task against the optimiser step, its arms overlaid."""
+    task = runs["task"].iloc[0]
+    rows = -(-runs["arm"].nunique() // 4)
+    figure, axes = new_figure(3.5, 1.65 + 0.13 * rows, ncols=2, sharey=True)
+    for axis, name, markers in ((axes[0, 0], "train", False), (axes[0, 1], "eval", True)):
+        draw_curves(axis, runs, f"{name}_loss", "step", markers=markers)
+        axis.set(xlabel="optimiser step", xlim=(0, None))
+        axis.set_title(f"{task}, training" if name == "train" else f"evaluation ({seeds_of(runs)})")
+    axes[0, 0].set(ylabel=f"loss ({loss_name(task)})", ylim=(0, None))
+    add_legend(figure, axes[0, 1], columns=4)
+    return figure
+
+
+def plot_convergence(runs: pd.DataFrame) -> Figure:
+    """The arms trained for more epochs: losses and score of one task against the epoch."""
+    task, headline = runs["task"].iloc[0], runs["headline"].iloc[0]
+    figure, axes = new_figure(6.8, 2.1, ncols=3)
+    draw_baselines(axes[0, 2], score_table(runs).iloc[0], horizontal=True)
+    titles = (f"{task}, training loss", "evaluation loss", f"score ({seeds_of(runs)})")
+    for axis, column, title in zip(axes[0], ("train_loss", "eval_loss", headline), titles, strict=True):
+        draw_curves(axis, runs, column, "epoch", markers=column != "train_loss")
+        unit = f" ({loss_name(task)})" if "loss" in column else ""
+        axis.set(title=title, xlabel="epoch", ylabel=f"loss{unit}" if unit else headline, xlim=(0, None))
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_ylim(0 if unit else None, None)
+    add_legend(figure, axes[0, 2], columns=4)
+    return figure
+
+
+def draw_baselines(axis: Axes, row: pd.Series, *, horizontal: bool = False) -> None:
+    """Lines at the scores of the majority class and of chance."""
+    draw = axis.axhline if horizontal else axis.axvline
+    for kind, label, line in (("majority", "majority class", "-"), ("chance", "chance", ":")):
+        if pd.notna(row[kind]):
+            draw(row[kind], color="#444444", linestyle=line, linewidth=0.9, zorder=3, label=label)
+
+
+def panels_of(scores: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The scores task by task (and model by model where there are several), each with its title."""
+    several = scores["model"].nunique() > 1
+    for (task, model), of_task in scores.groupby(["task", "model"], sort=False):
+        yield (f"{task}, {model}" if several else str(task)), of_task
+
+
+def plot_scores(scores: pd.DataFrame) -> Figure:
+    """Headline scores as bars, one panel a task: mean over seeds, standard deviation, majority class and chance."""
+    panels = list(panels_of(scores))
+    columns = 1 if len(panels) <= 3 else 2
+    rows = -(-len(panels) // columns)
+    bars = [max(len(arms) for _, arms in panels[r * columns : (r + 1) * columns]) for r in range(rows)]
+    height = sum(0.17 * n + 0.55 for n in bars) + 0.25
+    heights = {"height_ratios": [0.17 * n + 0.3 for n in bars]}
+    figure, axes = new_figure(6.8, height, nrows=rows, ncols=columns, gridspec_kw=heights)
+    for index, (title, arms) in enumerate(panels):
+        draw_bars(axes.flat[index], arms, title, bars[index // columns])
+    for axis in axes.flat[len(panels) :]:
+        axis.axis("off")
+    add_legend(figure, axes.flat[0], columns=2)
+    return figure
+
+
+def draw_bars(axis: Axes, arms: pd.DataFrame, title: str, slots: int) -> None:
+    """One task's bars, with the number at the end of each."""
+    top, digits = scale_of(str(arms["task"].iloc[0]))
+    for place, row in enumerate(arms.to_dict("records")):
+        style = style_of(row["attention"])
+        error = row["sd"] if pd.notna(row["sd"]) else None
+        fill: dict[str, Any] = {"facecolor": lighter(style.colour), "edgecolor": style.colour}
+        whisker = {"elinewidth": 0.9, "ecolor": "#444444"}
+        axis.barh(place, row["score"], 0.72, xerr=error, capsize=2, hatch=style.hatch, error_kw=whisker, **fill)
+        spread = f" ± {rounded(row['sd'], digits)}" if error is not None else ""
+        text = f"{rounded(row['score'], digits)}{spread}, {row['seeds']} seed{'s' if row['seeds'] > 1 else ''}"
+        axis.text(1.02, place, text, transform=axis.get_yaxis_transform(), va="center", fontsize=6.5)
+    draw_baselines(axis, arms.iloc[0])
+    axis.set_yticks(range(len(arms)), [plain(arm) for arm in arms["arm"]])
+    axis.set_ylim(slots - 0.4, -0.6)
+    axis.set_xlim(min(0.0, 1.1 * arms["score"].min()), top)
+    axis.set_title(f"{plain(title)}: {arms['headline'].iloc[0]} (of {top})", loc="left")
+
+
+def plot_switched(table: pd.DataFrame) -> Figure:
+    """What is left of the score, and the error of the output, against the share attended; one column a task."""
+    tasks = list(table["task"].unique())
+    figure, axes = new_figure(1.75 * max(2, len(tasks)), 3.3, nrows=2, ncols=len(tasks), sharey="row")
+    for (upper, lower), task in zip(axes.T, tasks, strict=True):
+        for label, rows in table[table["task"] == task].groupby("label", sort=False):
+            style, rows = style_of(VARIANTS.get(str(label), str(label))), rows.sort_values("share")
+            filled = {"markerfacecolor": "white"} if "global" in str(label) or "plain" in str(label) else {}
+            look = {
+                "color": style.colour,
+                "linestyle": style.line,
+                "marker": style.marker,
+                "label": plain(label),
+                **filled,
+            }
+            spread = rows["sd.kept"].fillna(0).where(rows["kept"] > -0.3, 0)  # none where the point is cut
+            upper.errorbar(rows["share"], rows["kept"].clip(lower=-0.3), spread, **look)
+            lower.plot(rows["share"], rows["error"], **look)
+        upper.axhline(1, color="black", linewidth=0.5)
+        upper.axhline(0, color="black", linewidth=0.5, linestyle=":")
+        upper.set(title=f"{plain(task)} ({table[table['task'] == task]['score_name'].iloc[0]})", ylim=(-0.35, 1.15))
+        lower.set(xlabel="share of pairs attended", ylim=(0, None))
+    axes[0, 0].set_ylabel("share of the score kept")
+    axes[1, 0].set_ylabel("error of the output")
+    add_legend(figure, axes[0, 0], 4)
+    return figure
+
+
+def plot_settings(table: pd.DataFrame, share: float = 0.25) -> Figure:
+    """How `settings_for` spends a share of the pairs, against the length, without and with a far field."""
+    kinds = {"of_all": "seen by all", "of_clusters": "of chosen clusters", "mean_keys": "mean keys"}
+    figure, axes = new_figure(5.2, 2.2, ncols=2, sharey=True)
+    for axis, (label, rows) in zip(axes[0], table[table["share"] == share].groupby("attention"), strict=True):
+        rows = rows.dropna().sort_values("length")
+        shades = dict(zip(kinds, ("#444444", STYLES["lsh"].colour, STYLES["shared-qk-lsh"].colour), strict=True))
+        below = 0 * rows["length"]
+        for (name, text), hatch in zip(kinds.items(), ("", "---", "xxx"), strict=True):
+            look: dict[str, Any] = {"facecolor": lighter(shades[name]), "edgecolor": shades[name], "hatch": hatch}
+            axis.fill_between(rows["length"], below, below + rows[name], label=text, linewidth=0.5, **look)
+            below = below + rows[name]
+        axis.plot(rows["length"], rows["compared"], "k:", label="mean keys compared with")
+        axis.axhline(share, color="black", linewidth=0.5)
+        axis.set_xscale("log", base=2)
+        axis.set(title=f"{label}, a share of {share:g}", xlabel="length (tokens)")
+    axes[0, 0].set(ylabel="share of the keys", ylim=(0, None))
+    add_legend(figure, axes[0, 0], 4)
+    return figure
+
+
+def plot_pretraining(runs: pd.DataFrame) -> Figure:
+    """Held-out loss and accuracies against the step, a curve a run, beside what counting pieces (or a coin) reaches."""
+    panels = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
+    panels["sop_accuracy"] = "accuracy, order of segments"
+    figure, axes = new_figure(6.3, 2.3, nrows=1, ncols=len(panels))
+    for axis, (name, title) in zip(axes[0], panels.items(), strict=True):
+        for _, run in runs.iterrows():
+            style, history = style_of(run["attention"]), pd.read_csv(Path(run["folder"]) / "history.csv")
+            points = history.dropna(subset=[name])
+            axis.plot(points["step"], points[name], linestyle=style.line, color=style.colour, label=plain(run["run"]))
+        axis.axhline(runs[f"counting.{name}"].mean(), color="#777777", linestyle=":", label="counting, or a coin")
+        axis.set(xlabel="step", title=title)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def write_figures(study: str, root: str | Path | None = None) -> list[Path]:
+    """Draw a study: its scores, its losses task by task, convergence where arms have it, and the structure."""
+    root = Path(root) if root else repository_root()
+    runs = load_runs(root / "results" / "runs", study)
+    longer = runs["arm"].str.contains(EPOCHS_ARM)
+    folder = root / "figures"
+    with mpl.rc_context(LOOK):
+        figures = {"structure": plot_structure(), "settings": plot_settings(settings_table())}
+        if not longer.all():
+            figures[f"{study}-scores"] = plot_scores(score_table(runs[~longer]))
+        for name, plot, chosen in (("loss", plot_loss, ~longer), ("convergence", plot_convergence, longer)):
+            for task, of_task in runs[chosen].groupby("task", sort=False):
+                figures[f"{study}-{name}-{task}"] = plot(of_task)
+        if not (switched := load_switched(study, root)).empty:
+            figures[f"{study}-switched"] = plot_switched(switched_table(switched))
+        pretraining = load_pretraining(root / "results" / "pretraining")
+        if not pretraining.empty and not (new := pretraining[pretraining["start"].isna()]).empty:
+            figures["pretraining"] = plot_pretraining(new)  # those that go on from another's weights begin elsewhere
+        return [path for name, figure in figures.items() for path in save(figure, folder / name)]

@@ -1,0 +1,1 @@
+"""Pretraining small ALBERTs on plain text, with any attention."""

@@ -1,0 +1,104 @@
+"""The first weights of a new model: what counting tells of a text need not be learned by steps.
+
+A small ALBERT that begins with random weights sees some million tokens before it uses more of a sentence than how
+common a piece is. So a new model begins as a bag of words that works: its embeddings are word vectors counted from the
+text that it will be trained with, its attention looks at what is near and similar and passes it on, and its head
+answers with the pieces whose vectors are near to what it passed on.
+"""
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from albert_lsh.model.passes import attention_modules
+from datasets import Dataset
+from scipy import sparse
+from sklearn.utils.extmath import randomized_svd
+from torch import Tensor
+from transformers import PreTrainedModel
+
+NEIGHBOURS = 4  # pieces to either side that are counted
+SMOOTHING = 0.75  # power of the counts of a neighbour, against rare ones (Levy et al. 2015)
+AT_ONCE = 2**16  # sentences counted together
+WORDS = 4.0  # size of the word vectors, times that of ALBERT's first embeddings
+LOOK = 0.55  # of queries and keys, times 1 / sqrt(width)
+PASS_ON = 0.25  # how much of what a layer attends to it adds to a token
+
+
+def count_neighbours(sentences: Dataset, vocabulary: int) -> sparse.csr_array:
+    """How often two pieces stand within NEIGHBOURS places of each other: (vocabulary, vocabulary), symmetric.
+
+    Args:
+        sentences: of `corpus.tokenised`; those of different documents count as neighbours too, which are few.
+    """
+    counts = sparse.csr_array((vocabulary, vocabulary), dtype=np.float64)
+    for batch in sentences.with_format("arrow").iter(AT_ONCE):
+        ids = pc.list_flatten(batch["ids"]).to_numpy().astype(np.int32)
+        for distance in range(1, min(NEIGHBOURS, len(ids) - 1) + 1):
+            pairs = (ids[:-distance], ids[distance:])
+            counts += sparse.coo_array((np.ones(len(pairs[0])), pairs), shape=counts.shape).tocsr()
+    return (counts + counts.T).tocsr()
+
+
+def word_vectors(counts: sparse.csr_array, width: int) -> np.ndarray:
+    """A vector for every piece, such that pieces with similar neighbours have similar vectors.
+
+    The singular vectors of the positive pointwise mutual information, times the roots of the singular values (Levy,
+    Goldberg and Dagan 2015, "Improving distributional similarity with lessons learned from word embeddings").
+
+    Args:
+        counts: of `count_neighbours`, (vocabulary, vocabulary).
+    Returns:
+        (vocabulary, at most width), float64; zeros for a piece that is not in the text.
+    """
+    alone = np.asarray(counts.sum(axis=1))
+    beside = alone**SMOOTHING / (alone**SMOOTHING).sum()
+    information = counts.tocoo()
+    row, column = information.coords
+    information.data = np.log(np.maximum(information.data / (alone[row] * beside[column]), 1))
+    left, values, _ = randomized_svd(information.tocsr(), min(width, len(alone) - 1), random_state=0)
+    return left * np.sqrt(values)
+
+
+@torch.no_grad()
+def begin_as_bag_of_words(model: PreTrainedModel, sentences: Dataset) -> None:
+    """Give a new ALBERT the first weights that this module speaks of.
+
+    Positions are sinusoids (Vaswani et al. 2017, section 3.5), and queries equal keys, values and outputs pass on what
+    they get (after Trockman and Kolter 2023, "Mimetic initialization of self-attention layers"; there values and
+    outputs begin near minus the identity). The head is the way from embeddings to hidden states turned round.
+
+    Args:
+        sentences: of `corpus.tokenised`, those to train with; pieces that are not in them keep random vectors.
+    """
+    size, width = model.config.initializer_range, model.config.hidden_size
+    table = model.get_parameter("albert.embeddings.word_embeddings.weight")  # (vocabulary, embedding size)
+    counts = count_neighbours(sentences, len(table))
+    vectors = torch.from_numpy(word_vectors(counts, table.shape[1])).to(table.dtype)
+    known = torch.from_numpy(counts.sum(axis=1) > 0)
+    table[known, : vectors.shape[1]] = of_size(vectors, WORDS * size)[known]
+    share = torch.from_numpy(counts.sum(axis=1) + 1).log()
+    model.get_parameter("predictions.bias").copy_(share - share.mean())
+
+    positions = model.get_parameter("albert.embeddings.position_embeddings.weight")  # (positions, embedding size)
+    positions.copy_(of_size(sinusoids(*positions.shape), size))
+
+    for module in attention_modules(model):
+        module.get_parameter("query.weight").normal_(std=LOOK / width**0.5)
+        module.get_parameter("key.weight").copy_(module.get_parameter("query.weight"))
+        for name in ("value.weight", "dense.weight"):
+            module.get_parameter(name).copy_(PASS_ON**0.5 * torch.eye(width))
+
+    inwards = model.get_parameter("albert.encoder.embedding_hidden_mapping_in.weight")  # (width, embedding size)
+    torch.nn.init.orthogonal_(inwards)
+    model.get_parameter("predictions.dense.weight").copy_(inwards.T)
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """(length, width): sines of a position at falling rates, then their cosines."""
+    angles = torch.arange(length)[:, None] * 10_000 ** (-torch.arange(0, width, 2) / width)
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
+def of_size(vectors: Tensor, size: float) -> Tensor:
+    """The vectors times what makes the root of their mean square `size`."""
+    return vectors * (size / vectors.square().mean().sqrt())

@@ -1,0 +1,184 @@
+"""How well does an attention stand in for softmax when nothing is trained?
+
+A model fine-tuned with softmax answers a task's questions again under other attentions, all weights as they are. For
+each `Variant`, `measure` says
+
+    what the model answers       score, share of answers that change: on all examples
+    what the attention does      drift of the last hidden state, share of pairs, softmax's mass on them, recall of the
+                                 best keys, error of the output: on some examples (see `diagnostics`)
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
+from albert_lsh.tasks import metrics, squad
+from albert_lsh.tasks.table import encode, find_task, held_out, load_data
+from albert_lsh.training.parameters import Parameters, on_this_machine
+from albert_lsh.training.recipe import StudyTrainer, sample, training_arguments
+from albert_lsh.training.record import provenance, read_result
+from datasets import Dataset, DatasetDict
+from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
+
+from albert_study.probe.diagnostics import by_head_and_length, diagnose, look
+from albert_study.probe.variants import Measured, Variant, fill, from_given_with_variants, list_variants
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of fidelity.ipynb.
+
+    variants: as `variants.list_variants` takes them.
+    """
+
+    trained: str
+    variants: dict[str, Any]
+    split: str = "held-out"
+    examples: int | None = None
+    looked_into: int = 64
+    seed: int = 0
+    output: str | None = None
+
+    @classmethod
+    def check(cls, given: dict[str, Any]) -> "Asked":
+        """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
+        asked = from_given_with_variants(cls, given, "fidelity.ipynb")
+        return replace(asked, output=asked.output or str(Path(asked.trained) / f"fidelity-{asked.split}.csv"))
+
+    @property
+    def run(self) -> Parameters:
+        """The parameters of the run that trained the model, with this machine's device where its own is not here."""
+        given = Parameters(**read_result(Path(self.trained) / "result.json")["parameters"])
+        if given.device == "cuda" and not torch.cuda.is_available():
+            here = on_this_machine("auto", "auto")
+            given = replace(given, device=here["device"], precision=here["precision"])
+        return replace(given, output_dir=self.trained)
+
+
+class Subject(NamedTuple):
+    """A fine-tuned model and the examples that it is asked about, shortest first."""
+
+    parameters: Parameters
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    examples: Dataset
+    encoded: Dataset
+    score_name: str
+    majority: float  # score of the most frequent class; in SQuAD of never answering
+    trainer: StudyTrainer
+
+
+def prepare(parameters: Parameters, split: str = "validation", examples: int | None = None) -> Subject:
+    """Load the model that a run has kept (`save_model`), and the examples.
+
+    Args:
+        parameters: of the run that trained the model with softmax; its model is in `output_dir`.
+        split: "held-out" are training examples that the run did not see; else a split's name.
+        examples: how many, the same for every run; None takes all.
+    Raises:
+        ValueError: the run kept no model, or held no example out.
+    """
+    folder = Path(parameters.output_dir or ".") / "model"
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not there (models are not kept in the repository); make the run again")
+    task = find_task(parameters.task)
+    data = load_data(parameters.task, parameters.data_dir, eval_examples=examples)
+    rows = held_out(data["train"], parameters.train_examples, examples) if split == "held-out" else data[split]
+    tokenizer = load_tokenizer(str(folder))
+    model = load_model(str(folder), head="question-answering" if task.is_squad else "classification", complete=True)
+    if task.is_squad:
+        encoded = squad.windows(rows, tokenizer, max_length=parameters.max_length)
+    else:
+        encoded = encode(DatasetDict({split: rows}), task, tokenizer, parameters.max_length)[split]
+    name, majority = task.headline, 0.0
+    if "accuracy" in task.metrics:
+        name, labels = "accuracy", np.asarray(rows["label"])
+        majority = metrics.majority((name,), np.asarray(data["train"]["label"]), labels)[name]
+    encoded = encoded.sort("length")
+    trainer = StudyTrainer(
+        model=model,
+        args=training_arguments(parameters, folder),
+        eval_dataset=encoded,
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer),
+    )
+    return Subject(parameters, model, tokenizer, rows, encoded, name, majority, trainer)
+
+
+def answer(subject: Subject) -> tuple[float, np.ndarray]:
+    """The score under the model's present attention, and its answers in the order of the examples."""
+    task, found = find_task(subject.parameters.task), subject.trainer.predict(subject.encoded)
+    if not task.is_squad:
+        answers = metrics.answers_of(np.asarray(found.predictions), task.num_labels)
+        return metrics.scores((subject.score_name,), np.asarray(found.label_ids), answers)[subject.score_name], answers
+    start, end = (np.asarray(logits) for logits in found.predictions[:2])
+    no_answer = squad.has_unanswerable(subject.examples)
+    best = squad.best_answers(subject.examples, subject.encoded, start, end, no_answer=no_answer)
+    texts = {key: best[key].text for key in subject.examples["id"]}
+    return squad.score(subject.examples, texts)[subject.score_name], np.asarray(list(texts.values()), dtype=object)
+
+
+def changed(before: np.ndarray, after: np.ndarray) -> float:
+    """Share of the answers that change; numbers (STS-B's 0 to 5) do when they move by more than half a point."""
+    if before.dtype.kind == "f":
+        return float((np.abs(before - after) > 0.5).mean())
+    return float((before != after).mean())
+
+
+def measure(
+    subject: Subject, variants: list[Variant], *, seed: int = 0, examples: int = 64
+) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """Answer under softmax, then under one variant after the other.
+
+    Args:
+        seed: of the hashes.
+        examples: how many to look into the attention on.
+    Yields:
+        For each variant its row of the table, and its `compare` rows with the layer they belong to.
+    """
+    switch_attention(subject.model, "softmax")
+    softmax, before = answer(subject)
+    batches = list(sample(subject.model, subject.tokenizer, subject.encoded, examples))
+    base = look(subject.model, batches)
+    span = softmax - subject.majority
+    for variant in variants:
+        diagnosed, rows = diagnose(subject.model, batches, base, variant, seed)
+        switch_attention(subject.model, variant.attention, variant.settings, seed)
+        score, after = answer(subject)
+        switch_attention(subject.model, "softmax")
+        row: dict[str, Any] = {
+            **variant.columns,
+            "score_name": subject.score_name,
+            "score": score,
+            "softmax": softmax,
+            "majority": subject.majority,
+            "kept": (score - subject.majority) / span if span else math.nan,  # no share of nothing
+            "changed": changed(before, after),
+        }
+        yield row | diagnosed, rows
+
+
+def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`measure` every variant that asked.output does not have yet; that table is written when all are there.
+
+    Beside it, with "-heads" in the name, go the diagnostics of each layer and head, and of short and long sequences.
+    What an interrupted call has measured is kept (see `variants.fill`).
+
+    Returns:
+        The table, one row a variant; and the looks into the attention by variant, layer, head and length.
+    """
+    same = {"task": subject.parameters.task, "seed": subject.parameters.seed, "hash_seed": asked.seed}
+    same |= {"split": asked.split, "examples": len(subject.examples), "looked_into": asked.looked_into}
+    about = provenance(subject.parameters.device)
+
+    def measured(missing: list[Variant]) -> Iterator[Measured]:
+        for row, rows in measure(subject, missing, seed=asked.seed, examples=asked.looked_into):
+            yield {**row, **about}, by_head_and_length(rows)
+
+    return fill(Path(asked.output or ""), "heads", list_variants(asked.variants), same, measured)

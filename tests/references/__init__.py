@@ -1,0 +1,1 @@
+"""Slow and obviously right: the references that the attentions are held to."""

@@ -1,0 +1,105 @@
+"""References of the attentions that estimate softmax over all keys: nystrom, yoso, yoso-e; see `naive.py`."""
+
+import math
+
+import torch
+from albert_lsh.attention.select.hashing import draw_directions
+from torch import Tensor
+
+from references.naive import attend_counted, each_sequence
+
+
+def with_convolution(attend_one, size, weight):
+    """attend_one, with its rows plus the sum of the values near each token, weighted by how far away they stand."""
+
+    def one(tokens, h, q, k, v):
+        apart = tokens[None] - tokens[:, None] + size // 2  # of key from query: the number of the filter's weight
+        near = (apart >= 0) & (apart < size)
+        weights = torch.where(near, weight[h].double()[apart.clamp(0, size - 1)], 0)
+        return attend_one(tokens, h, q, k, v) + weights @ v.double()
+
+    return attend_one if size is None else one
+
+
+def nystrom(
+    query,
+    key,
+    value,
+    padding_mask=None,
+    *,
+    num_landmarks,
+    pinv_iterations,
+    conv_kernel_size=None,
+    conv_weight=None,
+    scaling,
+    generator=None,
+) -> Tensor:
+    def one(tokens, h, q, k, v):
+        n, m = len(q), num_landmarks
+        if n <= m:
+            return attend_counted(q, k, v, torch.ones(n, n), scaling)
+        q, k = q.double(), k.double()
+        segments = [[i for i in range(n) if i * m // n == s] for s in range(m)]
+        mean_q, mean_k = (torch.stack([x[s].mean(0) for s in segments]) for x in (q, k))
+        middle, eye = (mean_q @ mean_k.T * scaling).softmax(-1), torch.eye(m).double()
+        inverse = middle.T / middle.sum(0).max()
+        for _ in range(pinv_iterations):
+            product = middle @ inverse
+            inverse = 0.25 * inverse @ (13 * eye - product @ (15 * eye - product @ (7 * eye - product)))
+        last = (mean_q @ k.T * scaling).softmax(-1) @ v.double()
+        return (q @ mean_k.T * scaling).softmax(-1) @ inverse @ last
+
+    return each_sequence(query, key, value, padding_mask, with_convolution(one, conv_kernel_size, conv_weight))
+
+
+def unit(x: Tensor) -> Tensor:
+    return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
+def yoso_one(q, k, v, weights, hash_code_len):
+    """Weighted sums of unit length; the weights' gradient with respect to q.k is hash_code_len / 2 times themselves."""
+    scores = unit(q.double()) @ unit(k.double()).T
+    weights = weights.detach() * (1 + hash_code_len / 2 * (scores - scores.detach()))
+    return unit(weights @ v.double())
+
+
+def yoso_e(
+    query,
+    key,
+    value,
+    padding_mask=None,
+    *,
+    hash_code_len,
+    conv_kernel_size=None,
+    conv_weight=None,
+    scaling,
+    generator=None,
+) -> Tensor:
+    def one(tokens, h, q, k, v):
+        angle = (unit(q.double()) @ unit(k.double()).T).clamp(-1, 1).acos()
+        return yoso_one(q, k, v, (1 - angle / math.pi) ** hash_code_len, hash_code_len)
+
+    return each_sequence(query, key, value, padding_mask, with_convolution(one, conv_kernel_size, conv_weight))
+
+
+def yoso(
+    query,
+    key,
+    value,
+    padding_mask=None,
+    *,
+    n_hashes,
+    hash_code_len,
+    conv_kernel_size=None,
+    conv_weight=None,
+    scaling,
+    generator=None,
+) -> Tensor:
+    draws = draw_directions(query.shape[1], query.shape[3], n_hashes * hash_code_len, generator)
+
+    def one(tokens, h, q, k, v):
+        signs = [(x.detach().float() @ draws[h].T > 0).view(len(x), n_hashes, hash_code_len) for x in (q, k)]
+        alike = (signs[0][:, None] == signs[1][None]).all(-1)
+        return yoso_one(q, k, v, alike.double().mean(-1), hash_code_len)
+
+    return each_sequence(query, key, value, padding_mask, with_convolution(one, conv_kernel_size, conv_weight))
