@@ -19,6 +19,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+
 from albert_lsh.attention.compute.cpu import BACKWARD, FORWARD
 from albert_lsh.training.files import repository_root, write_atomically
 from albert_lsh.training.record import provenance

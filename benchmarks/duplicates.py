@@ -9,6 +9,7 @@ is the Frobenius norm of the difference of the outputs over that of softmax's ou
 
 import pandas as pd
 import torch
+
 from albert_lsh import attention, load_model, record_passes
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.model.passes import Pass

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.tasks.metrics import for_trainer, score_splits
 from albert_lsh.tasks.table import encode, find_task, load_data

@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+
 from albert_lsh.training.files import repository_root, write_atomically
 from albert_lsh.training.record import provenance
 from albert_study.efficiency.measure import STEPS, base_model, resident

@@ -1,6 +1,7 @@
 """The attentions with settings and shapes to test them on, and how outputs and gradients are taken and compared."""
 
 import torch
+
 from albert_lsh import attention
 from references import naive, naive_estimators
 

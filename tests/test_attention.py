@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from albert_lsh import attention
 from albert_lsh.attention import lsh
 from attention_cases import ALL, CASES, HASHED, PLAIN, SETTINGS, padding, run, tensors
-from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def test_mean_keys_count_as_pairs_and_comparisons_are_reported():
@@ -45,7 +46,7 @@ def test_choosing_clusters_needs_no_table_of_all_queries_and_clusters(more):
 
 @pytest.mark.parametrize("more", [{"block_size": 1}, {"block_size": 7}, {}], ids=str)
 def test_how_many_blocks_choose_at_once_changes_nothing(monkeypatch, more):
-    monkeypatch.setattr(lsh, "MOST_BLOCKS", 100)
+    monkeypatch.setattr(lsh, "BLOCKS", 100)
     inputs, mask = tensors((2, 3, 300, 8)), padding((2, 3, 300, 8), "scattered")
     at_once = attention.attend("lsh", *inputs, mask, cluster_size=4, **more)
     for scores in (1, 1000, 30_000):

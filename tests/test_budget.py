@@ -1,6 +1,7 @@
 """`settings_for`: the budget is spent and never exceeded, and what is fixed stays as it is or is refused."""
 
 import pytest
+
 from albert_lsh import attention
 from attention_cases import PLAIN, tensors
 

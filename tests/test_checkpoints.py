@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+
 from albert_lsh.tasks import table as tasks
 from albert_lsh.training.checkpoints import SEAL, last_checkpoint, seal
 from albert_lsh.training.parameters import ParameterError

@@ -4,8 +4,6 @@ import copy
 
 import pytest
 import torch
-from albert_lsh import attention, load_model, switch_attention
-from references import naive_estimators
 from transformers import (
     AlbertConfig,
     AlbertModel,
@@ -19,6 +17,9 @@ from transformers import (
 )
 from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
 from transformers.models.yoso.modeling_yoso import YosoSelfAttention
+
+from albert_lsh import attention, load_model, switch_attention
+from references import naive_estimators
 
 REFERENCES = {"nystrom": naive_estimators.nystrom, "yoso": naive_estimators.yoso, "yoso-e": naive_estimators.yoso_e}
 SETTINGS = {

@@ -5,6 +5,7 @@ import string
 
 import numpy as np
 import pytest
+
 from albert_lsh.model.load import load_tokenizer
 from albert_study.pretraining.corpus import (
     LINE,

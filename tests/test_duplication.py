@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from albert_lsh import load_model
 from albert_lsh.attention import attend
 from albert_study.long_range import duplication

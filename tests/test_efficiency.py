@@ -5,6 +5,7 @@ import pandas as pd
 import papermill
 import pytest
 import torch
+
 from albert_lsh.attention import coverage
 from albert_lsh.training.parameters import ParameterError
 from albert_study.efficiency import measure

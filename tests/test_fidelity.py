@@ -7,6 +7,7 @@ import pandas as pd
 import papermill
 import pytest
 import torch
+
 from albert_lsh import attention, load_model, record_passes, switch_attention
 from albert_lsh.model.load import ModelError, load_tokenizer
 from albert_lsh.training.parameters import ParameterError, Parameters

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
+from scipy import sparse
+
 from albert_study.pretraining.corpus import train_tokenizer
 from albert_study.pretraining.first_weights import NEIGHBOURS, begin_as_bag_of_words, count_neighbours, word_vectors
 from albert_study.pretraining.objectives import Collator
 from albert_study.pretraining.pretrain import Pretraining, prepare, prepare_text
-from datasets import Dataset
-from scipy import sparse
 
 TEXT = [[5, 3, 5, 8, 1, 2], [7], [2, 9, 3, 3]]
 PIECES = 12

@@ -4,6 +4,7 @@ import os
 import stat
 
 import pytest
+
 from albert_study.gpus import VISIBLE, lock_folder, one_of, visible_devices
 
 

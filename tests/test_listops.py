@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from albert_study.long_range import listops
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from albert_lsh.training.locks import FolderInUseError, hold, release
 
 HOLD = "import sys, time; from albert_lsh.training.locks import hold; "

@@ -6,13 +6,14 @@ import pandas as pd
 import papermill
 import pytest
 import torch
+from datasets import Dataset
+
 from albert_lsh import record_passes
 from albert_lsh.tasks.table import TaskError
 from albert_lsh.training.parameters import ParameterError
 from albert_study.long_range import duplication
 from albert_study.long_range.recipes import LongRange, encode_bytes, load_data
 from albert_study.long_range.train import Clock, batches, build, shown, table, train_all
-from datasets import Dataset
 from test_study import ROOT
 
 SMALL = {

@@ -5,8 +5,9 @@ import pickle
 
 import pytest
 import torch
-from albert_lsh import load_model, record_passes
 from transformers import BertConfig, BertModel
+
+from albert_lsh import load_model, record_passes
 
 LSH = {"n_hashes": 1, "cluster_size": 3}
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from albert_lsh.tasks import mini
 from datasets import ClassLabel, List, Value
 from scipy.sparse import hstack
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from transformers import AlbertConfig, AutoTokenizer
+
+from albert_lsh.tasks import mini
 
 STRING, INT = Value("string"), Value("int32")
 SQUAD = {

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from albert_lsh import attention, load_model, record_passes, switch_attention
-from albert_lsh.model.load import ModelError, load_tokenizer
-from albert_lsh.model.passes import attention_modules
 from transformers import (
     AlbertConfig,
     AlbertModel,
@@ -25,6 +22,10 @@ from transformers import (
     RobertaConfig,
     RobertaModel,
 )
+
+from albert_lsh import attention, load_model, record_passes, switch_attention
+from albert_lsh.model.load import ModelError, load_tokenizer
+from albert_lsh.model.passes import attention_modules
 from weights import change_weights
 
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "num_hidden_layers": 3, "vocab_size": 99}

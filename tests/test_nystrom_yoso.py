@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from albert_lsh import attention
 from albert_lsh.attention import yoso
 from attention_cases import error

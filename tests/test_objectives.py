@@ -5,6 +5,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from datasets import Dataset
+
 from albert_lsh.model.load import load_tokenizer
 from albert_study.pretraining.corpus import train_tokenizer
 from albert_study.pretraining.objectives import (
@@ -17,7 +19,6 @@ from albert_study.pretraining.objectives import (
     ngram_words,
     order_of,
 )
-from datasets import Dataset
 from pretraining_text import sentences
 
 

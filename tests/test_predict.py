@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from transformers import pipeline
+
 from albert_lsh import load_model
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.predict import main
@@ -21,7 +23,6 @@ from albert_lsh.tasks.metrics import for_trainer
 from albert_lsh.training.parameters import Parameters
 from albert_lsh.training.recipe import StudyTrainer, keep_model, prepare_model, train
 from test_repository import PROJECT
-from transformers import pipeline
 from weights import change_weights
 
 # Shorter than most texts, so that it matters where they are cut, and that paragraphs have several windows.

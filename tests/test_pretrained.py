@@ -10,6 +10,7 @@ import numpy as np
 import papermill
 import pytest
 import torch
+
 from albert_lsh import load_model, pretrained
 from albert_lsh.model.load import load_config, load_tokenizer
 from albert_study.pretraining.objectives import IGNORED, Collator, Pieces, make_example

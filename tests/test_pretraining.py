@@ -13,6 +13,7 @@ import pandas as pd
 import papermill
 import pytest
 import torch
+
 from albert_lsh import load_model
 from albert_lsh.model.load import ModelError, max_positions
 from albert_lsh.training.checkpoints import SEAL

@@ -6,6 +6,7 @@ import pandas as pd
 import papermill
 import pytest
 import torch
+
 from albert_lsh import attention, load_model, record_passes
 from albert_lsh.model.load import extend_positions, load_tokenizer
 from albert_lsh.training.parameters import ParameterError

@@ -3,6 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from reformer_pytorch.reformer_pytorch import LSHAttention
+from transformers import NystromformerConfig, YosoConfig
+from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
+from transformers.models.yoso.modeling_yoso import YosoSelfAttention
+
 from albert_lsh import attention
 from albert_lsh.attention import lsh, shared_qk, yoso
 from albert_lsh.attention.compute import cpu
@@ -10,10 +15,6 @@ from albert_lsh.attention.select import tree
 from albert_lsh.attention.shared_qk import draw_rotations
 from attention_cases import CASES, IDS, LSH, REFERENCES, SETTINGS, SHAPES, error, padding, run, tensors
 from references import naive
-from reformer_pytorch.reformer_pytorch import LSHAttention
-from transformers import NystromformerConfig, YosoConfig
-from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
-from transformers.models.yoso.modeling_yoso import YosoSelfAttention
 
 
 @pytest.fixture(params=["dense", "fused", "pieces", "rows"])
@@ -45,7 +46,7 @@ def test_lsh_is_the_reference_either_way(way, settings, shape, kind):
 @pytest.mark.parametrize("more", [{}, {"hashing": "keys"}, {"far_field": True, "window": 3}], ids=str)
 def test_blocks_that_grow_are_the_references(way, monkeypatch, more, shape, kind):
     """Without a block_size; each sequence has blocks of its own size, whatever the others in the batch have."""
-    monkeypatch.setattr(lsh, "MOST_BLOCKS", 5)
+    monkeypatch.setattr(lsh, "BLOCKS", 5)
     check_reference("lsh", {"n_hashes": 2, "cluster_size": 4, **more}, shape, kind)
 
 

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+
 from albert_lsh import attention
 from albert_lsh.training.files import run_folder, write_atomically
 from albert_lsh.training.parameters import ParameterError, Parameters, fastest_precision
@@ -61,7 +62,7 @@ def test_a_notebooks_other_names_are_no_parameters():
         ({"epochs": float("inf")}, "epochs=inf must be"),
         ({"batch_size": 2.5}, "batch_size=2.5 must be a whole number"),
         ({"batch_size": True}, "batch_size=True must be a whole number"),
-        ({"seed": None}, "seed=None must be given"),
+        ({"seed": None}, "seed must not be None"),
         ({"warmup_share": 1}, "warmup_share=1.0 must be at least 0 and below 1"),
         ({"resume": "maybe"}, "resume='maybe' must be true or false"),
         ({"attention": "nystrom", "max_length": 48}, "num_landmarks=64 is above max_length=48"),

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from albert_lsh.tasks.squad import Answer, best_answers, eval_windows, train_windows, windows_of
-from albert_lsh.tasks.squad import windows as cut
-from albert_lsh.tasks.squad_scores import score
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+
+from albert_lsh.tasks.squad import Answer, best_answers, eval_windows, train_windows, windows_of
+from albert_lsh.tasks.squad import windows as cut
+from albert_lsh.tasks.squad_scores import score
 
 CONTEXT = "The Café de Flore opened in the 1880s, near the  Boulevard Saint-Germain; Simone wrote there in 1943."
 QUESTION = "Who wrote there?"

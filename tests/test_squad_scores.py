@@ -1,8 +1,9 @@
 """Scores of SQuAD: the official definition on hand-made hard cases; no network."""
 
 import pytest
-from albert_lsh.tasks.squad_scores import majority_score, normalize, score
 from datasets import Dataset
+
+from albert_lsh.tasks.squad_scores import majority_score, normalize, score
 
 
 def references(**golds):

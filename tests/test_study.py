@@ -14,10 +14,11 @@ import pandas as pd
 import papermill
 import pytest
 import yaml
+from datasets import Dataset
+
 from albert_lsh.training import files
 from albert_lsh.training.record import LATER
 from albert_study import runner, study_file
-from datasets import Dataset
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = {"model": "mini", "batch_size": 16, "max_length": 64, "learning_rate": "1e-3", "epochs": 1}

@@ -6,6 +6,7 @@ import shutil
 import time
 
 import pytest
+
 from albert_lsh.training import files, parameters
 from albert_study import runner, study_file
 from albert_study.runner import Run, StudyError, load_study

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
 from albert_lsh.training.files import repository_root
 from albert_study.evidence.figures import write_figures
 from albert_study.evidence.report import build_report

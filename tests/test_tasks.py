@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from datasets import Dataset
+
 from albert_lsh.tasks import metrics, mini
 from albert_lsh.tasks import table as tasks
-from datasets import Dataset
 
 
 def test_the_table_has_glue_without_wnli_squad_and_the_embedded_ones():

@@ -4,6 +4,9 @@ import dataclasses
 
 import pytest
 import torch
+from datasets import Dataset
+from transformers import RobertaConfig, RobertaModel
+
 from albert_lsh.model.load import load_model, load_tokenizer, max_positions
 from albert_lsh.model.passes import record_passes
 from albert_lsh.tasks import squad
@@ -11,8 +14,6 @@ from albert_lsh.tasks import table as tasks
 from albert_lsh.tasks.metrics import for_trainer, score_splits
 from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_lsh.training.recipe import attended, keep_model, prepare_model, sample, train
-from datasets import Dataset
-from transformers import RobertaConfig, RobertaModel
 
 
 def make(folder, notebook="glue.ipynb", **changes):

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+
 from albert_lsh import attention
 from albert_lsh.attention import lsh
 from albert_lsh.attention.compute import gpu

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 import torch
+
 from albert_study.probe import fidelity, reading, variants
 from albert_study.probe.variants import fill, list_variants
 from test_fidelity import keep_untrained

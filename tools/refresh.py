@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
 from albert_study.efficiency.measure import crossing_bounds
 from albert_study.evidence.rounding import percent, rounded
 from albert_study.evidence.tables import pivot, scale_of

@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+from safetensors.torch import load_file, save_file
+
 from albert_lsh import pretrained
 from albert_study.pretraining.pretrain import WHERE, Pretraining
-from safetensors.torch import load_file, save_file
 
 WHERE_IT_WAS = ("is_local", "local_files_only")  # of the tokenizer, when the run loaded it
 SOURCE = """English Wikipedia, a dump of spring 2015 (the public repository jason-feng/wikiVisual at 1c0fac92,

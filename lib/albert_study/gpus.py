@@ -25,7 +25,7 @@ def lock_folder(environment: Mapping[str, str]) -> Path:
 
 @contextmanager
 def one_of(devices: list[str], folder: Path) -> Iterator[None]:
-    """Within, CUDA sees one of the devices alone, which is locked; of fewer than two there is nothing to choose.
+    """Within, CUDA sees one of the devices alone, which is locked; with one GPU or none, no lock is taken.
 
     Raises:
         RuntimeError: all are taken.

@@ -23,13 +23,13 @@ from typing import Any
 
 import nbformat
 import papermill
+
 from albert_lsh.attention import names
 from albert_lsh.tasks.table import TaskError, find_task
 from albert_lsh.training.files import relative_to_root, repository_root, run_folder, write_atomically
 from albert_lsh.training.locks import FolderInUseError, hold, release
 from albert_lsh.training.parameters import Parameters
 from albert_lsh.training.record import read_result
-
 from albert_study.gpus import one_gpu
 from albert_study.probe.fidelity import Asked
 from albert_study.probe.reading import Reading
@@ -112,7 +112,9 @@ def load_study(name: str, root: Path | None = None) -> list[Run]:
             own = {"attention": arm} if arm in names() or "attention" not in shared else {}
             given = {**shared, **own, **(of_arm or {}), "task": task}
             seeds = given.pop("seeds", of_task.get("seeds", content.get("seeds", [0])))
-            switched = content.get("switched", {}) if given.get("save_model") else {}  # only what is kept can be asked
+            switched = (
+                content.get("switched", {}) if given.get("save_model") else {}
+            )  # only runs with save_model=True have a model to evaluate
             for seed in seeds:
                 again = {
                     split: switches(split, of_split, of_task.get("switched", {}))
@@ -173,7 +175,7 @@ def load_readings(name: str, root: Path | None = None) -> dict[str, dict[str, An
 
 
 @contextmanager
-def named(partial: Path) -> Iterator[None]:
+def executing(partial: Path) -> Iterator[None]:
     """Within, a notebook is executed as `<name>.partial.ipynb`; whatever fails is named by its folder.
 
     The traceback then goes to <name>.error.partial.txt and the notebook to <name>.failed.partial.ipynb; both go when it
@@ -209,7 +211,7 @@ def named(partial: Path) -> Iterator[None]:
 def execute(run: Run) -> None:
     """Make one run: its notebook, executed under a temporary name, renamed when complete; SystemExit if it fails."""
     partial = run.folder / "notebook.partial.ipynb"
-    with named(partial):
+    with executing(partial):
         if run.is_done():  # by the process for which this one had to wait
             return
         execute_notebook(run.notebook, partial, {**run.parameters, "output_dir": str(run.folder)})
@@ -221,7 +223,7 @@ def execute(run: Run) -> None:
 def switch(run: Run, split: str) -> None:
     """Ask the model of a finished run again under other attentions; the notebook is kept beside its table."""
     partial = run.folder / f"fidelity-{split}.partial.ipynb"
-    with named(partial):
+    with executing(partial):
         if split not in run.switched:
             raise StudyError(f"studies/{run.study}.yaml switches nothing on {split!r} for this run")
         if not (run.folder / "model").is_dir():
@@ -251,7 +253,7 @@ def read(study: str, length: str) -> None:
     readings = {str(given["max_length"]): given for given in load_readings(study).values()}
     if length not in readings:
         raise SystemExit(f"error: study {study!r} has no reading of {length} tokens; it has: {', '.join(readings)}")
-    with named(partial):
+    with executing(partial):
         execute_notebook("reading.ipynb", partial, readings[length])
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from albert_lsh.training.files import repository_root
-from albert_lsh.training.parameters import Parameters
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
+from albert_lsh.training.files import repository_root
+from albert_lsh.training.parameters import Parameters
 from albert_study.study_yaml import line_of, read_yaml
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -81,7 +81,7 @@ class Arm(Given):
 
 
 class Variant(BaseModel):
-    """An attention asked again; its settings besides."""
+    """An attention to evaluate a trained model with, and its settings."""
 
     model_config = OPEN
     attention: str
@@ -89,7 +89,7 @@ class Variant(BaseModel):
 
 
 class TaskSplit(BaseModel):
-    """How the models of a task are asked again on a split, where it differs from what all tasks have."""
+    """What a task changes in the evaluation of its models on a split."""
 
     model_config = STRICT
     seeds: Seeds = Field(default=[])
@@ -109,7 +109,7 @@ class Switched(BaseModel):
 
 
 class Split(BaseModel):
-    """How models are asked again on a split."""
+    """How trained models are evaluated under other attentions on a split."""
 
     model_config = STRICT
     seeds: Seeds = Field(default=[])

@@ -1,7 +1,7 @@
 """YAML as studies are written in it: numbers and booleans of YAML 1.2, every key once, no more than a person writes.
 
 `no` is a text here and `1:30` too, `010` is ten and `1e-5` a number. Anchors, aliases and merge keys (`<<`) are
-allowed, as long as the file does not stand for more than LARGEST values when they are written out.
+allowed; with aliases expanded a file has at most LARGEST values.
 """
 
 import re

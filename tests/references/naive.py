@@ -8,12 +8,13 @@ nystrom and yoso, which estimate instead, are in `naive_estimators.py`.)
 import math
 
 import torch
+from torch import Tensor
+
 from albert_lsh.attention import lsh as lsh_module
 from albert_lsh.attention import shared_qk as shared_qk_module
 from albert_lsh.attention.select.hashing import draw_directions
 from albert_lsh.attention.select.tree import POWER_STEPS
 from albert_lsh.attention.shared_qk import draw_rotations
-from torch import Tensor
 
 
 def attend_counted(query, key, value, counts: Tensor, scaling: float) -> Tensor:
@@ -239,7 +240,7 @@ def lsh(
             if rest:
                 clusters = [[rest[j] for j in c] for c in clusters_one(fk[rest], cluster_size, hashing, draws[h])]
             left = torch.zeros(n, len(clusters))
-            together = max(1, n // lsh_module.MOST_BLOCKS) if block_size is None else block_size
+            together = max(1, n // lsh_module.BLOCKS) if block_size is None else block_size
             for block in clusters_one(fq, together, hashing, query_draws[h]):
                 by_mean = choose == "mean-query" or block_size is None
                 asking = fq[block].mean(0, keepdim=True) if by_mean else fq[block]

@@ -3,9 +3,9 @@
 import math
 
 import torch
-from albert_lsh.attention.select.hashing import draw_directions
 from torch import Tensor
 
+from albert_lsh.attention.select.hashing import draw_directions
 from references.naive import attend_counted, each_sequence
 
 

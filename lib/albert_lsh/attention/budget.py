@@ -11,8 +11,8 @@ from albert_lsh.attention.registry import check
 GLOBAL_TOKENS = 2
 ROUNDS = 4  # of hashing with collisions, where the budget allows so many
 FAR_FIELD_FROM = 0.5  # share of the pairs; less leaves short sequences too few clusters (studies/fidelity.yaml)
-LONG = 512  # tokens above which queries choose clusters in blocks
-LEAST = {  # keys of the least budget
+LONG = 512  # tokens above which settings_for has blocks of queries choose (lsh without settings: see its growing)
+LEAST = {  # the fewest keys that each attention needs
     "lsh": 1, "window": 1, "random": 1, "top-k": 1, "shared-qk-lsh": 4, "reformer": 4, "nystrom": 2, "yoso": 2,
 }  # fmt: skip
 
@@ -54,8 +54,8 @@ def settings_for(name: str, length: int = 256, share: float = 0.25, **fixed) -> 
         raise ValueError(f"{budget} leaves {left} keys to choose{beside}; {name} needs {least} or more")
     if name == "lsh" and not collide:
         return fixed | clusters_to_choose(fixed, budget, left)
-    if name in ("nystrom", "yoso"):  # a query looks at every landmark, and a landmark at every key; a hash adds one
-        setting = "num_landmarks" if name == "nystrom" else "n_hashes"  # row and reads one
+    if name in ("nystrom", "yoso"):  # two products each: query and key with a landmark; a row written and one read
+        setting = "num_landmarks" if name == "nystrom" else "n_hashes"
         budget.refuse(setting, fixed.get(setting, 1), left // 2)
         return {setting: left // 2} | fixed
     if name in ("window", "top-k"):
@@ -83,7 +83,7 @@ class Budget(NamedTuple):
         return math.floor(self.share * self.length + 1e-9)  # 0.29 * 100 is a little below 29
 
     def refuse(self, setting: str, value: int, most: int, beside: str = "") -> None:
-        """Raise ValueError for more than fits; where all keys may be seen, everything fits."""
+        """Raise ValueError for more than fits; with a share of 1 nothing is refused."""
         if value > most and self.keys < self.length:
             what = f"{most} or less fits" if most else "nothing fits"
             raise ValueError(f"{self.name}: {setting}={value}{beside} does not fit {self}; {what}")

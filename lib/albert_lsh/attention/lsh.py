@@ -16,9 +16,9 @@ are of equal size and come from hashing (see `hashing`), so they never overflow,
                          hashed alike together, who add up their softmax over the mean keys
     choose="mean-query"  the same, but a block chooses by its mean query: block_size times fewer products
 
-Without a `block_size` blocks grow with the sequence, so that fewer than 2 * `MOST_BLOCKS` of them choose: up to that
-many tokens every query for itself, above that blocks by their mean query. A block_size of 1 has every query of a long
-sequence compared with every mean key, which takes time quadratic in the length, but no such memory.
+With block_size=None every query of a sequence of less than 2 * `BLOCKS` tokens chooses for itself; of a longer one,
+between `BLOCKS` and twice as many blocks choose, by their mean query whatever `choose` says. With block_size=1 every
+query of a long sequence is compared with every mean key, which takes time quadratic in the length, but no such memory.
 """
 
 from typing import NamedTuple
@@ -48,7 +48,7 @@ from albert_lsh.attention.select.tree import tree
 
 # Up to this length gathering rows takes longer than computing all scores and masking most of them.
 DENSE_LENGTH = 512
-MOST_BLOCKS = 1024  # that choose clusters, up to twice as many, where no block_size is given
+BLOCKS = 1024  # that choose clusters where no block_size is given: so many, and less than twice as many
 SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen
 
 
@@ -113,8 +113,8 @@ def select(
 
 
 def growing(mask: Tensor) -> int | Tensor:
-    """The size of blocks of which no sequence has 2 * MOST_BLOCKS: 1, or one for each sequence, (batch,)."""
-    return 1 if mask.shape[-1] < 2 * MOST_BLOCKS else (mask[:, 0].sum(-1) // MOST_BLOCKS).clamp(min=1)
+    """The block_size where none is given: 1 below 2 * BLOCKS tokens, else one for each sequence, (batch,)."""
+    return 1 if mask.shape[-1] < 2 * BLOCKS else (mask[:, 0].sum(-1) // BLOCKS).clamp(min=1)
 
 
 def cluster(rows: Tensor, mask: Tensor, size: int | Tensor, hashing: str, generator) -> Tensor:

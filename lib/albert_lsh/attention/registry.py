@@ -14,7 +14,7 @@ from albert_lsh.attention.select import hashing
 class Attention(NamedTuple):
     """An attention: what it computes, whom it lets meet, its settings with their defaults, and what it is."""
 
-    compute: Callable[..., Tensor]  # of rows that are zero in padding; what it gives for padding is anything
+    compute: Callable[..., Tensor]  # of rows that are zero in padding; its output in padding is undefined
     pairs: Callable[..., Tensor]
     settings: dict[str, Any]
     about: str

@@ -81,8 +81,8 @@ def changed(model_class: type[PreTrainedModel], change: Callable[[PreTrainedMode
     return type(model_class.__name__, (model_class,), {"__init__": __init__, "__module__": model_class.__module__})
 
 
-def is_no_report(record: logging.LogRecord) -> bool:
-    """False for Transformers' table of new and unused weights, of which `read_weights` says what matters."""
+def keep_record(record: logging.LogRecord) -> bool:
+    """Leaves out Transformers' table of new and unused weights; `read_weights` says what matters of it."""
     return "LOAD REPORT" not in record.getMessage()
 
 
@@ -97,7 +97,7 @@ def read_weights(
 ) -> PreTrainedModel:
     """A model with the weights of a folder or of the Hub; see `load_model`."""
     report = logging.getLogger("transformers.modeling_utils")
-    report.addFilter(is_no_report)
+    report.addFilter(keep_record)
     try:
         with loading(f"model={name!r}: its weights cannot be read"):
             loaded: Any = model_class.from_pretrained(
@@ -109,7 +109,7 @@ def read_weights(
                 use_safetensors=True if complete else None,
             )
     finally:
-        report.removeFilter(is_no_report)
+        report.removeFilter(keep_record)
     model, found = loaded
     if found["mismatched_keys"]:
         key, there, here = min(found["mismatched_keys"])
@@ -156,7 +156,7 @@ def load_model(
             it is trained with; None takes what was saved with the model, where the settings are those, else none.
         recompute: compute activations inside the layers again in the backward pass instead of storing them.
         feed_forward_chunk: positions that go through the feed-forward parts at a time, recomputed too; None: all.
-        complete: the model is to be used as it is: refuse one whose file lacks weights, or is pickled.
+        complete: the model is to be used as it is: refuse one whose file lacks weights, or is not in safetensors.
         config: options of the model's config, for instance num_labels.
     Returns:
         The model, in evaluation mode. Weights that its file lacks are drawn from torch's global generator, and named

@@ -36,7 +36,7 @@ def recomputed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def saving(layer_class: Any, recompute: bool, size: int | None) -> Any:
     """The class of a layer, changed to save memory as `save_memory` says.
 
-    A method of a class, unlike one put into a layer, finds in a copy of the layer the weights of the copy.
+    Methods are put on a class, not on the layer, so that a deep copy of the layer uses its own weights.
     """
 
     def forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:

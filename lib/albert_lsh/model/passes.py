@@ -88,7 +88,7 @@ class Call:
 
 
 class CurrentPass:
-    """A pass through the attention: which it is, and what follows from that.
+    """A pass through the attention: its number, and the seed and settings that follow from it.
 
     While training its hashes are drawn from torch's global generator, in evaluation they follow from the model's
     seed and the number of the pass alone.

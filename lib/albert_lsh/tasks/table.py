@@ -125,7 +125,7 @@ def load_data(name: str, folder: str | Path | None = None, *, train_examples=Non
 
 
 def download(source: str, config: str | None, place: str) -> DatasetDict:
-    """A data set from the Hub or a folder; what is damaged in the cache is fetched again, once.
+    """A data set from the Hub or a folder; a damaged file in the cache is fetched again, once.
 
     Raises:
         TaskError: it cannot be had; the message begins with `place`.

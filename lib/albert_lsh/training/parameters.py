@@ -146,7 +146,7 @@ def check_ranges(parameters: Any, lowest: dict[str, int], positive: Iterable[str
     Args:
         lowest: the least value of parameters, by name.
         positive: names of those above 0 and finite.
-        shares: names of those from 0 to 1, and below 1.
+        shares: names of those that are at least 0 and below 1.
     """
     values = {name: value for name, value in dataclasses.asdict(parameters).items() if value is not None}
     for name, value in values.items():
@@ -222,7 +222,7 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
     if value is None or (value in ("", "None") and type(None) in kinds):
         if type(None) in kinds:
             return None
-        raise ValueError(f"{name}=None must be given")
+        raise ValueError(f"{name} must not be None")
     wanted = kinds[0]
     try:
         if wanted in (dict[str, Any], list[Any]):

@@ -8,12 +8,13 @@ attentions with identities for their projections: they take one tensor, here the
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from albert_lsh import attention
 from reformer_pytorch import LSHAttention
 from torch import Tensor, nn
 from transformers import NystromformerConfig, YosoConfig
 from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
 from transformers.models.yoso.modeling_yoso import YosoSelfAttention
+
+from albert_lsh import attention
 
 ROUNDS = 4  # of hashing, in which a query sees a quarter of its keys each
 

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
+from transformers import AlbertConfig, AlbertForSequenceClassification, BatchEncoding, PreTrainedModel
+
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.training.files import write_atomically
 from albert_lsh.training.parameters import ParameterError, errors_named, from_given, on_this_machine
 from albert_lsh.training.record import provenance
-from torch import Tensor
-from transformers import AlbertConfig, AlbertForSequenceClassification, BatchEncoding, PreTrainedModel
-
 from albert_study.efficiency.cases import CASES, Case
 from albert_study.probe.diagnostics import compare, look, summary
 from albert_study.probe.reading import load_texts, sequences

@@ -10,12 +10,12 @@ from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
-from albert_lsh.tasks.table import TASKS
-from albert_lsh.training.files import repository_root
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from albert_lsh.tasks.table import TASKS
+from albert_lsh.training.files import repository_root
 from albert_study.evidence.pretraining import load_pretraining
 from albert_study.evidence.rounding import rounded
 from albert_study.evidence.structure import plot_structure

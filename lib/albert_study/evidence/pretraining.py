@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
 from albert_lsh.training.files import repository_root
 
 # Two runs that differ in nothing but these saw the same sequences, masks and first weights.

@@ -1,7 +1,7 @@
 """Numbers as README and figures show them; report/numbers.typ does the same in the report.
 
-The decimal number that a table holds is rounded, half away from zero. Python's formats round its nearest binary
-fraction, which makes 58.6 of 58.65.
+Rounds the decimal number as a table has it, half away from zero. Python's own formats round the binary value, so that
+58.65 becomes 58.6.
 """
 
 from decimal import ROUND_HALF_UP, Decimal

@@ -1,10 +1,10 @@
-"""What became of a study's models under other attentions: the rows, their means over seeds, what predicts the score."""
+"""Scores of a study's models under other attentions: the rows, their means over seeds, and what predicts a score."""
 
 from pathlib import Path
 
 import pandas as pd
-from albert_lsh.training.files import repository_root
 
+from albert_lsh.training.files import repository_root
 from albert_study.probe.variants import SHARE
 from albert_study.runner import Run, load_study
 
@@ -51,7 +51,7 @@ def planned(study: str, root: Path) -> list[Run]:
 
 
 def check_complete(what: str, paths: list[Path]) -> None:
-    """Raise ValueError, naming what is missing: a mean over what happens to be there says something else."""
+    """Raise ValueError, naming what is missing: a mean over some of the tables would mislead."""
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         there = len(paths) - len(missing)

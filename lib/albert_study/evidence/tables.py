@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
 from albert_lsh import attention
 from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import repository_root, write_atomically
 from albert_lsh.training.record import read_result
-
 from albert_study.evidence.pretraining import gaps, load_pretraining
 from albert_study.evidence.rounding import rounded
 from albert_study.evidence.switched import check_complete, load_switched, planned, predictors, switched_table

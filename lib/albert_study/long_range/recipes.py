@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from albert_lsh.tasks.table import Task, check_rows, download, subset
-from albert_lsh.training.parameters import WHERE, check_ranges, errors_named, from_given, on_this_machine
 from torch.utils.data import Dataset
 
+from albert_lsh.tasks.table import Task, check_rows, download, subset
+from albert_lsh.training.parameters import WHERE, check_ranges, errors_named, from_given, on_this_machine
 from albert_study.long_range import duplication, listops
 from albert_study.probe.variants import Variant, list_variants
 

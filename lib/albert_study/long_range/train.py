@@ -16,6 +16,18 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import (
+    BertConfig,
+    EvalPrediction,
+    PreTrainedModel,
+    Trainer,
+    default_data_collator,
+    set_seed,
+)
+from transformers.trainer_utils import PredictionOutput
+
 from albert_lsh.attention import Coverage
 from albert_lsh.model.load import load_model, switch_attention
 from albert_lsh.model.passes import mean_attended
@@ -34,18 +46,6 @@ from albert_lsh.training.recipe import (
     training_arguments,
 )
 from albert_lsh.training.record import close_run, environment, open_run, read_result, write_result
-from torch import Tensor, nn
-from torch.utils.data import Dataset
-from transformers import (
-    BertConfig,
-    EvalPrediction,
-    PreTrainedModel,
-    Trainer,
-    default_data_collator,
-    set_seed,
-)
-from transformers.trainer_utils import PredictionOutput
-
 from albert_study.evidence.rounding import percent
 from albert_study.long_range import duplication
 from albert_study.long_range.recipes import TASKS, LongRange, Run

@@ -22,6 +22,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from accelerate import PartialState
+from datasets import Dataset
+from transformers import (
+    AlbertConfig,
+    AlbertForPreTraining,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainingArguments,
+    set_seed,
+)
+
 from albert_lsh import attention as attentions
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.training import locks
@@ -38,16 +48,6 @@ from albert_lsh.training.recipe import (
     training_arguments,
 )
 from albert_lsh.training.record import SCHEMA, close_run, environment, resolved
-from datasets import Dataset
-from transformers import (
-    AlbertConfig,
-    AlbertForPreTraining,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    TrainingArguments,
-    set_seed,
-)
-
 from albert_study.pretraining.corpus import (
     CorpusError,
     count_pieces,

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from transformers import BatchEncoding, PreTrainedModel
+
 from albert_lsh import attention as attentions
 from albert_lsh.attention.compute.blocks import highest
 from albert_lsh.model.load import switch_attention
 from albert_lsh.model.passes import Pass, mean_coverage, record_passes
-from transformers import BatchEncoding, PreTrainedModel
-
 from albert_study.probe.variants import Variant
 
 

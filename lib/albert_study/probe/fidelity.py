@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from datasets import Dataset, DatasetDict
+from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
+
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.tasks import metrics, squad
 from albert_lsh.tasks.table import encode, find_task, held_out, load_data
 from albert_lsh.training.parameters import Parameters, on_this_machine
 from albert_lsh.training.recipe import StudyTrainer, sample, training_arguments
 from albert_lsh.training.record import provenance, read_result
-from datasets import Dataset, DatasetDict
-from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
-
 from albert_study.probe.diagnostics import by_head_and_length, diagnose, look
 from albert_study.probe.variants import Measured, Variant, fill, from_given_with_variants, list_variants
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pandas as pd
 import torch
+from transformers import BatchEncoding, PreTrainedTokenizerBase
+
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.tasks.table import load_data
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.record import provenance
-from transformers import BatchEncoding, PreTrainedTokenizerBase
-
 from albert_study.probe.diagnostics import diagnose, look, summary
 from albert_study.probe.variants import Measured, Variant, fill, from_given_with_variants, list_variants
 

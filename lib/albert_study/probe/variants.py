@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+
 from albert_lsh import attention as attentions
 from albert_lsh.training.files import write_atomically
 from albert_lsh.training.parameters import ParameterError, from_given
