@@ -131,8 +131,10 @@ def kill_and_take_up(parameters: dict, seconds: float, log: Path, rng: random.Ra
 
 def went_on(process: int, log: Path) -> int | None:
     """The step after which a run went on, as it says; None if it began anew."""
+    deadline = time.monotonic() + 120
     while "/150 [" not in (said := log.read_text()):  # the bar of 150 steps
-        os.kill(process, 0)  # an error if it is gone
+        if time.monotonic() > deadline:
+            raise SystemExit(f"process {process} did not begin to train:\n{said}")
         time.sleep(0.01)
     line = next((x for x in said.splitlines() if x.startswith("going on after step")), None)
     return int(line.split()[4].rstrip(",")) if line else None
