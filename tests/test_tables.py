@@ -147,7 +147,7 @@ def test_arms_without_a_seed_in_common_are_not_compared(tmp_path):
     ("damage", "said"),
     [
         (lambda record: None, "damaged"),
-        (lambda record: {**record, "status": "running"}, "no complete run"),
+        (lambda record: {**record, "status": "running"}, "not of a complete run"),
         (lambda record: {k: v for k, v in record.items() if k != "majority"}, "'majority'"),
         (lambda record: {**record, "metrics": {"f1": "high"}}, "high"),
         (lambda record: {**record, "metrics": 3}, "damaged"),

@@ -98,7 +98,7 @@ CHOICES = {
 }
 LOWEST = {"cluster_size": 1, "bucket_size": 2, "full_attn_thres": 0, "global_tokens": 0, "window": 0}
 HIGHEST_SIZE = 2**31 - 1  # of a setting, where HIGHEST names no other
-HIGHEST = {"hash_code_len": 20}  # a table has 2 ** hash_code_len rows
+HIGHEST = {("yoso", "hash_code_len"): 20}  # its tables have 2 ** hash_code_len rows
 ODD = ("conv_kernel_size",)
 
 
@@ -124,7 +124,7 @@ def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
                 raise ValueError(f"{name}: {setting}={value!r} is not one of: {', '.join(map(str, CHOICES[setting]))}")
             continue
         lowest = LOWEST.get(setting, 1)
-        highest = HIGHEST.get(setting, HIGHEST_SIZE)
+        highest = HIGHEST.get((name, setting), HIGHEST_SIZE)
         fits = isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
         if setting in ODD:
             fits = fits and value % 2 == 1
