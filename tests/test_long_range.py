@@ -167,6 +167,8 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path, monkeypatch):
     assert (folder / "checkpoints" / "checkpoint-4").exists()
     with pytest.raises(ParameterError, match="checkpoints of a run with another learning_rate"):
         train_all(ask(tmp_path / "broken", only=["lsh"], eval_steps=2, steps=6, learning_rate=2e-3), data)
+    with pytest.raises(ParameterError, match="checkpoints of a run with another data_dir"):
+        train_all(ask(tmp_path / "broken", only=["lsh"], eval_steps=2, steps=6, data_dir=str(tmp_path)), data)
     resumed = train_all(broken, data)
     assert not (folder / "checkpoints").exists()
     histories = [pd.read_csv(tmp_path / name / "listops-32/lsh/seed-0/history.csv") for name in ("whole", "broken")]

@@ -112,9 +112,8 @@ def load_study(name: str, root: Path | None = None) -> list[Run]:
             own = {"attention": arm} if arm in names() or "attention" not in shared else {}
             given = {**shared, **own, **(of_arm or {}), "task": task}
             seeds = given.pop("seeds", of_task.get("seeds", content.get("seeds", [0])))
-            switched = (
-                content.get("switched", {}) if given.get("save_model") else {}
-            )  # only runs with save_model=True have a model to evaluate
+            # Only runs with save_model=True have a model to evaluate.
+            switched = content.get("switched", {}) if given.get("save_model") else {}
             for seed in seeds:
                 again = {
                     split: switches(split, of_split, of_task.get("switched", {}))

@@ -127,6 +127,7 @@ def fit(run: Run, model: nn.Module, data: dict[str, Dataset]) -> Fit:
     Raises:
         ParameterError: checkpoints of a run with other parameters are in its folder.
     """
+    decisive = run.what() | {"data_dir": run.data_dir}  # another folder may hold other data
     arguments = training_arguments(
         run,
         Path(run.output_dir),
@@ -150,12 +151,12 @@ def fit(run: Run, model: nn.Module, data: dict[str, Dataset]) -> Fit:
         data_collator=batches(run),
         compute_metrics=accuracy,
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-        callbacks=[Clock(), Watch(), Seal(run.what())],
+        callbacks=[Clock(), Watch(), Seal(decisive)],
     )
     if run.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     with explain_out_of_memory():
-        trainer.train(resume_from_checkpoint=last_checkpoint(run, run.what()))
+        trainer.train(resume_from_checkpoint=last_checkpoint(run, decisive))
     cost = cost_of(trainer, "examples", run.steps * run.batch_size, run.device)
     return Fit(trainer, history_of(trainer), cost)
 
