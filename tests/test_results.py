@@ -51,10 +51,6 @@ def rows():
                 yield path, row
 
 
-def label(row):
-    return re.sub(r" 0\.\d+$", "", row.get("label") or row.get("variant") or "")
-
-
 def settings(row):
     """A row's settings of its attention; tables have them as JSON or as Python shows a dictionary."""
     text = row.get("settings") or row.get("attention_settings") or "{}"
@@ -117,15 +113,21 @@ def test_attentions_in_tables_are_known_or_said_to_be_dead():
 
 
 def test_settings_that_are_gone_are_in_rows_of_dead_variants_alone():
-    with_gone = {(path, label(row)) for path, row in rows() if GONE & set(settings(row))}
+    with_gone = {(path, row.get("variant", "")) for path, row in rows() if GONE & set(settings(row))}
     assert with_gone
     assert {name for _, name in with_gone} <= set(DEAD)
-    assert all((path, label(row)) in with_gone for path, row in rows() if label(row) in DEAD and settings(row))
+    assert all(
+        (path, row.get("variant", "")) in with_gone
+        for path, row in rows()
+        if row.get("variant", "") in DEAD and settings(row)
+    )
 
 
 @merged
 def test_settings_in_tables_can_be_asked_for_again():
-    seen = {(row.get("attention"), json.dumps(settings(row))) for _, row in rows() if label(row) not in DEAD}
+    seen = {
+        (row.get("attention"), json.dumps(settings(row))) for _, row in rows() if row.get("variant", "") not in DEAD
+    }
     for name, text in seen:
         if name and name in attention.names():
             attention.check(name, json.loads(text))
