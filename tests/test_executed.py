@@ -15,7 +15,7 @@ KEPT = "results/runs/x/notebook.partial.ipynb"
         ("output_dir='/work/scratch/clone/results/runs/a', seed=0", "output_dir='results/runs/a', seed=0"),
         ("<td>/mnt/c/clone/results/runs/minilm/a...</td>", "<td>results/runs/minilm/a...</td>"),
         ("/tmp/ipykernel_24288/361678337.py:3: UserWarning", "361678337.py:3: UserWarning"),
-        ("\x1b[32m/opt/env/lib/python3.11/site-packages/pandas/x.py:7\x1b[39m", "\x1b[32msite-packages/pandas/x.py:7\x1b[39m"),
+        ("\x1b[32m/opt/env/lib/site-packages/pandas/x.py:7\x1b[39m", "\x1b[32msite-packages/pandas/x.py:7\x1b[39m"),
         ('figures_dir = "/work/scratch/bench"', 'figures_dir = "bench"'),
         ("model at /data/me/nano/ and lib", "model at nano and lib"),
     ],
@@ -26,8 +26,8 @@ def test_an_absolute_path_is_kept_from_the_checkout_on(text, kept):
 
 @pytest.mark.parametrize(
     "text",
-    ["https://colab.research.google.com/github/a/b.ipynb", "<b>1</b> 3/4/5", "results/runs/x.csv", "../shared/a/b", "a / b / c"],
-)  # fmt: skip
+    ["https://a.com/github/a/b.ipynb", "<b>1</b> 3/4/5", "results/runs/x.csv", "../shared/a/b", "(…)/a/b"],
+)
 def test_what_is_no_absolute_path_stays(text):
     assert without_folders(text) == text
 

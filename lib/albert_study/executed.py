@@ -39,7 +39,7 @@ def clean(notebook: Any, ours: bool = False) -> None:
     for cell in notebook.cells:
         if not ours and EXAMPLES in cell.metadata.get("tags", []):
             cell.outputs = []
-    notebook.update(_cleaned(notebook))
+    notebook.update(nbformat.from_dict(_cleaned(notebook)))
     about = notebook.metadata.get("papermill", {})
     if about.get("output_path"):
         about["output_path"] = about["output_path"].replace(".partial.ipynb", ".ipynb")
