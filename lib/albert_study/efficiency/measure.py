@@ -31,9 +31,9 @@ from albert_lsh.training.files import write_atomically
 from albert_lsh.training.parameters import ParameterError, errors_named, from_given, on_this_machine
 from albert_lsh.training.record import provenance
 from albert_study.efficiency.cases import CASES, Case
+from albert_study.probe.candidates import Candidate
 from albert_study.probe.diagnostics import compare, look, summary
 from albert_study.probe.reading import load_texts, sequences
-from albert_study.probe.variants import Variant
 
 HEADS, HEAD_DIM, VOCABULARY = 12, 64, 30000  # ALBERT-base's
 STEP_TOKENS = 1024  # of a training step's batch of two sequences, or else one
@@ -344,7 +344,7 @@ def qualities(measuring: Measuring) -> pd.DataFrame:
 
     def make(rows: list[dict[str, Any]], case: str, length: int) -> list[dict[str, Any]]:
         found = CASES[case]
-        variant = Variant(case, found.name, found.settings(length, measuring.keys))
+        variant = Candidate(case, found.name, found.settings(length, measuring.keys))
         looks = pd.concat(compare(one, variant).assign(layer=n, batch=0) for n, one in enumerate(passes))
         row = summary(looks.assign(all=0), ["all"]).iloc[0]
         share = {name: row[name] for name in ("pairs", "mass", "error")}

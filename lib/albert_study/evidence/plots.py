@@ -10,7 +10,7 @@ from sklearn.metrics import ConfusionMatrixDisplay
 
 from albert_lsh.model.passes import Pass
 from albert_study.evidence.styles import style_of
-from albert_study.probe.variants import SHARE
+from albert_study.probe.candidates import SHARE
 
 
 def plot_history(history: pd.DataFrame) -> Figure:

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from albert_lsh.tasks.table import Task, check_rows, download, subset
 from albert_lsh.training.parameters import WHERE, check_ranges, errors_named, from_given, on_this_machine
 from albert_study.long_range import duplication, listops
-from albert_study.probe.variants import Variant, list_variants
+from albert_study.probe.candidates import Candidate, candidates_of
 
 NOTEBOOK = "long_range.ipynb"
 IMDB = Task("text", "stanfordnlp/imdb", None, ("text",), ("accuracy",), ("negative", "positive"))
@@ -49,7 +49,7 @@ class LongRange:
     """The parameters of long_range.ipynb; None, {} and [] stand for the task's own."""
 
     task: str = "listops"
-    variants: dict[str, Any] = field(default_factory=dict)  # trained; see variants.list_variants
+    variants: dict[str, Any] = field(default_factory=dict)  # trained; see candidates.candidates_of
     only: list[Any] = field(default_factory=list)  # labels of those that are trained now
     evaluate: dict[str, Any] = field(default_factory=dict)  # each model is evaluated under these too
     share: float = 0.25  # of the pairs, for the task's own variants that have a budget
@@ -91,7 +91,7 @@ class LongRange:
                 **on_this_machine(asked.device, asked.precision),
             )
             for variants in filter(None, (asked.variants, asked.evaluate)):
-                list_variants(variants)
+                candidates_of(variants)
             if unfit := [label for label in asked.variants if Path(label).name != label]:
                 raise ValueError(f"variants: {unfit[0]!r} cannot be the name of a folder")
             if unknown := [label for label in asked.only if label not in asked.variants]:
@@ -111,11 +111,11 @@ class LongRange:
         shared = {name: getattr(self, name) for name in names}
         folder = Path(self.output_dir) / f"{self.task}-{self.max_length}"
 
-        def of(variant: Variant) -> Run:
+        def of(variant: Candidate) -> Run:
             own = {"label": variant.label, "attention": variant.attention, "attention_settings": variant.settings}
             return Run(**{**shared, **own, "output_dir": str(folder / variant.label / f"seed-{self.seed}")})
 
-        return [of(v) for v in list_variants(self.variants) if v.label in (self.only or self.variants)]
+        return [of(v) for v in candidates_of(self.variants) if v.label in (self.only or self.variants)]
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from albert_lsh.training.record import close_run, environment, open_run, read_re
 from albert_study.evidence.rounding import percent
 from albert_study.long_range import duplication
 from albert_study.long_range.recipes import TASKS, LongRange, Run
-from albert_study.probe.variants import list_variants
+from albert_study.probe.candidates import candidates_of
 
 LOOKS = 4  # examples in which it is counted what an attention attends to
 ACCURACY = ("accuracy",)
@@ -165,7 +165,7 @@ def score(run: Run, trainer: Trainer, test: Dataset) -> dict[str, float]:
     """Accuracy on the test split: `accuracy` as trained, and `accuracy, <label>` under what it is evaluated with."""
     model: Any = trainer.model
     table = accuracy(trainer.predict(test))
-    for variant in list_variants(run.evaluate) if run.evaluate else []:
+    for variant in candidates_of(run.evaluate) if run.evaluate else []:
         switch_attention(model, variant.attention, variant.settings, run.seed)
         table |= {f"accuracy, {variant.label}": accuracy(trainer.predict(test))["accuracy"]}
     return table
