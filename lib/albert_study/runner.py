@@ -300,8 +300,9 @@ def executing(kept: Path) -> Iterator[Path]:
 
 def execute(job: Job) -> None:
     """Execute a job's notebook; SystemExit if it fails. A run that is done is left alone."""
+    missing = job.missing()
     with executing(repository_root() / job.kept) as partial:
-        if job.makes_run and job.is_done():  # by the process for which this one had to wait
+        if (job.makes_run or missing) and job.is_done():  # by the process for which this one had to wait
             return
         if job.run and not job.makes_run and not (model := job.run.folder / "model").is_dir():
             raise StudyError(

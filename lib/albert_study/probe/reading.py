@@ -20,8 +20,6 @@ from albert_lsh.training.record import provenance
 from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill
 from albert_study.probe.diagnostics import diagnose, look, summary
 
-BATCH_TOKENS = 2048  # of a batch
-
 
 @dataclass(frozen=True)
 class Reading:
@@ -66,7 +64,7 @@ def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: 
     return torch.tensor(chosen[:count])
 
 
-def measure(reading: Reading, candidates: list[Candidate]) -> Iterator[Measured]:
+def measure(reading: Reading, candidates: list[Candidate], batch_tokens: int) -> Iterator[Measured]:
     """Read under softmax, then under one candidate after the other.
 
     Yields:
@@ -76,7 +74,7 @@ def measure(reading: Reading, candidates: list[Candidate]) -> Iterator[Measured]
     if reading.max_length > max_positions(model.config):
         extend_positions(model, reading.max_length)
     ids = sequences(load_texts(reading.task), tokenizer, reading.max_length, reading.paragraphs)
-    at_once = max(1, BATCH_TOKENS // reading.max_length)
+    at_once = max(1, batch_tokens // reading.max_length)
     batches = [BatchEncoding({"input_ids": x, "attention_mask": torch.ones_like(x)}) for x in ids.split(at_once)]
     base, about = look(model, batches), provenance("cpu")
     for candidate in candidates:
@@ -84,7 +82,7 @@ def measure(reading: Reading, candidates: list[Candidate]) -> Iterator[Measured]
         yield {**candidate.columns, **row, **about}, summary(rows, ["layer"])
 
 
-def read_all(reading: Reading) -> tuple[pd.DataFrame, pd.DataFrame]:
+def read_all(reading: Reading, batch_tokens: int = 2048) -> tuple[pd.DataFrame, pd.DataFrame]:
     """`measure` every candidate that the table at reading.output lacks (see `candidates.fill`).
 
     Beside it, with "-layers" in the name, goes what each does layer by layer.
@@ -95,4 +93,5 @@ def read_all(reading: Reading) -> tuple[pd.DataFrame, pd.DataFrame]:
     same = {"model": reading.model, "task": reading.task, "split": "validation", "length": reading.max_length}
     same |= {"paragraphs": reading.paragraphs, "hash_seed": reading.seed}
     asked = candidates_of(reading.variants)
-    return fill(Path(reading.output or ""), "layers", asked, same, lambda missing: measure(reading, missing))
+    path = Path(reading.output or "")
+    return fill(path, "layers", asked, same, lambda missing: measure(reading, missing, batch_tokens))
