@@ -10,7 +10,17 @@ from albert_lsh.attention.plain_lsh import clusters_of_rounds
 from albert_lsh.attention.rows import largest, look_up
 from albert_lsh.attention.seen import Seen, seen_by_all
 from albert_lsh.attention.select.global_tokens import global_tokens as find_global_tokens
+from albert_lsh.attention.select.hashing import generators_of_rounds
 from albert_lsh.attention.sparse import sparse
+
+
+def draw_values(length: int, heads: int, n_hashes: int, generator: torch.Generator | None) -> Tensor:
+    """Random values to sort queries and keys by: (2, heads, n_hashes, length).
+
+    In each round position comes first: a longer sequence draws more numbers and changes none.
+    """
+    rounds = [torch.rand(length, 2, heads, generator=one) for one in generators_of_rounds(n_hashes, generator)]
+    return torch.stack(rounds, dim=-1).permute(1, 2, 3, 0)
 
 
 def see(query: Tensor, key: Tensor, mask: Tensor, *, n_hashes, cluster_size, global_tokens, scaling, generator) -> Seen:
@@ -19,9 +29,8 @@ def see(query: Tensor, key: Tensor, mask: Tensor, *, n_hashes, cluster_size, glo
     Clusters are the same for all sequences of a batch.
     """
     batch, heads, length, _ = query.shape
-    # Position comes first: a longer batch draws more numbers and changes none, so padding does not change a result.
-    draws = torch.rand(length, 2, heads, largest(n_hashes), generator=generator).to(query.device)
-    of_query, of_key = draws.permute(1, 2, 3, 0)[:, None].expand(2, batch, -1, -1, -1)
+    of_query, of_key = draw_values(length, heads, largest(n_hashes), generator).to(query.device)
+    of_query, of_key = (x.expand(batch, -1, -1, -1) for x in (of_query, of_key))
     seen = clusters_of_rounds(of_query, of_key, mask, n_hashes, cluster_size)
     if not largest(global_tokens):
         return seen

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from albert_lsh.attention.rows import MASKED, means_of, owners
 
-SELF = -5e4  # Reformer's bias of a token's own key: it counts only where a query sees no other key
-
 
 class Seen(NamedTuple):
     """Which keys the queries of each block see.
@@ -27,7 +25,7 @@ class Seen(NamedTuple):
     # The cluster of each query and key in every round, (batch, heads, rounds, length + 1), -1 and -2 for none. A key
     # met in N rounds then weighs once: log N is subtracted from its scores (Reformer, equation 6).
     clusters: tuple[Tensor, Tensor] | None = None
-    own_last: bool = False  # add SELF to the score of a query's own key
+    others_only: bool = False  # a query does not see its own key
     distinct: bool = False  # no key stands twice in a round, which makes adding up gradients faster
     means: Tensor | None = None  # (batch, heads, clusters, places): clusters whose means are the appended rows
     unchosen: Tensor | None = None  # (batch, heads, blocks, clusters) bool: clusters that make up the rest of a block
@@ -42,7 +40,7 @@ class Seen(NamedTuple):
         queries = self.queries.expand(*self.keys.shape[:3], -1, -1)
         tensors = (None if x is None else x.flatten(0, 1) for x in (queries, self.keys, self.bias))
         clusters = None if self.clusters is None else tuple(table.flatten(0, 1) for table in self.clusters)
-        return Seen(*tensors, clusters, self.own_last, self.distinct)  # type: ignore[arg-type]
+        return Seen(*tensors, clusters, self.others_only, self.distinct)  # type: ignore[arg-type]
 
     def with_means(self, rows: Tensor) -> Tensor:
         """Rows (batch, heads, length, dim), with a mean row for each of the clusters if `bias` weighs them."""

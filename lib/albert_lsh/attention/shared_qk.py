@@ -10,8 +10,10 @@ from torch import Tensor
 
 from albert_lsh.attention.definition import Attention
 from albert_lsh.attention.rows import MASKED
-from albert_lsh.attention.seen import SELF
 from albert_lsh.attention.softmax import all_pairs, full_cost
+
+# Reformer's score for a token's own key: far below any other, and far above that of padding.
+SELF = -5e4
 
 
 def unit_queries(query: Tensor) -> Tensor:

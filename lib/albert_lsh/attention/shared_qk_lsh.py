@@ -13,22 +13,23 @@ from torch import Tensor
 
 from albert_lsh.attention.compute.dispatch import attend
 from albert_lsh.attention.definition import Attention, Budget, rounds_and_size
-from albert_lsh.attention.rows import count_tokens, cut, largest, per_sequence, sort_tokens, token_mask
+from albert_lsh.attention.rows import MASKED, count_tokens, cut, largest, per_sequence, sort_tokens, token_mask
 from albert_lsh.attention.seen import Seen, count_pairs
+from albert_lsh.attention.select.hashing import generators_of_rounds
 from albert_lsh.attention.shared_qk import only_others, unit_queries
 
 MOST_BUCKETS = 64  # of one choice among random directions
 
 
-def draw_rotations(query: Tensor, n_buckets: int, n_hashes: int, generator: torch.Generator | None) -> Tensor:
-    """Random directions, half as many as buckets: (heads, n_hashes, head_dim, n_buckets / 2), float32.
+def draw_rotations(query: Tensor, n_buckets: int, generators: list[torch.Generator]) -> Tensor:
+    """Random directions, half as many as buckets: (heads, rounds, head_dim, n_buckets / 2), float32.
 
-    Drawn on the CPU, so that every device hashes alike, and one direction after the other, so that a longer batch
-    adds directions and changes none.
+    Drawn on the CPU, so that every device hashes alike, for each round apart and one direction after the other, so
+    that a longer batch adds directions and changes none.
     """
     _, heads, _, dim = query.shape
-    draws = [torch.randn(heads, n_hashes, dim, generator=generator) for _ in range(n_buckets // 2)]
-    return torch.stack(draws, dim=-1).to(query.device)
+    rounds = [torch.randn(n_buckets // 2, heads, dim, generator=one) for one in generators]
+    return torch.stack(rounds).permute(2, 0, 3, 1).to(query.device)
 
 
 def even_buckets(n_tokens, bucket_size):
@@ -44,11 +45,11 @@ def find_buckets(query, n_tokens: Tensor, *, bucket_size, n_hashes: int, generat
     has as many buckets as its own tokens need, however far it is padded. More than `MOST_BUCKETS` are combinations of
     several such choices, so that hashing stays linear in the length (section 2 of the Reformer paper has two factors).
     """
-    needed, weight = even_buckets(n_tokens, bucket_size), 1
+    needed, weight, generators = even_buckets(n_tokens, bucket_size), 1, generators_of_rounds(n_hashes, generator)
     bucket = query.new_zeros(*query.shape[:2], n_hashes, query.shape[2], dtype=torch.long)
     while needed.any():
         here = needed.clamp(max=MOST_BUCKETS)
-        rotations = draw_rotations(query, int(here.max()), n_hashes, generator)
+        rotations = draw_rotations(query, int(here.max()), generators)
         with torch.autocast(query.device.type, enabled=False):
             rotated = torch.einsum("bhld,hrdn->bhrln", query.float(), rotations)
         unused = (torch.arange(rotated.shape[-1], device=query.device) >= here[:, None] // 2)[:, None, None, None]
@@ -69,11 +70,11 @@ def see(query: Tensor, padding_mask: Tensor | None, *, bucket_size, n_hashes, re
     number = torch.arange(own.shape[2], device=own.device)[:, None, None]
     keys = keys.masked_fill(number >= per_sequence(n_hashes, 5), length)
     if not rest:
-        return Seen(own, keys, own_last=True)
+        return Seen(own, keys, others_only=True)
     bias = torch.zeros(*keys.shape[:4], keys.shape[4] + 1, device=keys.device)
     bias[..., -1] = n_tokens.clamp(min=1).log()[:, None, None, None]
     last = torch.where(number == 0, length, length + 1).expand(*keys.shape[:4], 1)
-    return Seen(own, torch.cat([keys.masked_fill(keys == length, length + 1), last], dim=-1), bias, own_last=True)
+    return Seen(own, torch.cat([keys.masked_fill(keys == length, length + 1), last], dim=-1), bias, others_only=True)
 
 
 def chunk_before(own: Tensor, n_tokens: Tensor, bucket_size, n_hashes) -> Tensor:
@@ -100,7 +101,8 @@ def shared_qk_lsh_attention(
         mask = token_mask(query, padding_mask).unsqueeze(-1)
         count = mask.sum(2, keepdim=True).clamp(min=1)
         rows = tuple(torch.cat([x, ((x.float() * mask).sum(2, keepdim=True) / count).to(x.dtype)], 2) for x in rows)
-    return attend(query, *rows, seen, scaling=scaling, dropout=dropout)[0]
+    out, log_sum = attend(query, *rows, seen, scaling=scaling, dropout=dropout)
+    return torch.where((log_sum < MASKED / 2).unsqueeze(-1), value, out)  # a token that sees no other sees itself
 
 
 def shared_qk_lsh_pairs(query, key, padding_mask=None, *, generator=None, rest=False, **settings) -> Tensor:

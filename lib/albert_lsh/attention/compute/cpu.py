@@ -18,7 +18,7 @@ from torch import Tensor
 
 from albert_lsh.attention.compute.plain import times_met
 from albert_lsh.attention.rows import AT_ONCE, MASKED, slices
-from albert_lsh.attention.seen import SELF, Seen
+from albert_lsh.attention.seen import Seen
 
 FORWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 BACKWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
@@ -75,12 +75,13 @@ def piece_bias(seen: Seen, rows: slice, number: int, some: slice, n_keys: int) -
         of_query, of_key = seen.clusters
         met = times_met((of_query[rows], of_key[rows]), query, key)
         bias = -met.clamp(min=1).log() if bias is None else bias - met.clamp(min=1).log()
-    if seen.own_last:
-        bias = (query == key) * SELF if bias is None else bias + (query == key) * SELF
-    if (absent := key == n_keys).any():
-        bias = torch.zeros(key.shape, device=key.device) if bias is None else bias
-        bias = bias.masked_fill(absent, MASKED)
-    return bias
+    hidden = key == n_keys
+    if seen.others_only:
+        hidden = hidden | (query == key)
+    elif not hidden.any():
+        return bias
+    bias = torch.zeros((), device=key.device) if bias is None else bias
+    return torch.where(hidden, MASKED, bias)
 
 
 def side_by_side(*tensors: Tensor) -> Tensor:

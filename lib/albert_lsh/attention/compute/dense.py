@@ -10,7 +10,7 @@ from torch import Tensor
 
 from albert_lsh.attention.compute.cpu import BACKWARD, FORWARD, without_log_sum
 from albert_lsh.attention.rows import AT_ONCE, MASKED, slices
-from albert_lsh.attention.seen import SELF, Seen
+from albert_lsh.attention.seen import Seen
 
 
 def bias_of(seen: Seen, rows: slice, length: int, n_keys: int) -> Tensor:
@@ -24,9 +24,8 @@ def bias_of(seen: Seen, rows: slice, length: int, n_keys: int) -> Tensor:
     else:
         bias.scatter_(1, index, seen.bias[rows].unsqueeze(-2).expand(*queries.shape[:-1], -1).flatten(1))
     bias = bias.view(len(keys), 1, length + 1, n_keys)[:, :, :length]
-    if seen.own_last:
-        own = bias.diagonal(dim1=-2, dim2=-1)
-        own[own == 0] = SELF
+    if seen.others_only:
+        bias.diagonal(dim1=-2, dim2=-1).fill_(MASKED)
     return bias
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from albert_lsh.attention.rows import MASKED
-from albert_lsh.attention.seen import SELF, Seen
+from albert_lsh.attention.seen import Seen
 
 WIDEST = 128  # numbers in a row, at most; a narrower one is filled up to a power of two inside the kernels
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -56,7 +56,7 @@ def arguments(seen: Seen, query: Tensor, key: Tensor, value: Tensor, scaling: fl
     return {name: None if table is None else table.contiguous() for name, table in tables.items()} | dict(
         scaling=scaling, length=query.shape[1], n_keys=key.shape[1], n_rounds=n_rounds, n_clusters=n_clusters,
         query_places=query_places, key_places=key_places, about_queries=about(query_places),
-        about_keys=about(key_places), OWN=SELF if seen.own_last else 0.0, DIM=dim, VALUE_DIM=value_dim,
+        about_keys=about(key_places), OTHERS=seen.others_only, DIM=dim, VALUE_DIM=value_dim,
         WIDE=max(16, power_above(dim)), VALUE_WIDE=max(16, power_above(value_dim)),
     )  # fmt: skip
 

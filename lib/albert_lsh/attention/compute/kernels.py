@@ -77,7 +77,7 @@ def rows_at(row, index, n, DIM: tl.constexpr, WIDE: tl.constexpr):
 
 
 @triton.jit
-def scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OWN: tl.constexpr):
+def scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OTHERS: tl.constexpr):
     """Scores of a tile with the bias of `seen.Seen`; -inf where there is no key or its bias is MASKED.
 
     at_query, at_key: positions of the tile's rows; place: places of its keys in their block.
@@ -94,9 +94,9 @@ def scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes,
             alike = tl.load(of_query + one + at_query)[:, None] == tl.load(of_key + one + at_key)[None, :]
             met += alike.to(tl.int32)
         scores -= tl.log(tl.maximum(met, 1).to(tl.float32))
-    if OWN != 0.0:
-        scores += tl.where(at_query[:, None] == at_key[None, :], OWN, 0.0)
     seen = (at_key < n_keys)[None, :] & (scores > NOTHING / 2)
+    if OTHERS:
+        seen = seen & (at_query[:, None] != at_key[None, :])
     return tl.where(seen, scores, float("-inf"))
 
 
@@ -105,7 +105,7 @@ def scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes,
 def forward(
     query, key, value, out, total, queries, keys, of_query, of_key, bias,
     scaling, number, length, n_keys, n_rounds, n_clusters, query_places, key_places,
-    about_queries, about_keys, OWN: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    about_queries, about_keys, OTHERS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     WIDE: tl.constexpr, VALUE_WIDE: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
 ):  # fmt: skip
     """Add the keys of a round to `out` and `total`, the softmax over the rounds before.
@@ -131,7 +131,7 @@ def forward(
         at_v, real_v = rows_at(row, at_key, n_keys, VALUE_DIM, VALUE_WIDE)
         k = tl.load(key + at_k, mask=real_k, other=0.0)
         v = tl.load(value + at_v, mask=real_v, other=0.0)
-        scores = scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OWN)
+        scores = scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OTHERS)
         higher = tl.maximum(highest, tl.max(scores, 1))
         shrunk = tl.exp(highest - higher)
         weights = tl.exp(scores - higher[:, None])
@@ -148,7 +148,7 @@ def backward(
     query, key, value, upstream, total, delta, of_q, of_k, of_v,
     queries, keys, of_query, of_key, bias,
     scaling, number, length, n_keys, n_rounds, n_clusters, query_places, key_places,
-    about_queries, about_keys, OWN: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    about_queries, about_keys, OTHERS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     WIDE: tl.constexpr, VALUE_WIDE: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
 ):  # fmt: skip
     """Add the gradients of a round to of_q, of_k and of_v.
@@ -179,7 +179,7 @@ def backward(
         at_v, real_v = rows_at(row, at_key, n_keys, VALUE_DIM, VALUE_WIDE)
         k = tl.load(key + at_k, mask=real_k, other=0.0)
         v = tl.load(value + at_v, mask=real_v, other=0.0)
-        scores = scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OWN)
+        scores = scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OTHERS)
         weights = tl.exp(scores - log_sum[:, None])
         of_scores = weights * (product(up, tl.trans(v)) - mean[:, None])
         weights, of_scores = weights.to(q.dtype), of_scores.to(q.dtype)

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.rows import MASKED, take
-from albert_lsh.attention.seen import SELF, Seen
+from albert_lsh.attention.seen import Seen
 
 
 def bias_of(seen: Seen, number: slice, n_keys: int) -> Tensor:
@@ -16,8 +16,8 @@ def bias_of(seen: Seen, number: slice, n_keys: int) -> Tensor:
         bias = bias + seen.bias[:, :, number].unsqueeze(-2)
     if seen.clusters is not None:
         bias = bias - times_met(seen.clusters, query, key).clamp(min=1).log()
-    if seen.own_last:
-        bias = bias + SELF * (query == key)
+    if seen.others_only:
+        bias = bias.masked_fill(query == key, MASKED)
     return bias.masked_fill(key == n_keys, MASKED)
 
 

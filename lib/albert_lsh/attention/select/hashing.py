@@ -9,8 +9,17 @@ from torch import Tensor
 
 
 def draw_directions(heads: int, dim: int, count: int, generator: torch.Generator | None) -> Tensor:
-    """Random directions (heads, count, dim), float32, drawn on the CPU so that every device hashes alike."""
-    return torch.randn(heads, count, dim, generator=generator)
+    """Random directions (heads, count, dim), float32, drawn on the CPU so that every device hashes alike.
+
+    A larger count adds directions and changes none, so a sequence does not depend on the others of its batch.
+    """
+    return torch.randn(count, heads, dim, generator=generator).transpose(0, 1)
+
+
+def generators_of_rounds(count: int, generator: torch.Generator | None) -> list[torch.Generator]:
+    """A generator for each round, from one number that is drawn from `generator`: more rounds change no earlier one."""
+    first = int(torch.randint(2**31, (1,), generator=generator))
+    return [torch.Generator().manual_seed(first + 1_000_003 * number) for number in range(count)]
 
 
 def asymmetric(query: Tensor, key: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
