@@ -15,8 +15,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import flash_attention_mask
 
 from albert_lsh import attention as attentions
-from albert_lsh.attention.compute.blocks import count_tokens
 from albert_lsh.attention.reformer import ReformerSelfAttention
+from albert_lsh.attention.rows import count_tokens
 from albert_lsh.model.config import max_positions
 from albert_lsh.model.memory import layers
 
@@ -51,18 +51,14 @@ class Pass(NamedTuple):
 
 def mean_coverage(passes: list[Pass]) -> attentions.Coverage:
     """The coverage of several passes together: of all their pairs, and of all their queries."""
-    pairs, mass, compared, all_pairs, tokens = 0.0, 0.0, 0.0, 0, 0
+    pairs, mass, cost, all_pairs, tokens = 0.0, 0.0, 0.0, 0, 0
     for seen in passes:
         lengths, found = count_tokens(seen.query, seen.padding_mask), seen.coverage()
         n_pairs, n_tokens = int(lengths.square().sum()), int(lengths.sum())
-        pairs, compared, mass = (
-            pairs + found.pairs * n_pairs,
-            compared + found.compared * n_pairs,
-            mass + found.mass * n_tokens,
-        )
+        pairs, cost, mass = pairs + found.pairs * n_pairs, cost + found.cost * n_pairs, mass + found.mass * n_tokens
         all_pairs, tokens = all_pairs + n_pairs, tokens + n_tokens
     all_pairs, tokens = max(1, all_pairs), max(1, tokens)  # of nothing but padding the shares are 0
-    return attentions.Coverage(pairs / all_pairs, mass / tokens, compared / all_pairs)
+    return attentions.Coverage(pairs / all_pairs, mass / tokens, cost / all_pairs)
 
 
 # The lists that record passes in this thread, each with the config of the model whose passes it records.
