@@ -29,8 +29,8 @@ from transformers import (
 from transformers.trainer_utils import PredictionOutput
 
 from albert_lsh.attention import Coverage
+from albert_lsh.model.interface import mean_attended
 from albert_lsh.model.load import load_model, switch_attention
-from albert_lsh.model.passes import mean_attended
 from albert_lsh.tasks.metrics import chance, majority, scores
 from albert_lsh.training.checkpoints import Seal, last_checkpoint
 from albert_lsh.training.files import write_atomically

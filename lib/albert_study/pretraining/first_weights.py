@@ -15,7 +15,7 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from albert_lsh.model.passes import attention_modules
+from albert_lsh.model.interface import attention_modules
 
 NEIGHBOURS = 4  # pieces to either side that are counted
 SMOOTHING = 0.75  # power of the counts of a neighbour, against rare ones (Levy et al. 2015)

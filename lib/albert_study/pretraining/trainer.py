@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, SequentialSampler, Subset
 from transformers import PreTrainedModel, Trainer
 
 from albert_lsh.attention import Coverage
-from albert_lsh.model.passes import mean_attended
+from albert_lsh.model.interface import mean_attended
 from albert_study.pretraining.objectives import IGNORED
 
 SEEN = 32  # held-out sequences of which is counted what the attention looks at
