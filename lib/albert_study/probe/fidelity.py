@@ -23,7 +23,7 @@ from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTok
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.tasks import metrics, squad
 from albert_lsh.tasks.table import encode, find_task, held_out, load_data
-from albert_lsh.training.parameters import Parameters, errors_named, from_given, on_this_machine
+from albert_lsh.training.parameters import Count, Parameters, Seed, errors_named, from_given, on_this_machine
 from albert_lsh.training.recipe import StudyTrainer, sample, training_arguments
 from albert_lsh.training.record import provenance, read_result
 from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill
@@ -37,9 +37,9 @@ class Asked:
     trained: str
     variants: dict[str, Any]
     split: str = "held-out"
-    examples: int | None = None
-    looked_into: int = 64
-    seed: int = 0
+    examples: Count | None = None
+    looked_into: Count = 64
+    seed: Seed = 0
     output: str | None = None
 
     @classmethod
