@@ -12,7 +12,6 @@ import re
 import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Protocol, Union, get_args, get_origin
 

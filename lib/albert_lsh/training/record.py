@@ -20,7 +20,7 @@ from albert_lsh import attention as attentions
 from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.training import locks
 from albert_lsh.training.files import delete, relative_to_root, repository_root, write_atomically
-from albert_lsh.training.parameters import ParameterError, Parameters, Recorded, on_this_machine
+from albert_lsh.training.parameters import ParameterError, Recorded, on_this_machine
 from albert_lsh.training.trainer import Fit
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")

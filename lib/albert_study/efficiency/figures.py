@@ -1,6 +1,5 @@
 """Figures of time, memory and quality, from the tables of `measure.measure_all`."""
 
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -8,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from albert_study.efficiency.growth import crossing_bounds, slopes
-from albert_study.evidence.looks import LOOK, new_figure, save, style_of
+from albert_study.evidence.looks import LOOK, new_figure, style_of
 
 NOT_DRAWN = ("random", "top-k", "shared-qk", "nystrom, transformers", "yoso-e")  # as fast as others that are drawn
 
@@ -72,10 +71,3 @@ def draw_efficiency(tables: dict[str, pd.DataFrame]) -> dict[str, Figure]:
         if "quality" in tables:
             figures["efficiency-quality"] = plot_quality(tables["quality"])
     return figures
-
-
-def save_efficiency_figures(folder: Path, tables: dict[str, pd.DataFrame]) -> None:
-    """Save the figures of `draw_efficiency` in a folder."""
-    for name, figure in draw_efficiency(tables).items():
-        with mpl.rc_context(LOOK):
-            save(figure, folder / name)

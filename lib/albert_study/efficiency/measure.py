@@ -1,35 +1,34 @@
 """The tables of efficiency.ipynb: time, training steps, memory, and what is kept of softmax on real text.
 
-Cases are timed in one process and take turns: what disturbs one disturbs all, and ratios stay meaningful. A table is
-written after every measurement and names commit and machine in each row. Rows that are there are not measured again,
-so that an interrupted measurement goes on where it was.
+Cases are timed in one process and take turns: what disturbs one disturbs all, and ratios stay meaningful. Each
+row names its commit and machine. Rows that are there are not measured again: an interrupted measurement goes on where
+it was.
 """
 
 import functools
-import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from albert_lsh.model.interface import Pass
 from transformers import BatchEncoding
 
 from albert_lsh import attention
+from albert_lsh.model.interface import Pass
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.training.files import write_atomically
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.record import provenance
 from albert_study.efficiency.contenders import CONTENDERS
-from albert_study.efficiency.figures import save_efficiency_figures
+from albert_study.efficiency.figures import draw_efficiency
 from albert_study.efficiency.memory import peak_memory
 from albert_study.efficiency.parameters import NOTEBOOK, STEPS, EfficiencyParameters
 from albert_study.efficiency.workloads import Run, batch_of, inputs, one_pass, seconds_of, training_step
+from albert_study.evidence.looks import save
+from albert_study.probe.candidates import Candidate
 from albert_study.probe.diagnostics import compare, look, summary
 from albert_study.probe.reading import load_texts, sequences
-from albert_study.probe.variants import Variant
 
 LONGEST_STORED = 4096  # tokens up to which a step may store its activations; reformer's at 8,192 take more than 24 GB
 
@@ -37,17 +36,18 @@ Row = dict[str, Any]
 
 
 class GrowingTable:
-    """A CSV file that is read when it is there, and written after every addition."""
+    """Rows of a CSV file. New ones stand in a file named ".partial" until the table is finished."""
 
     def __init__(self, path: Path):
-        self.path = path
-        self.rows: list[Row] = pd.read_csv(path).to_dict("records") if path.exists() else []  # type: ignore[assignment]
+        self.path, self.partial = path, path.with_suffix(".partial.csv")
+        there = next((file for file in (self.partial, self.path) if file.exists()), None)
+        self.rows: list[Row] = pd.read_csv(there).to_dict("records") if there else []  # type: ignore[assignment]
 
     def lacks(self, unit: Row, **same: Any) -> bool:
         """Whether no row is of this unit, for instance a case and a length.
 
         Raises:
-            ParameterError: there is a row, but not with the `same` parameters.
+            ParameterError: there is a row, but it was measured with other parameters than `same`.
         """
         there = next((row for row in self.rows if unit.items() <= row.items()), None)
         if there and (other := {name: there[name] for name in same if there[name] != same[name]}):
@@ -57,16 +57,19 @@ class GrowingTable:
             )
         return there is None
 
-    def add(self, rows: Iterable[Row]) -> None:
-        self.rows += rows
-        write_atomically(self.path, self.frame().to_csv(index=False))
+    def add(self, rows: list[Row]) -> None:
+        if rows:
+            self.rows += rows
+            write_atomically(self.partial, pd.DataFrame(self.rows).to_csv(index=False))
 
-    def frame(self) -> pd.DataFrame:
+    def finish(self) -> pd.DataFrame:
+        if self.partial.exists():
+            self.partial.replace(self.path)
         return pd.DataFrame(self.rows)
 
 
 def measure_all(asked: EfficiencyParameters) -> dict[str, pd.DataFrame]:
-    """Measure what the tables lack; write them, the figures and, last, the result file.
+    """Measure what the tables lack, write them to output_dir and the figures to figures_dir.
 
     Returns:
         Tables by kind: time, and step, memory and quality where asked for.
@@ -80,9 +83,8 @@ def measure_all(asked: EfficiencyParameters) -> dict[str, pd.DataFrame]:
         tables["memory"] = measure_memory(asked, tables["time"])
     if asked.text_model:
         tables["quality"] = measure_quality(asked)
-    save_efficiency_figures(Path(asked.figures_dir), tables)
-    record = {"status": "complete", "parameters": asked.what(), "tables": list(tables)}
-    write_atomically(asked.result, json.dumps(record, indent=1) + "\n")
+    for name, figure in draw_efficiency(tables).items():
+        save(figure, Path(asked.figures_dir) / name)
     return tables
 
 
@@ -130,7 +132,7 @@ def time_passes(asked: EfficiencyParameters) -> pd.DataFrame:
             runs = {case: one_pass(attend, tensors, backward) for case, attend in built.items()}
             rows += timed_rows(runs, asked, length=length, **{"pass": name}, keys=asked.keys)
         table.add(rows)
-    return table.frame()
+    return table.finish()
 
 
 def time_steps(asked: EfficiencyParameters) -> pd.DataFrame:
@@ -141,7 +143,7 @@ def time_steps(asked: EfficiencyParameters) -> pd.DataFrame:
         cases = [case for case in cases if table.lacks({"case": case, "length": length}, keys=keys)]
         runs = {case: training_step(length, case, asked) for case in cases}
         table.add(timed_rows(runs, asked, length=length, batch=batch_of(length), keys=keys))
-    return table.frame()
+    return table.finish()
 
 
 def measure_memory(asked: EfficiencyParameters, timed: pd.DataFrame) -> pd.DataFrame:
@@ -157,7 +159,7 @@ def measure_memory(asked: EfficiencyParameters, timed: pd.DataFrame) -> pd.DataF
         unit = {"kind": kind, "case": case, "length": length}
         if table.lacks(unit, **same):
             table.add([unit | {"bytes": peak_memory(**unit, **same)} | same | provenance(asked.device)])
-    return table.frame()
+    return table.finish()
 
 
 def measure_quality(asked: EfficiencyParameters) -> pd.DataFrame:
@@ -172,14 +174,13 @@ def measure_quality(asked: EfficiencyParameters) -> pd.DataFrame:
         ours = contender.attention not in ("", "reformer")  # peers do not take a model's own queries and keys
         if ours and table.lacks({"case": case, "length": length}, **columns):
             passes, settings = text_passes(name, length), contender.settings(length, asked.keys)
-            variant = Variant(case, contender.attention, settings)
-            looks = pd.concat(compare(one, variant).assign(layer=n, batch=0) for n, one in enumerate(passes))
+            candidate = Candidate(case, contender.attention, settings)
+            looks = pd.concat(compare(one, candidate).assign(layer=n, batch=0) for n, one in enumerate(passes))
             columns |= summary(looks.assign(all=0), ["all"]).iloc[0][["pairs", "mass", "error"]].to_dict()
-            # TODO-MERGE: attention.cost comes with branch attn.
             columns["cost"] = attention.cost(contender.attention, length, passes[0].query.shape[-1], **settings)
             run = every_layer(case, passes, asked)
             table.add(timed_rows({case: run}, asked, length=length, **columns))
-    return table.frame()
+    return table.finish()
 
 
 def every_layer(case: str, passes: list[Pass], asked: EfficiencyParameters) -> Run:

@@ -66,15 +66,6 @@ class EfficiencyParameters:
         if self.memory and self.device != "cpu":
             raise ValueError(f"memory=True needs device='cpu', not {self.device!r}")
 
-    def what(self) -> dict[str, Any]:
-        """All that decides the result."""
-        return {k: v for k, v in dataclasses.asdict(self).items() if k not in ("output_dir", "figures_dir")}
-
-    @property
-    def result(self) -> Path:
-        """The file that is written last."""
-        return Path(self.output_dir) / f"result-{self.device}-{self.precision}.json"
-
     def table(self, kind: str) -> Path:
         """Of time, step, memory or quality."""
         return Path(self.output_dir) / f"{kind}-{self.device}-{self.precision}.csv"

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from albert_lsh.model.passes import Pass
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from sklearn.metrics import ConfusionMatrixDisplay
 
-from albert_lsh.model.passes import Pass
 from albert_study.evidence.styles import style_of
-from albert_study.probe.variants import SHARE
+from albert_study.probe.candidates import SHARE
 
 
 def plot_history(history: pd.DataFrame) -> Figure:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from albert_lsh.training.files import repository_root
-from albert_study.probe.variants import SHARE
+from albert_study.probe.candidates import SHARE
 from albert_study.runner import Run, load_study
 
 

@@ -30,7 +30,7 @@ def comparison(folder: Path, task: str) -> pd.DataFrame:
         asked, scores = result["parameters"], result["metrics"]
         row = {name: asked[name] for name in PARAMETERS}
         row |= {"attention_settings": json.dumps(asked["attention_settings"]), "seconds": result["train_seconds"]}
-        row |= {"attended": result["attended_share"], "shorter": shorter(result)}
+        row |= {"attended": result["attended_share"], "full_cost": result.get("full_cost"), "shorter": shorter(result)}
         row |= {"test_examples": result["examples"]["test"]}
         row |= {name: result[name]["accuracy"] for name in ("chance", "majority")}
         if task in ARENA_ACCURACY:

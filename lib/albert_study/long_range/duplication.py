@@ -86,6 +86,6 @@ def begin_as_copies(model: PreTrainedModel) -> None:
 
 
 def attentions(length: int) -> dict[str, dict[str, Any]]:
-    """The paper's attentions by its names for them, as `variants.list_variants` takes them."""
+    """The paper's attentions by its names for them, as `candidates.candidates_of` takes them."""
     hashed = {"attention": "shared-qk-lsh", "bucket_size": max(2, length // BUCKETS)}
     return {"full": {"attention": "shared-qk"}} | {f"LSH-{n}": {**hashed, "n_hashes": n} for n in ROUNDS}

@@ -21,7 +21,7 @@ from albert_lsh.training.parameters import (
     on_this_machine,
 )
 from albert_study.long_range.tasks import LONG_TASKS, own_variants
-from albert_study.probe.variants import list_variants
+from albert_study.probe.candidates import candidates_of
 
 NOTEBOOK = "long_range.ipynb"
 EVALUATIONS = 10  # of a run, where eval_steps is not given
@@ -99,7 +99,7 @@ class LongRange(LongRecipe):
 
     def _check_variants(self) -> None:
         for variants in filter(None, (self.variants, self.evaluate)):
-            list_variants(variants)
+            candidates_of(variants)
         if unfit := [label for label in self.variants if Path(label).name != label]:
             raise ValueError(f"variants: {unfit[0]!r} cannot be the name of a folder")
         if unknown := [label for label in self.only if label not in self.variants]:
@@ -121,7 +121,7 @@ class LongRange(LongRecipe):
                 attention_settings=variant.settings,
                 output_dir=str(self.folder / variant.label / f"seed-{self.seed}"),
             )
-            for variant in list_variants(self.variants)
+            for variant in candidates_of(self.variants)
             if variant.label in (self.only or self.variants)
         ]
 

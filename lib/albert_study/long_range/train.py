@@ -7,7 +7,6 @@ length; gradients are clipped at a norm of 1, as Trainer does; and the score is 
 the best checkpoint (for `text` on the test set: it has no other). For `duplication` see there.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,23 +15,23 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from albert_lsh.model.interface import mean_attended
-from albert_lsh.training.trainer import CURVE_POINTS, Fit, StudyTrainer, fit, training_arguments
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import BertConfig, EvalPrediction, PreTrainedModel, default_data_collator, set_seed
 from transformers.trainer_utils import PredictionOutput
 
+from albert_lsh.model.interface import mean_attended
 from albert_lsh.model.load import load_model, switch_attention
 from albert_lsh.tasks.metrics import chance, majority, scores
 from albert_lsh.training.checkpoints import newest
 from albert_lsh.training.files import write_atomically
 from albert_lsh.training.record import close_run, environment, open_run, write_result
+from albert_lsh.training.trainer import CURVE_POINTS, Fit, StudyTrainer, fit, training_arguments
 from albert_study.long_range import duplication
 from albert_study.long_range.comparison import comparison
 from albert_study.long_range.parameters import LongRange, LongRun
 from albert_study.long_range.tasks import LONG_TASKS
-from albert_study.probe.variants import list_variants
+from albert_study.probe.candidates import candidates_of
 
 EXAMINED = 4  # examples in which pairs attended are counted
 LABELS = 100_000  # of duplication, whose frequencies give the majority baseline
@@ -141,7 +140,7 @@ def test_scores(run: LongRun, trainer: StudyTrainer, test: Dataset) -> dict[str,
     """Accuracy on the test split: `accuracy` as trained, and `accuracy, <label>` under each attention of `evaluate`."""
     model: Any = trainer.model
     found = accuracy(trainer.predict(test))
-    for variant in list_variants(run.evaluate) if run.evaluate else []:
+    for variant in candidates_of(run.evaluate) if run.evaluate else []:
         switch_attention(model, variant.attention, variant.settings, run.seed)
         found |= {f"accuracy, {variant.label}": accuracy(trainer.predict(test))["accuracy"]}
     return found
@@ -185,14 +184,10 @@ def train_all(asked: LongRange, data: dict[str, Dataset]) -> pd.DataFrame:
     """Train every variant that has no result yet.
 
     Returns:
-        `comparison` of the task, which is also written to output_dir/<task>.csv. Last, result.json in the folder of the
-        task and length names the models that are finished there.
+        `comparison` of the task, which is also written to output_dir/<task>.csv.
     """
     for run in asked.runs():
         make_run(run, data)
     table = comparison(Path(asked.output_dir), asked.task)
     write_atomically(Path(asked.output_dir) / f"{asked.task}.csv", table.to_csv(index=False))
-    finished = sorted(path.parent.relative_to(asked.folder).as_posix() for path in asked.folder.glob("*/*/result.json"))
-    record = {"status": "complete", "runs": finished}
-    write_atomically(asked.folder / "result.json", json.dumps(record, indent=1) + "\n")
     return table

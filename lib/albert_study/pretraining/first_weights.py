@@ -9,12 +9,13 @@ close to the result.
 import numpy as np
 import pyarrow.compute as pc
 import torch
-from albert_lsh.model.interface import attention_modules
 from datasets import Dataset
 from scipy import sparse
 from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 from transformers import PreTrainedModel
+
+from albert_lsh.model.interface import attention_modules
 
 NEIGHBOURS = 4  # pieces to either side that are counted
 SMOOTHING = 0.75  # power of the counts of a neighbour, against rare ones (Levy et al. 2015)

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from accelerate import PartialState
-from albert_lsh.training.trainer import CURVE_POINTS, Fit, fit, history_of, training_arguments
 from datasets import Dataset
 from transformers import (
     AlbertConfig,
@@ -38,6 +37,7 @@ from albert_lsh.training.checkpoints import newest
 from albert_lsh.training.files import relative_to_root, write_atomically
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.record import SCHEMA, close_run, environment, resolved
+from albert_lsh.training.trainer import CURVE_POINTS, Fit, fit, history_of, training_arguments
 from albert_study.pretraining.corpus import CorpusError, count_pieces, load_text, pack, tokenise, train_tokenizer
 from albert_study.pretraining.first_weights import begin_as_bag_of_words
 from albert_study.pretraining.objectives import IGNORED, Collator, Pieces, Sequences
@@ -234,7 +234,7 @@ def record_of(
         "counting": material.counting,
         "attended_share": coverage.pairs,
         "attention_mass": coverage.mass,
-        "full_cost": coverage.cost,  # TODO-MERGE: comes with branch attn
+        "full_cost": coverage.cost,
         "tokens": {"text": material.tokens, "trained": tokens},
         "sequences": {"train": len(material.train.packed), "held_out": len(material.held_out)},
         "parameters_of_model": settled["parameters_of_model"],

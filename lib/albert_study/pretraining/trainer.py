@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from albert_lsh.model.interface import mean_attended
 from torch.utils.data import DataLoader, SequentialSampler, Subset
 from transformers import PreTrainedModel, Trainer
 
 from albert_lsh.attention import Coverage
+from albert_lsh.model.interface import mean_attended
 from albert_study.pretraining.objectives import IGNORED
 
 EXAMINED = 32  # held-out sequences in which pairs attended are counted
@@ -66,7 +66,7 @@ class PretrainingTrainer(Trainer):
 
     @torch.no_grad()
     def score_each(self, numbers: range) -> pd.DataFrame:
-        """One row per held-out sequence: its masked tokens, their summed loss, how many were found, and if its order was."""
+        """One row per held-out sequence: masked tokens, their summed loss, how many were found, whether its order was."""
         loader = DataLoader(
             Subset(self.eval_dataset, numbers), self.args.per_device_eval_batch_size, collate_fn=self.data_collator
         )
