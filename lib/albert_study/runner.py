@@ -129,13 +129,13 @@ class Job:
 
 # Notebooks that an entry of `notebooks` may name: the class of their parameters, and which files they write last.
 NOTEBOOKS: dict[str, tuple[str, Callable[[Any], list[Any]]]] = {
-    "pretrain": ("albert_study.pretraining.pretrain:Pretraining", lambda asked: [f"{asked.output_dir}/result.json"]),
+    "pretrain": ("albert_study.pretraining.parameters:Pretraining", lambda asked: [f"{asked.output_dir}/result.json"]),
     "long_range": (
-        "albert_study.long_range.recipes:LongRange",  # TODO-MERGE: trainers has long_range.parameters:LongRange
+        "albert_study.long_range.parameters:LongRange",
         lambda asked: [f"{run.output_dir}/result.json" for run in asked.runs()],
     ),
     "efficiency": (
-        "albert_study.efficiency.measure:Measuring",  # TODO-MERGE: efficiency.parameters:EfficiencyParameters
+        "albert_study.efficiency.parameters:EfficiencyParameters",
         lambda asked: [
             asked.table(kind)
             for kind, wanted in {

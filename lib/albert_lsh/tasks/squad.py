@@ -263,7 +263,8 @@ def texts_of(examples: Dataset, table: pd.DataFrame, *, always: bool = False) ->
     contexts = dict(zip(examples["id"], examples["context"], strict=True))
     columns = (table[name].tolist() for name in ("id", "start", "end", "answered"))
     return {
-        key: contexts[key][start:end] if always or given else "" for key, start, end, given in zip(*columns, strict=True)
+        key: contexts[key][start:end] if always or given else ""
+        for key, start, end, given in zip(*columns, strict=True)
     }
 
 
