@@ -11,6 +11,7 @@ REFERENCES = {
     "shared-qk": naive.shared_qk,
     "shared-qk-lsh": naive.shared_qk_lsh,
     "lsh": naive.lsh,
+    "plain-lsh": naive.plain_lsh,
     "window": naive.window,
     "random": naive.random,
     "top-k": naive.top_k,
@@ -18,36 +19,42 @@ REFERENCES = {
     "yoso": naive_estimators.yoso,
     "yoso-e": naive_estimators.yoso_e,
 }
-PLAIN = {"hashing": "plain", "choose": "collision", "global_tokens": 0}
-LSH = [
-    {"n_hashes": 3, "cluster_size": 3},
-    {**PLAIN, "n_hashes": 3, "cluster_size": 7},
-    {**PLAIN, "n_hashes": 3, "cluster_size": 7, "duplicates": "each"},
-    {**PLAIN, "n_hashes": 1, "cluster_size": 2, "window": 4},
-    {"n_hashes": 3, "cluster_size": 5, "hashing": "keys", "choose": "collision", "global_tokens": 2, "window": 3},
-    {"n_hashes": 2, "cluster_size": 4, "hashing": "cross-polytope", "choose": "collision"},
-    {"n_hashes": 2, "cluster_size": 4, "hashing": "cross-polytope"},
-    {"n_hashes": 1, "cluster_size": 3, "hashing": "plain", "block_size": 2, "global_tokens": 0},
-    {"n_hashes": 2, "cluster_size": 5, "block_size": 4, "window": 5},
-    {"n_hashes": 2, "cluster_size": 4, "far_field": True},
-    {"n_hashes": 1, "cluster_size": 1, "far_field": True, "global_tokens": 0},
-    {"n_hashes": 2, "cluster_size": 3, "far_field": True, "block_size": 3, "choose": "mean-query", "window": 4},
-]
+FAR = {"far_field": True, "n_hashes": 2}
 SETTINGS = {
-    "shared-qk-lsh": [{"bucket_size": 5, "n_hashes": 3}, {"bucket_size": 64, "n_hashes": 2}],
-    "lsh": LSH,
-    "random": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 2, "cluster_size": 4, "global_tokens": 2}],
-    "window": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2, "global_tokens": 3}],
-    "top-k": [{"n_hashes": 2, "cluster_size": 3}],
+    "shared-qk-lsh": [
+        {"bucket_size": 5, "n_hashes": 3},
+        {"bucket_size": 64, "n_hashes": 2},
+        {"share": 0.5, "rest": True},
+    ],
+    "lsh": [
+        {"n_hashes": 3, "cluster_size": 3},
+        {"share": 0.3},
+        {"share": 0.6},
+        {"keys": 9, "rest": True},
+        {"n_hashes": 2, "cluster_size": 5, "block_size": 4, "global_tokens": 0, "rest": True},
+        {"n_hashes": 2, "cluster_size": 5, "block_size": 4, "window": 5},
+        {"n_hashes": 1, "cluster_size": 3, "window": 4, "rest": True},
+        {**FAR, "cluster_size": 4},
+        {**FAR, "cluster_size": 1, "n_hashes": 1, "global_tokens": 0},
+        {**FAR, "cluster_size": 3, "block_size": 3, "window": 4},
+    ],
+    "plain-lsh": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2}, {"share": 0.4, "rest": True}],
+    "random": [
+        {"n_hashes": 3, "cluster_size": 7},
+        {"n_hashes": 2, "cluster_size": 4, "global_tokens": 2},
+        {"share": 0.4, "rest": True, "global_tokens": 1},
+    ],
+    "window": [{"keys": 7}, {"keys": 20, "global_tokens": 3}, {"share": 0.5, "rest": True}],
+    "top-k": [{"keys": 6}, {"share": 0.2, "rest": True}],
     "reformer": [{"bucket_size": 4, "n_hashes": 2, "full_attn_thres": 8}],
-    "nystrom": [{"num_landmarks": 7}],
-    "yoso": [{"n_hashes": 5, "hash_code_len": 3}],
+    "nystrom": [{"num_landmarks": 7}, {"share": 0.5}],
+    "yoso": [{"n_hashes": 5, "hash_code_len": 3}, {"share": 0.5, "hash_code_len": 3}],
     "yoso-e": [{"hash_code_len": 4}],
 }
 CASES = [(name, settings) for name in REFERENCES for settings in SETTINGS.get(name, [{}])]
 IDS = ["-".join([name, *(f"{k}={v}" for k, v in settings.items())]) for name, settings in CASES]
 ALL = [(name, SETTINGS.get(name, [{}])[0]) for name in attention.names()]
-HASHED = ["shared-qk-lsh", "lsh", "random", "yoso"]
+HASHED = ["shared-qk-lsh", "lsh", "plain-lsh", "random", "yoso"]
 # (batch, heads, length, head_dim): a lone token, fewer tokens than a cluster, no multiple of anything, a multiple
 SHAPES = [(1, 1, 1, 3), (2, 3, 5, 5), (2, 2, 37, 12), (1, 2, 60, 16)]
 
@@ -81,4 +88,5 @@ def run(function, inputs, upstream, *args, **kwargs):
 def error(measured, reference):
     """Frobenius norm of the difference over that of the reference, for output and gradients together."""
     difference = sum((m - r).square().sum() for m, r in zip(measured, reference, strict=True))
-    return (difference / sum(r.square().sum() for r in reference)).sqrt().item()
+    size = sum(r.square().sum() for r in reference)
+    return (difference / size.clamp(min=1e-30)).sqrt().item()  # where both are zero, the error is

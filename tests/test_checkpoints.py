@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from albert_lsh.tasks import table as tasks
-from albert_lsh.training.checkpoints import SEAL, last_checkpoint, seal
+from albert_lsh.training.checkpoints import SEAL, newest, seal
 from albert_lsh.training.parameters import ParameterError
-from albert_lsh.training.recipe import Clock, DivergedError, LengthGrouped
+from albert_lsh.training.trainer import Clock, DivergedError, LengthGrouped
 from test_training import fit, make
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "config.json")
@@ -121,10 +121,9 @@ DAMAGE = {
 @pytest.mark.parametrize("name", [*FILES, SEAL])
 def test_a_damaged_checkpoint_does_not_count(name, damage, tmp_path):
     run = make(tmp_path)
-    newest = checkpoints(tmp_path, run, (9, 10))
-    DAMAGE[damage](newest / name)
+    DAMAGE[damage](checkpoints(tmp_path, run, (9, 10)) / name)
     with pytest.warns(UserWarning, match=rf"checkpoint-10 is ignored: .*{name}"):
-        assert last_checkpoint(run, run.what()).endswith("checkpoint-9")
+        assert newest(tmp_path / "checkpoints", run.what()).name == "checkpoint-9"
 
 
 def test_what_is_not_a_checkpoint_as_it_was_sealed_does_not_count(tmp_path):
@@ -139,7 +138,7 @@ def test_what_is_not_a_checkpoint_as_it_was_sealed_does_not_count(tmp_path):
     shutil.copytree(folder / "checkpoint-9", folder / "checkpoint-13.bak")
     (folder / "checkpoint-14").write_text("a note")
     with pytest.warns(UserWarning, match="is ignored") as warned:
-        assert last_checkpoint(run, run.what()).endswith("checkpoint-9")
+        assert newest(folder, run.what()).name == "checkpoint-9"
     said = [str(warning.message).split("checkpoint-")[1] for warning in warned]
     assert [text.split(": ", 1)[0] for text in said] == ["12 is ignored", "11 is ignored", "10 is ignored"]
     assert "scaler.pt is not sealed" in said[0]
@@ -177,21 +176,19 @@ def test_with_a_damaged_checkpoint_alone_a_run_begins_anew(undisturbed, tmp_path
 
 
 def test_checkpoints_of_another_run_are_refused_and_resume_false_deletes_them(tmp_path):
-    run = make(tmp_path)
-    assert last_checkpoint(run, run.what()) is None
+    run, folder = make(tmp_path), tmp_path / "checkpoints"
+    assert newest(folder, run.what()) is None
     checkpoints(tmp_path, run, (9, 10))
-    assert last_checkpoint(run, run.what()).endswith("checkpoint-10")
-    other = dataclasses.replace(run, learning_rate=1.0)
+    assert newest(folder, run.what()).name == "checkpoint-10"
+    other = dataclasses.replace(run, learning_rate=1.0).what()
     with pytest.raises(ParameterError, match="holds checkpoints of a run with another learning_rate; delete that"):
-        last_checkpoint(other, other.what())
-    shutil.rmtree(tmp_path / "checkpoints" / "checkpoint-10")
-    anew = dataclasses.replace(other, resume=False)
-    assert last_checkpoint(anew, anew.what()) is None
-    assert not (tmp_path / "checkpoints").exists()
+        newest(folder, other)
+    assert newest(folder, other, resume=False) is None
+    assert not folder.exists()
     (tmp_path / "scratch" / "checkpoint-9").mkdir(parents=True)
-    (tmp_path / "checkpoints").symlink_to(tmp_path / "scratch")
-    assert last_checkpoint(anew, anew.what()) is None
-    assert not (tmp_path / "checkpoints").is_symlink()
+    folder.symlink_to(tmp_path / "scratch")
+    assert newest(folder, other, resume=False) is None
+    assert not folder.is_symlink()
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_says_where(tmp_path):

@@ -7,7 +7,7 @@ from albert_lsh import load_model
 from albert_lsh.attention import attend
 from albert_study.long_range import duplication
 from albert_study.long_range.duplication import MASK, Duplication
-from albert_study.probe.variants import list_variants
+from albert_study.probe.candidates import candidates_of
 
 
 def test_an_example_is_a_word_and_a_hidden_word():
@@ -42,7 +42,7 @@ def test_all_symbols_are_as_likely():
 
 
 def test_the_attentions_are_the_papers():
-    named = {variant.label: variant for variant in list_variants(duplication.attentions(1024))}
+    named = {variant.label: variant for variant in candidates_of(duplication.attentions(1024))}
     assert list(named) == ["full", "LSH-8", "LSH-4", "LSH-2", "LSH-1"] == list(duplication.PUBLISHED["full"])
     assert named["full"].attention == "shared-qk"
     assert named["LSH-2"].settings == {"bucket_size": 64, "n_hashes": 2}
@@ -55,7 +55,7 @@ def test_attention_can_copy_by_position(label):
     length, generator = 64, torch.Generator().manual_seed(0)
     query = 200 * torch.nn.functional.normalize(torch.randn(1, 1, length // 2, 64, generator=generator), dim=-1)
     value = torch.randn(1, 1, length, 64, generator=generator)
-    chosen = next(v for v in list_variants(duplication.attentions(length)) if v.label == label)
+    chosen = next(v for v in candidates_of(duplication.attentions(length)) if v.label == label)
     query = torch.cat([query, query], dim=2)
     out = attend(chosen.attention, query, query, value, **chosen.settings)
     copied = (out[:, :, length // 2 :] - value[:, :, : length // 2]).norm(dim=-1) / value.norm(dim=-1).mean()

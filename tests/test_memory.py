@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from albert_lsh import load_model, record_passes
+from albert_lsh import load_model, record_passes, save_memory, switch_attention
 
 LSH = {"n_hashes": 1, "cluster_size": 3}
 
@@ -28,7 +28,7 @@ def name(request, tmp_path):
 def loss_and_gradients(name, saving, training, dropout):
     torch.manual_seed(1)
     config = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    model = load_model(name, attention="lsh", settings=LSH, seed=3, **saving, **config)
+    model = save_memory(load_model(name, attention="lsh", settings=LSH, seed=3, **config), **saving)
     model.train(training)
     ids = torch.arange(5, 49).view(2, 22)
     torch.manual_seed(2)  # of dropout and hashes
@@ -56,7 +56,7 @@ def test_less_is_stored_for_the_backward_pass(name):
     stored = {}
     savings = {"plain": {}, "recomputed": {"recompute": True}, "chunked": {"feed_forward_chunk": 4}}
     for label, saving in savings.items():
-        model = load_model(name, head="base", **saving).train()
+        model = save_memory(load_model(name, head="base"), **saving).train()
         kept = {}
 
         def pack(tensor, kept=kept):
@@ -77,7 +77,7 @@ def test_less_is_stored_for_the_backward_pass(name):
 )
 def test_every_layer_goes_through_its_positions_so_and_again_if_recomputed(name, saving, positions):
     """What the widest parts of every layer are given, forward and backward."""
-    model = load_model(name, head="base", **saving).train()
+    model = save_memory(load_model(name, head="base"), **saving).train()
     wide = [m for m in model.modules() if getattr(m, "out_features", 0) == model.config.intermediate_size]
     given = {m: [] for m in wide}
     for module in wide:
@@ -105,7 +105,8 @@ SAVING = {"recompute": True, "feed_forward_chunk": 7}
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), shallow_copy])
 def test_a_copy_has_its_own_weights_and_gradients(name, copied):
     torch.manual_seed(1)
-    model, ids = load_model(name, head="base", attention="lsh", settings=LSH, **SAVING), torch.arange(5, 49).view(2, 22)
+    model, ids = load_model(name, head="base", attention="lsh", settings=LSH), torch.arange(5, 49).view(2, 22)
+    save_memory(model, **SAVING)
     before, twin = model(ids).last_hidden_state.detach(), copied(model)
     with torch.no_grad():
         for parameter in twin.parameters():
@@ -123,7 +124,7 @@ def test_a_copy_has_its_own_weights_and_gradients(name, copied):
 
 
 def test_saved_weights_keep_their_names(name, tmp_path):
-    load_model(name, head="base", **SAVING).save_pretrained(tmp_path)
+    save_memory(load_model(name, head="base"), **SAVING).save_pretrained(tmp_path)
     load_model(str(tmp_path), head="base", complete=True)
 
 
@@ -133,7 +134,8 @@ def test_a_pass_done_again_has_its_own_number_and_is_recorded_once(name, way):
     found = []
     for recompute in (False, True):
         torch.manual_seed(1)
-        model = load_model(name, attention="lsh", settings=LSH, passes=[1], recompute=recompute and way == "ours")
+        model = switch_attention(load_model(name), "lsh", LSH, passes=[1])
+        save_memory(model, recompute=recompute and way == "ours")
         if recompute and way != "ours":
             if not model.supports_gradient_checkpointing:
                 pytest.skip("Transformers cannot recompute this type")
@@ -149,4 +151,4 @@ def test_a_pass_done_again_has_its_own_number_and_is_recorded_once(name, way):
 @pytest.mark.parametrize("size", [0, True, 2.5])
 def test_bad_sizes_are_named(size):
     with pytest.raises(ValueError, match=f"feed_forward_chunk={size} must be a whole number of positions, 1 or more"):
-        load_model("mini", head="base", feed_forward_chunk=size)
+        save_memory(load_model("mini", head="base"), feed_forward_chunk=size)

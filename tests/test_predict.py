@@ -21,7 +21,8 @@ from albert_lsh.tasks import squad
 from albert_lsh.tasks import table as tasks
 from albert_lsh.tasks.metrics import for_trainer
 from albert_lsh.training.parameters import Parameters
-from albert_lsh.training.recipe import StudyTrainer, keep_model, prepare_model, train
+from albert_lsh.training.recipe import keep_model, prepare_model, train
+from albert_lsh.training.trainer import StudyTrainer
 from test_repository import PROJECT
 from weights import change_weights
 
@@ -140,7 +141,8 @@ def test_answers_are_those_of_evaluation(trained, name, tmp_path, capsys):
     assert len(kept.encoded) > 24  # some paragraphs have several windows
     rows = kept.write(tmp_path / "rows.json")
     found = ask(capsys, "--model", kept.model, "--task", name, rows)
-    expected = squad.score_answers(kept.trainer, tasks.Dataset.from_list(kept.rows), kept.encoded)[1]
+    logits, examples = kept.trainer.predict(kept.encoded).predictions[:2], tasks.Dataset.from_list(kept.rows)
+    expected = squad.best_answers(examples, kept.encoded, *logits, no_answer=kept.task.no_answer)
     assert [row["answer"] for row in found] == [expected[row["id"]].text for row in kept.rows]
     assert ("" in {row["answer"] for row in found}) == kept.task.no_answer
     for said, row in zip(found, kept.rows, strict=True):

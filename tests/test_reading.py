@@ -3,7 +3,6 @@
 import json
 
 import pandas as pd
-import papermill
 import pytest
 import torch
 
@@ -11,16 +10,15 @@ from albert_lsh import attention, load_model, record_passes
 from albert_lsh.model.load import extend_positions, load_tokenizer
 from albert_lsh.training.parameters import ParameterError
 from albert_study.probe import reading
-from test_study import ROOT
 
-FEW = {name: {"attention": name, "n_hashes": 2, "cluster_size": 4} for name in ("window", "random")}
+FEW = {"few": {"attention": "lsh", "n_hashes": 2, "cluster_size": 4}, "random": {"attention": "random"}}
 
 
-def read(path, variants, seed=0):
+def read(path, variants, seed=0, **more):
     """The tables of a small model, whose weights are drawn anew, the same every time."""
     given = {"model": "mini", "task": "mini-squad", "max_length": 32, "paragraphs": 3, "seed": seed}
     torch.manual_seed(0)
-    return reading.read_all(reading.Reading.check({**given, "variants": variants, "output": str(path)}))
+    return reading.read_all(reading.Reading.check({**given, "variants": variants, "output": str(path)}), **more)
 
 
 def test_paragraphs_are_read_whole_or_put_together():
@@ -33,7 +31,7 @@ def test_paragraphs_are_read_whole_or_put_together():
         assert (ids != tokenizer.pad_token_id).all()
         assert len(ids.unique(dim=0)) == count
     assert tokenizer.decode(ids[0]).count("[SEP]") == 1
-    with pytest.raises(ValueError, match=r"paragraphs=2 of max_length=100000: there is text for 0 only"):
+    with pytest.raises(ValueError, match=r"paragraphs=2 of max_length=100000: there is text for only 0"):
         reading.sequences(texts, tokenizer, 100_000, 2)
 
 
@@ -52,22 +50,6 @@ def test_extended_positions_repeat_and_take_longer_sequences():
         extend_positions(model, 800)
 
 
-def test_the_reading_notebook_runs(tmp_path):
-    variants = {name: {"attention": name, "share": 0.25, "length": 300} for name in ("lsh", "window", "top-k")} | {
-        "all": {"attention": "lsh", "n_hashes": 1, "cluster_size": 512}
-    }
-    parameters = {"model": "mini", "task": "mini-squad", "max_length": 300, "paragraphs": 2, "variants": variants}
-    parameters["output"] = str(tmp_path / "table.csv")
-    notebook = ROOT / "notebooks" / "reading.ipynb"
-    papermill.execute_notebook(
-        notebook, tmp_path / "out.ipynb", parameters=parameters, kernel_name="python3", progress_bar=False
-    )
-    table = pd.read_csv(tmp_path / "table.csv").set_index("variant")
-    assert table.loc["all", ["error", "drift"]].max() < 1e-5
-    assert (table.loc[["lsh", "window", "top-k"], "share"] <= 0.25).all()
-    assert table["mass"].drop("all").idxmax() == "top-k"
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -81,20 +63,8 @@ def test_bad_parameters_of_reading_are_named(change, message):
         reading.Reading.check({"variants": {"a": {"attention": "window"}}, **change})
 
 
-def test_an_interrupted_reading_goes_on_where_it_was(tmp_path):
-    path = tmp_path / "table.csv"
-    table, _ = read(path, FEW)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["table-layers.csv", "table.csv"]
-    for file in tmp_path.iterdir():
-        file.unlink()
-    table.head(1).assign(error=-1.0).to_csv(tmp_path / "table.partial.csv", index=False)  # what a killed one leaves
-    pd.DataFrame({"variant": ["window"]}).to_csv(tmp_path / "table-layers.partial.csv", index=False)
-    again, _ = read(path, FEW)
-    assert again["error"].tolist() == [-1.0, pytest.approx(table["error"][1], rel=1e-4)]
-
-
-def test_each_variants_numbers_are_its_own(tmp_path):
-    """Held against models loaded with the variant, and, one layer at a time, against softmax on the same tensors."""
+def test_each_candidates_numbers_are_its_own(tmp_path):
+    """Held against models loaded with the candidate, and, one layer at a time, against softmax on the same tensors."""
     table, looks = read(tmp_path / "table.csv", FEW, seed=4)
     ids = reading.sequences(reading.load_texts("mini-squad"), load_tokenizer("mini"), 32, 3)
 
@@ -120,9 +90,8 @@ def test_each_variants_numbers_are_its_own(tmp_path):
         assert row["drift"] == pytest.approx(((switched - states).norm() / states.norm()).item(), rel=1e-4)
 
 
-def test_batches_do_not_matter(tmp_path, monkeypatch):
+def test_batches_do_not_matter(tmp_path):
     together, _ = read(tmp_path / "together.csv", FEW)
-    monkeypatch.setattr(reading, "BATCH_TOKENS", 64)  # two sequences, then one
-    apart, _ = read(tmp_path / "apart.csv", FEW)
+    apart, _ = read(tmp_path / "apart.csv", FEW, batch_tokens=64)  # two sequences, then one
     numbers = ["drift", "share", "mass", "recall"]
     pd.testing.assert_frame_equal(apart[numbers], together[numbers], rtol=1e-4)

@@ -9,24 +9,14 @@ from transformers.models.nystromformer.modeling_nystromformer import Nystromform
 from transformers.models.yoso.modeling_yoso import YosoSelfAttention
 
 from albert_lsh import attention
-from albert_lsh.attention import lsh, shared_qk, yoso
-from albert_lsh.attention.compute import cpu
-from albert_lsh.attention.select import tree
-from albert_lsh.attention.shared_qk import draw_rotations
-from attention_cases import CASES, IDS, LSH, REFERENCES, SETTINGS, SHAPES, error, padding, run, tensors
+from albert_lsh.attention import shared_qk_lsh, yoso
+from albert_lsh.attention.compute import cpu, dispatch
+from albert_lsh.attention.select.hashing import generators_of_rounds
+from albert_lsh.attention.shared_qk_lsh import draw_rotations
+from attention_cases import CASES, IDS, REFERENCES, SETTINGS, SHAPES, error, padding, run, tensors
 from references import naive
 
-
-@pytest.fixture(params=["dense", "fused", "pieces", "rows"])
-def way(request, monkeypatch):
-    """How `lsh` is computed: short sequences densely, long ones in torch's fused kernel, at once where that fits the
-    cache and block by block where it does not, or without that kernel in steps."""
-    monkeypatch.setattr(lsh, "DENSE_LENGTH", 10**6 if request.param == "dense" else 0)
-    if request.param == "pieces":
-        monkeypatch.setattr(cpu, "AT_ONCE", 1)
-        monkeypatch.setattr(tree, "AT_ONCE", 1)
-    if request.param == "rows":
-        monkeypatch.setattr(cpu, "FORWARD", None)
+SPARSE = ("lsh", "plain-lsh", "random", "window", "top-k")
 
 
 def test_torch_has_the_fused_kernel():
@@ -36,35 +26,28 @@ def test_torch_has_the_fused_kernel():
 
 @pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
-@pytest.mark.parametrize("settings", LSH, ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items()))
-def test_lsh_is_the_reference_either_way(way, settings, shape, kind):
-    check_reference("lsh", settings, shape, kind)
-
-
-@pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
-@pytest.mark.parametrize("shape", [(3, 2, 37, 12), (1, 2, 60, 16)], ids=lambda s: "x".join(map(str, s)))
-@pytest.mark.parametrize("more", [{}, {"hashing": "keys"}, {"far_field": True, "window": 3}], ids=str)
-def test_blocks_that_grow_are_the_references(way, monkeypatch, more, shape, kind):
-    """Without a block_size; each sequence has blocks of its own size, whatever the others in the batch have."""
-    monkeypatch.setattr(lsh, "BLOCKS", 5)
-    check_reference("lsh", {"n_hashes": 2, "cluster_size": 4, **more}, shape, kind)
-
-
-@pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
-@pytest.mark.parametrize(
-    ("name", "settings"), [c for c in CASES if c[0] != "lsh"], ids=[i for i in IDS if not i.startswith("lsh")]
-)
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
 def test_output_and_gradients_are_the_references(name, settings, shape, kind):
     check_reference(name, settings, shape, kind)
 
 
-@pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
-@pytest.mark.parametrize("settings", SETTINGS["shared-qk-lsh"], ids=lambda s: f"bucket_size={s['bucket_size']}")
-def test_shared_qk_lsh_without_the_fused_kernel(monkeypatch, settings, shape, kind):
-    monkeypatch.setattr(cpu, "FORWARD", None)
-    check_reference("shared-qk-lsh", settings, shape, kind)
+@pytest.mark.parametrize("kind", ["full", "scattered"])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [c for c in CASES if c[0] in SPARSE],
+    ids=[i for i, c in zip(IDS, CASES, strict=True) if c[0] in SPARSE],
+)
+def test_long_sequences_are_the_references(monkeypatch, name, settings, kind):
+    """Keys are gathered above `DENSE_LENGTH` tokens."""
+    monkeypatch.setattr(dispatch, "DENSE_LENGTH", 20)
+    check_reference(name, settings, (2, 2, 37, 12), kind)
+
+
+@pytest.mark.parametrize("kind", ["full", "scattered"])
+@pytest.mark.parametrize("more", [{}, {"rest": True}, {"far_field": True, "window": 3}], ids=str)
+def test_above_512_tokens_queries_choose_in_blocks(more, kind):
+    """Each sequence has blocks of its own size, whatever the others in the batch have."""
+    check_reference("lsh", {"n_hashes": 4, "cluster_size": 8, **more}, (2, 1, 530, 4), kind)
 
 
 @pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
@@ -77,7 +60,8 @@ def test_yoso_with_the_tables_of_long_sequences(monkeypatch, shape, kind):
 @pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
 @pytest.mark.parametrize("bucket_size", [2, 3, 5])
 def test_many_buckets_are_combinations_of_few_choices(monkeypatch, bucket_size, kind):
-    monkeypatch.setattr(shared_qk, "MOST_BUCKETS", 4)
+    monkeypatch.setattr(shared_qk_lsh, "MOST_BUCKETS", 4)
+    monkeypatch.setattr(naive, "MOST_BUCKETS", 4)
     check_reference("shared-qk-lsh", {"bucket_size": bucket_size, "n_hashes": 2}, (3, 1, 70, 8), kind)
 
 
@@ -94,7 +78,7 @@ def check_reference(name, settings, shape, kind):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("kind", ["full", "padded"])
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
-def test_half_precision_rounds_no_worse_than_softmax(way, name, settings, dtype, kind):
+def test_half_precision_rounds_no_worse_than_softmax(name, settings, dtype, kind):
     """The error allowed is three times what torch's own softmax attention makes of the same rounded inputs."""
     shape = (2, 2, 37, 16)
     inputs, mask = tensors(shape, dtype), padding(shape, kind)
@@ -110,29 +94,21 @@ def test_half_precision_rounds_no_worse_than_softmax(way, name, settings, dtype,
     assert error(measured, reference) < allowed
 
 
-@pytest.mark.parametrize("duplicates", ["once", "each"])
-@pytest.mark.parametrize("kind", ["full", "padded"])
-def test_lsh_with_one_cluster_is_softmax(kind, duplicates):
-    shape = (2, 3, 41, 8)
-    inputs, mask, upstream = tensors(shape), padding(shape, kind), torch.ones(shape)
-    settings = {"n_hashes": 2, "cluster_size": 41, "duplicates": duplicates}
-    ours = run(lambda *t: attention.attend("lsh", *t, mask, **settings), inputs, upstream)
-    softmax = run(lambda *t: attention.attend("softmax", *t, mask), inputs, upstream)
-    assert error(ours, softmax) < 1e-6
-
-
 @pytest.mark.parametrize(
     "settings",
     [
+        {"n_hashes": 2, "cluster_size": 41},
+        {"share": 1.0},
         {"n_hashes": 20, "cluster_size": 3, "window": 5, "block_size": 4},
+        {"n_hashes": 20, "cluster_size": 3, "rest": True},
         {"n_hashes": 20, "cluster_size": 3, "far_field": True},
         {"n_hashes": 1, "cluster_size": 1, "far_field": True},
-        {"n_hashes": 1, "cluster_size": 1, "far_field": True, "window": 4, "choose": "mean-query", "block_size": 3},
+        {"n_hashes": 1, "cluster_size": 1, "far_field": True, "window": 4, "block_size": 3},
     ],
-    ids=["all clusters chosen", "the same with a far field", "clusters of one", "clusters of one and a window"],
+    ids=str,
 )
 @pytest.mark.parametrize("kind", ["full", "padded"])
-def test_lsh_that_misses_nothing_is_softmax(way, kind, settings):
+def test_lsh_that_misses_nothing_is_softmax(kind, settings):
     shape = (2, 3, 41, 8)
     inputs, mask, upstream = tensors(shape), padding(shape, kind), torch.ones(shape)
     ours = run(lambda *t: attention.attend("lsh", *t, mask, **settings), inputs, upstream)
@@ -147,7 +123,8 @@ def test_shared_qk_lsh_is_reformer_pytorchs_with_the_same_rotations(n_hashes, mo
     ours = run(
         lambda *t: attention.attend("shared-qk-lsh", *t, seed=4, bucket_size=6, n_hashes=n_hashes), inputs, upstream
     )
-    rotations = draw_rotations(inputs[0], 48 // 6, n_hashes, torch.Generator().manual_seed(4))
+    generators = generators_of_rounds(n_hashes, torch.Generator().manual_seed(4))
+    rotations = draw_rotations(inputs[0], 48 // 6, generators)
     monkeypatch.setattr(torch, "randn", lambda *_, **__: rotations.permute(0, 2, 1, 3))
     package = LSHAttention(bucket_size=6, n_hashes=n_hashes, random_rotations_per_head=True)
 

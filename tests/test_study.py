@@ -1,4 +1,7 @@
-"""A study end to end on the embedded tasks: notebooks executed, runs killed and taken up again, failures named."""
+"""A study end to end: notebooks executed, a run killed and taken up again, failures named, clones.
+
+One small study is made once, as `make study` would; the tests look at what it left.
+"""
 
 import json
 import os
@@ -16,24 +19,28 @@ import pytest
 import yaml
 from datasets import Dataset
 
-from albert_lsh.training import files
+from albert_lsh import attention
 from albert_lsh.training.record import LATER
-from albert_study import runner, study_file
+from albert_study import runner
+from albert_study.runner import load_jobs, load_study
 
 ROOT = Path(__file__).resolve().parents[1]
-QUICK = {"model": "mini", "batch_size": 16, "max_length": 64, "learning_rate": "1e-3", "epochs": 1}
+HASHING = {"attention": "lsh", "n_hashes": 2, "cluster_size": 4}
+GLUE, SQUAD = "mrpc/mini/softmax/seed-0", "mini-squad/mini/lsh/seed-0"
+# Parameters that make a model do all that it can.
+ALL = {"evaluation_settings": {"n_hashes": 1}, "passes": [1], "recompute": True, "feed_forward_chunk": 16}
+ALL |= {"max_length": 160, "extend_positions": True, "random_weights": True}
 
 
-@pytest.fixture
-def checkout(tmp_path):
+def copy_code(checkout):
     """A copy of the repository's code, so that results go elsewhere; `environment` makes Python use it."""
     for name in ("lib", "notebooks", "profiles", "report"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.pdf"))
-    for name in ("pyproject.toml", "Snakefile"):
-        shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / "studies").mkdir()
-    shutil.copy(ROOT / "studies" / "published.csv", tmp_path / "studies")
-    return tmp_path
+        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.pdf"))
+    for name in ("pyproject.toml", "Snakefile", "environment.yml"):
+        shutil.copy(ROOT / name, checkout)
+    (checkout / "studies").mkdir()
+    shutil.copy(ROOT / "studies" / "published.csv", checkout / "studies")
+    return checkout
 
 
 def environment(checkout):
@@ -41,179 +48,117 @@ def environment(checkout):
     return {**os.environ, "PYTHONPATH": str(checkout / "lib"), "PATH": path, "OMP_NUM_THREADS": "1"}
 
 
-def write_study(checkout, name, tasks, switched=None, **parameters):
-    content = {"parameters": {**QUICK, **parameters}, "tasks": tasks}
-    content |= {"switched": switched} if switched else {}
-    (checkout / "studies" / f"{name}.yaml").write_text(yaml.safe_dump(content))
-
-
 def snakemake(checkout, name, *more):
     command = ["snakemake", "--cores", "2", "--config", f"study={name}", *more]
     return subprocess.run(command, cwd=checkout, env=environment(checkout), capture_output=True, text=True)
 
 
-def result(checkout, name, task, arm, seed=0):
-    folder = checkout / "results" / "runs" / name / task / "mini" / arm / f"seed-{seed}"
-    return json.loads((folder / "result.json").read_text()), folder
+def write_study(checkout, name, **content):
+    parameters = {"model": "mini", "batch_size": 16, "max_length": 64, "learning_rate": "1e-3", "epochs": 1}
+    # As a person writes it: a number without a point, which YAML 1.1 would take for a text.
+    text = yaml.safe_dump({"parameters": parameters, **content}).replace("'1e-3'", "1e-3")
+    (checkout / "studies" / f"{name}.yaml").write_text(text)
 
 
-@pytest.mark.parametrize("attention", ["softmax-eager", "shared-qk", "shared-qk-lsh", "window", "random"])
-def test_a_notebook_runs_with_the_attentions_that_no_mini_study_has(attention, tmp_path):
-    parameters = {**QUICK, "task": "mini-mnli", "attention": attention, "train_examples": 64, "eval_examples": 32}
-    output = tmp_path / "out.ipynb"
-    notebook = ROOT / "notebooks" / "glue.ipynb"
-    parameters |= {"output_dir": str(tmp_path / "run")}
-    papermill.execute_notebook(notebook, output, parameters=parameters, kernel_name="python3", progress_bar=False)
-    record = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert set(record["metrics"]) == {"accuracy", "accuracy_mismatched"} == set(record["majority"])
-    assert 0 < record["attended_share"] <= 1
+def write_pairs(folder):
+    """MRPC of texts that are not ours, laid out like the Hub's."""
+    folder.mkdir()
+    for split, count in (("train", 800), ("validation", 16)):
+        pairs = {name: [f"Zanzibar {n} {name}" for n in range(count)] for name in ("sentence1", "sentence2")}
+        rows = Dataset.from_dict({**pairs, "label": [n % 2 for n in range(count)], "idx": list(range(count))})
+        rows.to_parquet(folder / f"{split}.parquet")
+    files = [{"split": split, "path": f"{split}.parquet"} for split in ("train", "validation")]
+    card = yaml.safe_dump({"configs": [{"config_name": "mrpc", "data_files": files}]})
+    (folder / "README.md").write_text(f"---\n{card}---\n")
+    return str(folder)
 
 
-def test_a_notebook_runs_with_all_that_a_model_can(tmp_path):
-    chosen = {"attention": "lsh", "attention_settings": {"n_hashes": 2, "cluster_size": 8}}
-    chosen |= {"evaluation_settings": {"n_hashes": 1}, "passes": [1], "recompute": True, "feed_forward_chunk": 16}
-    chosen |= {"max_length": 160, "extend_positions": True, "random_weights": True}
-    parameters = {**QUICK, **chosen, "task": "mini-squad", "train_examples": 32, "eval_examples": 16}
-    parameters |= {"output_dir": str(tmp_path / "run")}
-    notebook = ROOT / "notebooks" / "squad.ipynb"
-    output = tmp_path / "out.ipynb"
-    papermill.execute_notebook(notebook, output, parameters=parameters, kernel_name="python3", progress_bar=False)
-    recorded = json.loads((tmp_path / "run" / "result.json").read_text())["parameters"]
-    for name in LATER:
-        assert recorded[name] == chosen[name]
+def kill_at_a_checkpoint(checkout, study, job):
+    """Start a job, kill it and all its processes with SIGKILL after its first checkpoint."""
+    command = [sys.executable, "-m", "albert_study.runner", study, job]
+    options = {"cwd": checkout, "env": environment(checkout), "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, start_new_session=True, **options)
+    folder, deadline = checkout / "results" / "runs" / study / job, time.monotonic() + 120
+    while not list(folder.glob("checkpoints/checkpoint-*/complete.json")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (folder / "result.json").exists()
 
 
-def test_a_misspelled_parameter_stops_the_notebook_before_it_works(tmp_path):
-    with pytest.raises(papermill.PapermillExecutionError, match="'learning_rte' is not a parameter of squad.ipynb"):
-        papermill.execute_notebook(
-            ROOT / "notebooks" / "squad.ipynb",
-            tmp_path / "out.ipynb",
-            parameters={"learning_rte": 1e-3, "output_dir": str(tmp_path / "run")},
-            kernel_name="python3",
-            progress_bar=False,
-        )
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_study_from_yaml_to_report_and_a_failed_run_named(checkout):
-    """Two good runs and one that fails; then the failing one is taken out, and only what is missing is made."""
-    small = {"train_examples": 48, "eval_examples": 16}
-    arms = {"softmax": {"save_model": True}, "lsh": {"attention_settings": {"n_hashes": 2, "cluster_size": 8}}}
-    variants = {"lsh": {"attention": "lsh"}, "window": {"attention": "window"}}
-    switched = {
-        "held-out": {"seeds": [0], "examples": 16, "looked_into": 8, "shares": [0.5], "variants": variants},
-        "validation": {"looked_into": 8, "shares": [0.5, 0.125], "variants": variants},
-    }
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """A checkout in which the study `small` was made: killed, then with a job that fails, at last as a whole."""
+    checkout = copy_code(tmp_path_factory.mktemp("checkout"))
+    glue = {"data_dir": write_pairs(tmp_path_factory.mktemp("data") / "glue"), "eval_steps": 10, "epochs": 2}
+    few = {"train_examples": 32, "eval_examples": 16}
+    settings = {name: value for name, value in HASHING.items() if name != "attention"}
     tasks = {
-        "mini-mrpc": {**small, "switched": {"length": 24}, "arms": arms},
-        "mini-squad": {**small, "arms": {"lsh": arms["lsh"]}},
+        "mrpc": {**glue, "arms": {"softmax": {"save_model": True}}},
+        "mini-squad": {**few, **ALL, "arms": {"lsh": {"attention_settings": settings}}},
     }
+    variants = {"lsh": HASHING, "all": {**HASHING, "cluster_size": 512}}
+    switched = {"validation": {"looked_into": 2, "variants": variants}}
+    reading = {"notebook": "reading", "model": "mini", "task": "mini-squad", "max_length": 300, "paragraphs": 2}
+    reading |= {"variants": variants, "output": "results/runs/small/reading/300.csv"}
+    content = {"switched": switched, "notebooks": {"reading-300": reading}}
+    broken = {"model": "no/such-model", "train_examples": 8, "arms": {"softmax": None}}
     (checkout / "report" / "report.pdf").write_bytes(b"an older one, as a clone brings it along")
-    broken = {**tasks, "mini-sst2": {**small, "model": "no/such-model", "arms": {"softmax": None}}}
-    write_study(checkout, "small", broken, switched)
+    write_study(checkout, "small", tasks={**tasks, "mini-sst2": broken}, **content)
+    kill_at_a_checkpoint(checkout, "small", GLUE)
     failed = snakemake(checkout, "small")
-    assert failed.returncode != 0
-    assert "FAILED results/runs/small/mini-sst2/such-model/softmax/seed-0" in failed.stderr
-    assert "ModelError: model='no/such-model': no tokenizer could be loaded" in failed.stderr
-    record, folder = result(checkout, "small", "mini-squad", "lsh")
-    assert all(texts_shown(folder / "notebook.ipynb"))  # ours are
-    written = (folder / "result.json").stat().st_mtime
+    write_study(checkout, "small", tasks=tasks, **content)
+    whole = snakemake(checkout, "small")
+    assert whole.returncode == 0, whole.stderr
+    return {"checkout": checkout, "runs": checkout / "results" / "runs" / "small", "failed": failed, "whole": whole}
 
-    write_study(checkout, "small", tasks, switched)
-    done = snakemake(checkout, "small")
-    assert done.returncode == 0, done.stderr
+
+def result(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_a_failed_job_is_named_and_stops_no_other(made):
+    assert made["failed"].returncode != 0
+    assert "FAILED results/runs/small/mini-sst2/such-model/softmax/seed-0" in made["failed"].stderr
+    assert "ModelError: model='no/such-model': no tokenizer could be loaded" in made["failed"].stderr
+    assert "reading-300" not in made["whole"].stderr  # they were made before, and not again
+    assert SQUAD not in made["whole"].stderr
+
+
+def test_a_killed_run_is_taken_up_again(made):
+    folder = made["runs"] / GLUE
+    history = pd.read_csv(folder / "history.csv")
+    assert history["step"].is_monotonic_increasing
+    assert history["eval_loss"].notna().sum() == 10  # 2 epochs of 50 steps, evaluated every 10
+    assert sorted(path.name for path in folder.glob("[!.]*")) == [
+        *("fidelity-validation-heads.csv", "fidelity-validation.csv", "fidelity-validation.ipynb"),
+        *("history.csv", "model", "notebook.ipynb", "result.json"),
+    ]
+
+
+def test_a_run_has_the_parameters_that_its_study_gives(made):
+    recorded = result(made["runs"] / SQUAD)["parameters"]
+    assert {name: recorded[name] for name in ALL} == ALL
+    assert set(LATER) <= set(recorded)
+    assert recorded["learning_rate"] == 1e-3
+    assert recorded["output_dir"] == f"results/runs/small/{SQUAD}"
+
+
+def test_tables_figures_and_report_follow_from_the_runs(made):
+    checkout = made["checkout"]
     assert (checkout / "report" / "report.pdf").read_bytes().startswith(b"%PDF")
     scores = pd.read_csv(checkout / "results" / "tables" / "small-scores.csv")
-    assert sorted(zip(scores["task"], scores["arm"], strict=True)) == [
-        ("mini-mrpc", "lsh"),
-        ("mini-mrpc", "softmax"),
-        ("mini-squad", "lsh"),
-    ]
-    table = pd.read_csv(checkout / "results" / "tables" / "small-switched.csv")
-    assert set(zip(table["label"], table["budget"], strict=True)) == {
-        (label, budget) for label in variants for budget in (0.5, 0.125)
-    }
-    assert (checkout / "figures" / "small-switched.svg").exists()
-    held_out = pd.read_csv(checkout / "results" / "tables" / "small-held-out.csv")
-    assert list(held_out["budget"]) == [0.5, 0.5]
-    assert set(held_out["examples"]) == {16}
-    assert (folder / "result.json").stat().st_mtime == written
-    assert not list(folder.glob("checkpoints"))
-    assert record["parameters"]["output_dir"] == "results/runs/small/mini-squad/mini/lsh/seed-0"
-
-    (folder / "result.json").write_text("{")
-    damaged = snakemake(checkout, "small")
-    assert damaged.returncode != 0
-    assert "result.json is damaged" in damaged.stdout + damaged.stderr
+    assert set(zip(scores["task"], scores["arm"], strict=True)) == {("mrpc", "softmax"), ("mini-squad", "lsh")}
 
 
-def contents(folder):
-    """Every file in it that is not hidden, as locks are."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
-    return {path: path.read_bytes() for path in files}
-
-
-def test_a_clone_loses_nothing_that_it_cannot_make_again(checkout):
-    """The committed records of a study, in the order in which a checkout may have written them, and no model."""
-    for name in ("results/runs/fidelity", "figures"):
-        shutil.copytree(ROOT / name, checkout / name)
-    (checkout / "results" / "tables").mkdir()
-    for path in [*(ROOT / "results" / "tables").glob("fidelity-*.csv"), ROOT / "report" / "report.pdf"]:
-        shutil.copy(path, checkout / path.relative_to(ROOT))
-    shutil.copy(ROOT / "studies" / "fidelity.yaml", checkout / "studies")
-    runs = checkout / "results" / "runs" / "fidelity"
-    gone = runs / "stsb" / "all-MiniLM-L6-v2" / "softmax" / "seed-1" / "fidelity-validation.csv"
-    gone.unlink()
-    for path in runs.rglob("result.json"):
-        path.touch()
-    before = {folder: contents(checkout / folder) for folder in ("results", "figures", "report")}
-    made = snakemake(checkout, "fidelity")
-    assert made.returncode != 0
-    assert "stsb/all-MiniLM-L6-v2/softmax/seed-1/model is not there (models are not kept" in made.stderr
-    assert made.stderr.count("FAILED results/runs") == 1
-    (gone.parent / "fidelity-validation.error.partial.txt").unlink()
-    assert {folder: contents(checkout / folder) for folder in before} == before
-
-
-def test_the_name_of_a_study_runs_nothing(checkout):
-    made = snakemake(checkout, "x; touch PWNED")
-    assert made.returncode != 0
-    assert "error: study='x; touch PWNED' is not one of: " in made.stdout + made.stderr
-    assert not list(checkout.rglob("PWNED"))
-
-
-TRIAL = """
-import pathlib
-if pathlib.Path("broken").exists():
-    raise ValueError("broken")
-(pathlib.Path(output_dir) / "result.json").write_text("{}")
-"""
-
-
-def test_what_an_attempt_left_when_it_failed_goes_when_a_later_one_succeeds(tmp_path, monkeypatch):
-    for module in (files, runner):
-        monkeypatch.setattr(module, "repository_root", lambda: tmp_path)
-    (tmp_path / "notebooks").mkdir()
-    tagged = nbformat.v4.new_code_cell("", metadata={"tags": ["parameters"]})
-    kernel = {"name": "python3", "display_name": "Python", "language": "python"}
-    cells = [tagged, nbformat.v4.new_code_cell(TRIAL)]
-    trial = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
-    nbformat.write(trial, tmp_path / "notebooks" / "glue.ipynb")
-    run = runner.Run("x", "mini-mrpc", "softmax", 0, {"model": "mini"}, {})
-    (tmp_path / "broken").touch()
-    with pytest.raises(SystemExit, match="(?s)results/runs/x/mini-mrpc/mini/softmax/seed-0 failed.*ValueError: broken"):
-        runner.execute(run)
-    left = {path.name for path in contents(run.folder)}
-    assert left == {"notebook.error.partial.txt", "notebook.failed.partial.ipynb"}
-    assert "broken" in runner.failures("x")
-    with pytest.raises(SystemExit, match="switches nothing on 'validation'"):
-        runner.switch(run, "validation")
-    assert "broken" in runner.failures("x")  # of another notebook in the same folder
-    (run.folder / "fidelity-validation.error.partial.txt").unlink()
-    (tmp_path / "broken").unlink()
-    runner.execute(run)
-    assert {path.name for path in contents(run.folder)} == {"notebook.ipynb", "result.json"}
-    assert runner.failures("x") == ""
+def test_an_attention_that_sees_everything_changes_nothing(made):
+    for table in (made["runs"] / "reading" / "300.csv", made["runs"] / GLUE / "fidelity-validation.csv"):
+        rows = pd.read_csv(table).set_index("variant")
+        assert rows.loc["all", ["error", "drift"]].max() < 1e-4
+        assert rows.loc["lsh", "error"] > 1e-3
+        assert rows.loc["lsh", "share"] < 1
 
 
 def texts_shown(notebook):
@@ -224,100 +169,118 @@ def texts_shown(notebook):
     return shown
 
 
-def test_a_notebook_that_is_kept_shows_no_text_of_others(checkout, tmp_path):
-    """That of a data set which is not ours, while numbers stay. Its pairs are of one length: there are no thirds."""
-    data = tmp_path / "glue"
-    data.mkdir()
-    for split, count in (("train", 32), ("validation", 8)):
-        pairs = {name: [f"Zanzibar {n} {name}" for n in range(count)] for name in ("sentence1", "sentence2")}
-        rows = Dataset.from_dict({**pairs, "label": [n % 2 for n in range(count)], "idx": list(range(count))})
-        rows.to_parquet(data / f"{split}.parquet")
-    files = [{"split": split, "path": f"{split}.parquet"} for split in ("train", "validation")]
-    card = yaml.safe_dump({"configs": [{"config_name": "mrpc", "data_files": files}]})
-    (data / "README.md").write_text(f"---\n{card}---\n")
-    switched = {"validation": {"looked_into": 2, "shares": [0.5], "variants": {"window": {"attention": "window"}}}}
-    task = {"data_dir": str(data), "switched": {"length": 24}, "arms": {"softmax": {"save_model": True}}}
-    write_study(checkout, "kept", {"mrpc": task}, switched)
-    for split in ([], ["validation"]):
-        command = [sys.executable, "-m", "albert_study.runner", "kept", "mrpc", "softmax", "0", *split]
-        made = subprocess.run(command, cwd=checkout, env=environment(checkout), capture_output=True, text=True)
-        assert made.returncode == 0, made.stderr
-    _, folder = result(checkout, "kept", "mrpc", "softmax")
+def test_a_kept_notebook_shows_our_texts_alone_and_names_no_folder_of_the_machine(made):
     for name in ("notebook.ipynb", "fidelity-validation.ipynb"):
-        assert not any(texts_shown(folder / name))
-        assert "anzibar" not in (folder / name).read_text()
-        assert "accuracy" in (folder / name).read_text()
+        notebook = made["runs"] / GLUE / name
+        assert not any(texts_shown(notebook))
+        assert "anzibar" not in notebook.read_text()
+        assert "accuracy" in notebook.read_text()
+    assert all(texts_shown(made["runs"] / SQUAD / "notebook.ipynb"))
+    kept = list(made["runs"].rglob("*.ipynb"))
+    assert len(kept) == 4
+    for notebook in kept:
+        for folder in (made["checkout"], Path.home(), Path(sys.prefix), "/tmp/"):
+            assert str(folder) not in notebook.read_text()
 
 
-def test_a_killed_run_is_taken_up_again_and_ends_the_same(checkout):
-    """SIGKILL to everything half-way through; the study started again gives the undisturbed run's scores."""
-    arms = {"lsh": {"attention_settings": {"n_hashes": 2, "cluster_size": 8}}}
-    tasks = {"mini-mrpc": {"train_examples": 1600, "eval_examples": 64, "eval_steps": 20, "epochs": 2, "arms": arms}}
-    for name in ("killed", "undisturbed"):
-        write_study(checkout, name, tasks)
-    command = ["snakemake", "--cores", "1", "--config", "study=killed", "--", "runs"]
-    process = subprocess.Popen(
-        command, cwd=checkout, env=environment(checkout), start_new_session=True, stderr=subprocess.DEVNULL
-    )
-    folder = checkout / "results" / "runs" / "killed" / "mini-mrpc" / "mini" / "lsh" / "seed-0"
-    deadline = time.monotonic() + 120
-    while not list(folder.glob("checkpoints/checkpoint-*/complete.json")):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (folder / "result.json").exists()
-
-    assert snakemake(checkout, "killed", "--", "runs").returncode == 0
-    assert snakemake(checkout, "undisturbed", "--", "runs").returncode == 0
-    (killed, there), (whole, here) = (result(checkout, name, "mini-mrpc", "lsh") for name in ("killed", "undisturbed"))
-    assert killed["metrics"] == whole["metrics"]
-    assert killed["train_seconds"] > 0.3 * whole["train_seconds"]  # the clock went on where it was
-    pd.testing.assert_frame_equal(pd.read_csv(there / "history.csv"), pd.read_csv(here / "history.csv"))
+def contents(folder):
+    """Every file in it that is not hidden, as locks are."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
+    return {path: path.read_bytes() for path in files}
 
 
-def test_two_processes_that_start_the_same_run_make_it_once(checkout):
-    write_study(
-        checkout, "twice", {"mini-mrpc": {"train_examples": 48, "eval_examples": 16, "arms": {"softmax": None}}}
-    )
-    command = [sys.executable, "-m", "albert_study.runner", "twice", "mini-mrpc", "softmax", "0"]
-    options = {"cwd": checkout, "env": environment(checkout), "stderr": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen(command, **options) for _ in range(2)]
-    errors = [process.communicate()[1] for process in both if process.wait()]
-    assert all("is in use by process" in error for error in errors)  # on a slow machine the wait may be too short
-    assert len(errors) < 2
-    _, folder = result(checkout, "twice", "mini-mrpc", "softmax")
-    made = sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
-    assert made == ["history.csv", "notebook.ipynb", "result.json"]
-    written = (folder / "result.json").stat().st_mtime
-    subprocess.run(command, **options, check=True)
-    assert (folder / "result.json").stat().st_mtime == written
+def test_a_clone_loses_nothing_that_it_cannot_make_again(made, tmp_path):
+    """The records of a study, in the order in which a checkout may have written them, and no model."""
+    clone = copy_code(tmp_path)
+    for name in ("results", "figures", "studies", "report"):
+        ignored = shutil.ignore_patterns("model", ".*")
+        shutil.copytree(made["checkout"] / name, clone / name, dirs_exist_ok=True, ignore=ignored)
+    gone = clone / "results" / "runs" / "small" / GLUE / "fidelity-validation.csv"
+    gone.unlink()
+    for path in clone.rglob("result.json"):
+        path.touch()
+    before = {folder: contents(clone / folder) for folder in ("results", "figures", "report")}
+    again = snakemake(clone, "small")
+    assert again.returncode != 0
+    assert f"{GLUE}/model is not there (models are not kept" in again.stderr
+    assert again.stderr.count("FAILED results/runs") == 1
+    (gone.parent / "fidelity-validation.error.partial.txt").unlink()
+    assert {folder: contents(clone / folder) for folder in before} == before
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "studies").glob("*.yaml"))])
-def test_every_study_of_the_repository_is_sound(name):
-    runs = runner.load_study(name)
+def test_every_study_of_the_repository_is_sound_and_what_is_committed_is_done(name):
+    if name in ("fidelity", "long-range") and "plain-lsh" not in attention.names():
+        pytest.skip("TODO-MERGE: share as a setting needs the branch attn")
+    jobs = load_jobs(name)
+    runs = load_study(name)
     assert len({run.folder for run in runs}) == len(runs)
+    if name not in ("mini", "original", "original-readme"):  # those have no committed results
+        assert [job.status() for job in jobs.values() if not job.is_done()] == []
 
 
-def test_bad_studies_are_named(checkout, monkeypatch):
-    monkeypatch.setattr(study_file, "repository_root", lambda: checkout)
-    with pytest.raises(runner.StudyError, match="study='none' is not one of"):
-        runner.load_study("none")
-    (checkout / "studies" / "empty.yaml").write_text("parameters: {}")
-    with pytest.raises(runner.StudyError, match="empty.yaml, line 1: tasks: Field required"):
-        runner.load_study("empty")
-    write_study(checkout, "typo", {"mini-mrpc": {"epoch": 3, "arms": {"softmax": None}}})
-    with pytest.raises(
-        runner.StudyError, match=r"typo.yaml, tasks: mini-mrpc: arms: softmax: 'epoch' is not a parameter"
-    ):
-        runner.load_study("typo")
-    switched = {"validation": {"shares": [0.01], "variants": {"lsh": {"attention": "lsh"}}}}
-    kept = {"mini-mrpc": {"arms": {"softmax": {"save_model": True}}, "switched": {"length": 24}}}
-    write_study(checkout, "switch", kept, switched)
-    with pytest.raises(runner.StudyError, match=r"softmax: variants: 'lsh': share=0.01 of length=24 leaves 0 keys"):
-        runner.load_study("switch")
-    write_study(checkout, "arm", {"mini-mrpc": {"arms": {"lhs": None}}})
-    with pytest.raises(runner.StudyError, match="attention='lhs' is not one of"):
-        runner.load_study("arm")
+def test_the_name_of_a_study_runs_nothing(tmp_path):
+    with pytest.raises(SystemExit, match="error: study='x; touch PWNED' is not one of: "):
+        runner.main(["x; touch PWNED"])
+
+
+def test_a_misspelled_parameter_stops_the_notebook_before_it_works(tmp_path):
+    given = {"learning_rte": 1e-3, "output_dir": str(tmp_path / "run")}
+    notebook, output = ROOT / "notebooks" / "squad.ipynb", tmp_path / "out.ipynb"
+    with pytest.raises(papermill.PapermillExecutionError, match="'learning_rte' is not a parameter of squad.ipynb"):
+        papermill.execute_notebook(notebook, output, parameters=given, kernel_name="python3", progress_bar=False)
+    assert not (tmp_path / "run").exists()
+
+
+TRIAL = """
+import pathlib, time
+if pathlib.Path("broken").exists():
+    raise ValueError("broken")
+with open("executed", "a") as file:
+    file.write("once\\n")
+time.sleep(2)
+pathlib.Path("results/x.csv").write_text("")
+"""
+
+
+@pytest.fixture
+def trial(tmp_path):
+    """A checkout whose notebook writes results/x.csv if nothing is "broken", and the job that executes it."""
+    copy_code(tmp_path)
+    tagged = nbformat.v4.new_code_cell("", metadata={"tags": ["parameters"]})
+    kernel = {"name": "python3", "display_name": "Python", "language": "python"}
+    cells = [tagged, nbformat.v4.new_code_cell(TRIAL)]
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(notebook, tmp_path / "notebooks" / "reading.ipynb")
+    entry = {"notebook": "reading", "variants": {"lsh": HASHING}, "output": "results/x.csv"}
+    (tmp_path / "studies" / "x.yaml").write_text(yaml.safe_dump({"notebooks": {"trial": entry}}))
+    return tmp_path
+
+
+def start(checkout):
+    command = [sys.executable, "-m", "albert_study.runner", "x", "trial"]
+    return subprocess.Popen(command, cwd=checkout, env=environment(checkout), stderr=subprocess.PIPE, text=True)
+
+
+def test_what_an_attempt_left_when_it_failed_goes_when_a_later_one_succeeds(trial):
+    (trial / "broken").touch()
+    process = start(trial)
+    error = process.communicate()[1]
+    assert process.returncode != 0
+    assert "results/x.ipynb failed" in error
+    assert "ValueError: broken" in error
+    left = {path.name for path in contents(trial / "results")}
+    assert left == {"x.error.partial.txt", "x.failed.partial.ipynb"}
+    (trial / "broken").unlink()
+    assert start(trial).wait() == 0
+    assert {path.name for path in contents(trial / "results")} == {"x.ipynb", "x.csv"}
+
+
+def test_two_processes_that_start_the_same_job_make_it_once(trial):
+    both = [start(trial) for _ in range(2)]
+    errors = [process.communicate()[1] for process in both if process.wait()]
+    assert all("is in use by process" in error for error in errors)  # on a slow machine the wait may be too short
+    assert len(errors) < 2
+    assert (trial / "executed").read_text() == "once\n"
+    assert start(trial).wait() == 0  # by hand: a table may lack what its study asks for by now
+    assert (trial / "executed").read_text() == "once\nonce\n"

@@ -7,9 +7,10 @@ import time
 
 import pytest
 
+from albert_lsh.attention import names
 from albert_lsh.training import files, parameters
 from albert_study import runner, study_file
-from albert_study.runner import Run, StudyError, load_study
+from albert_study.runner import Run, StudyError, load_jobs, load_study
 from test_study import ROOT
 
 MINI = "parameters: {model: mini}\n"
@@ -28,6 +29,7 @@ def root(tmp_path, monkeypatch):
 
 def load(root, text) -> list[Run]:
     (root / "studies" / "x.yaml").write_text(text, errors="surrogateescape")
+    load_jobs("x")
     return load_study("x")
 
 
@@ -38,7 +40,7 @@ def one_arm(arm: str, model: str = "mini", task: str = "mini-mrpc") -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (MINI, "x.yaml, line 1: tasks: Field required"),
+        (MINI, "x.yaml, line 1: tasks or notebooks must name at least one"),
         ("", "x.yaml: Input should be a valid dictionary"),
         ("- a\n", "line 1: Input should be a valid dictionary"),
         (MINI + "tasks:\n", "line 2: tasks: Input should be a valid dictionary.*, not None"),
@@ -53,7 +55,16 @@ def one_arm(arm: str, model: str = "mini", task: str = "mini-mrpc") -> str:
         ),
         (MINI + "tasks: {mini-mrpc: {arms: {no: }}}", "arms: no: attention='no' is not one of"),
         (MINI + "tasks: {mini-mrpc: {switched: , arms: {softmax: }}}", "mini-mrpc: switched: .*not None"),
-        (MINI + "tasks: {mini-mrpc: {switched: {held: {length: 3}}, arms: {softmax: }}}", "'held' is not one of"),
+        (MINI + "tasks: {mini-mrpc: {switched: {held: {seed: 3}}, arms: {softmax: }}}", "'held' is not one of"),
+        (MINI + "switched: {held-out: {shares: [1.5]}}\n" + TASKS, "line 2: .*shares: 0: .*less than or equal to 1"),
+        ("notebooks:\n  a:\n    task: text\n", "line 2: notebooks: a: notebook: Field required"),
+        ("notebooks: {a/b: {notebook: reading}}\n", "notebooks: a/b: 'a/b' is not a name of letters"),
+        (
+            "notebooks: {a: {notebook: raeding}}\n",
+            "notebooks: a: notebook='raeding' is not one of: pretrain, long_range",
+        ),
+        ("notebooks: {a: {notebook: long_range, task: txt}}\n", "notebooks: a: task='txt' is not one of"),
+        ("notebooks: {a: {notebook: efficiency, lengths: []}}\n", "notebooks: a: cases must be given"),
         (MINI + "switched:\n" + TASKS, "line 2: switched: .*dictionary, not None"),
         (MINI + "seeds: 3\n" + TASKS, "line 2: seeds: Input should be a valid list, not 3"),
         (MINI + "seeds: '012'\n" + TASKS, "line 2: seeds: Input should be a valid list, not '012'"),
@@ -67,17 +78,15 @@ def one_arm(arm: str, model: str = "mini", task: str = "mini-mrpc") -> str:
         ("parameters: {epochs: true}\n" + TASKS, "epochs: Input should be a valid number, not True"),
         ("parameters: {save_model: yes}\n" + TASKS, "save_model: Input should be a valid boolean, not 'yes'"),
         ("paramters: {model: mini}\n" + TASKS, "line 1: paramters: Extra inputs are not permitted"),
-        ("parameters:\n  model: mini\n  model: nano\n" + TASKS, "(?s)key 'model' stands there twice.*line 3"),
+        ("parameters:\n  model: mini\n  model: nano\n" + TASKS, "(?s)the key 'model' is given twice.*line 3"),
         (TASKS, "arms: softmax: model must be given"),
-        ("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + TENS, "(?s)more than 20,000 values.*line 5"),
+        ("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + TENS, "more than 20,000 values"),
         ("a0: &a0 {x: 1}\n" + TENS.replace("[", "{<<: [").replace("]", "]}"), "more than 20,000 values"),
-        ("a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 99)), "more than 30 values inside"),
-        ("tasks: " + "[" * 100_000, "more than 30 values inside each other"),
-        ("a: &a [*a]\n", "an alias that contains itself"),
-        ("tasks: !!int [1]\n", "a list or mapping cannot be a int"),
-        ("tasks: {a: !!float {b: 1}}\n", "a list or mapping cannot be a float"),
-        ("#" * 300_000, "more than 200,000 bytes"),
-        ("tasks: !!python/name:os.system x\n", "the tag .*os.system is not allowed in a study"),
+        ("tasks: " + "[" * 100_000, "nested too deeply"),
+        ("a: &a [*a]\n", "(?s)more than 20,000 values.*line 1"),
+        ("tasks: !!int [1]\n", "the tag 'int' is not allowed here"),
+        ("tasks: !!int x\n", "x.yaml is no study: invalid literal"),
+        ("tasks: !!python/name:os.system x\n", "the tag .*os.system' is not allowed here"),
         ("tasks: \udcff", "x.yaml is no study: 'utf-8' codec"),
         ("tasks: {a: [}\n", "(?s)x.yaml is no study.*line 1, column 13"),
     ],
@@ -90,7 +99,7 @@ def test_what_is_no_study_is_refused_at_once_with_its_line(root, text, said):
 
 
 def test_numbers_and_texts_are_those_of_yaml_1_2(root):
-    text = "parameters: {model: no, batch_size: 010, max_length: 0x40, learning_rate: 1e-5, weight_decay: .5}\n"
+    text = "parameters: {model: no, batch_size: 010, max_length: +64, learning_rate: 1e-5, weight_decay: .5}\n"
     (run,) = load(root, text + TASKS)
     assert run.parameters["model"] == "no"
     assert [run.parameters[k] for k in ("batch_size", "max_length", "learning_rate", "weight_decay")] == [
@@ -116,7 +125,7 @@ def test_a_name_that_is_more_than_a_name_is_refused(root, name):
         with pytest.raises(StudyError, match="is not a name of letters|must end in a name of letters"):
             load(root, text)
     with pytest.raises(StudyError, match="is not one of: "):
-        load_study(name)
+        load_study(name, root)
 
 
 def test_models_are_of_the_hub_or_folders(root):
@@ -168,7 +177,7 @@ def test_of_a_setting_that_came_after_a_record_the_file_must_say_what_it_was(roo
     (run,) = load(root, text % "cluster_size: 2")
     full = parameters.Parameters.check(run.parameters, run.notebook).attention_settings
     record(run, attention_settings={name: value for name, value in full.items() if name != "n_hashes"})
-    with pytest.raises(StudyError, match="older than the setting n_hashes"):
+    with pytest.raises(StudyError, match="made with n_hashes not known yet; say in the study's file what it was"):
         run.is_done()
     (run,) = load(root, text % "cluster_size: 2, n_hashes: 3")
     assert run.is_done()
@@ -176,8 +185,8 @@ def test_of_a_setting_that_came_after_a_record_the_file_must_say_what_it_was(roo
 
 def test_a_study_is_read_from_the_repository_that_is_meant(tmp_path):
     shutil.copytree(ROOT / "studies", tmp_path / "studies")
-    (tmp_path / "studies" / "fidelity.yaml").rename(tmp_path / "studies" / "same.yaml")
-    assert len(load_study("same", tmp_path)) == len(load_study("fidelity"))
+    (tmp_path / "studies" / "minilm.yaml").rename(tmp_path / "studies" / "same.yaml")
+    assert len(load_study("same", tmp_path)) == len(load_study("minilm"))
 
 
 def test_an_arm_has_the_attention_of_its_name(root):
@@ -188,8 +197,96 @@ def test_an_arm_has_the_attention_of_its_name(root):
     assert found == {"softmax": "softmax", "lsh": "lsh", "long": "window", "other": "random"}
 
 
+SWITCHED = MINI.replace("mini}", "mini, save_model: true}")
+
+
 def test_a_split_that_the_task_does_not_have_is_refused(root):
-    variants = "{shares: [0.5], variants: {window: {attention: window}}}"
-    text = f"parameters: {{model: mini, save_model: true}}\nswitched: {{vlidation: {variants}}}\n"
+    text = SWITCHED + "switched: {vlidation: {variants: {window: {attention: window}}}}\n" + TASKS
     with pytest.raises(StudyError, match="switched: 'vlidation' is not one of: held-out, validation"):
-        load(root, text + "tasks: {mini-mrpc: {arms: {softmax: }}}\n")
+        load(root, text)
+
+
+def test_a_task_may_change_what_its_models_are_evaluated_under(root):
+    text = (
+        SWITCHED
+        + """
+switched:
+  validation: {looked_into: 4, variants: {few: {attention: lsh, n_hashes: 1}, window: {attention: window}}}
+  held-out: {seeds: [0], examples: 8, variants: {few: {attention: lsh, n_hashes: 1}}}
+seeds: [0, 1]
+tasks:
+  mini-mrpc:
+    switched: {validation: {examples: 9, variants: {window: , more: {attention: lsh, n_hashes: 2}}}}
+    arms: {softmax: }
+"""
+    )
+    first, second = load(root, text)
+    variants = {"few": {"attention": "lsh", "n_hashes": 1}, "more": {"attention": "lsh", "n_hashes": 2}}
+    validation = {"looked_into": 4, "examples": 9, "split": "validation", "variants": variants}
+    assert second.switched == {"validation": validation}
+    assert first.switched.keys() == {"validation", "held-out"}
+    (job,) = [job for name, job in load_jobs("x").items() if name.endswith("seed-1/fidelity-validation")]
+    assert job.parameters == {**validation, "trained": "results/runs/x/mini-mrpc/mini/softmax/seed-1"}
+    assert job.results == (second.table("validation"),)
+
+
+@pytest.mark.skipif("plain-lsh" not in names(), reason="TODO-MERGE: needs the branch attn")
+def test_a_study_s_shares_are_those_of_every_variant_that_names_none(root):
+    variants = "{a: {attention: window}, b: {attention: window, share: 0.1}, c: {attention: window, shares: [0.2]}}"
+    (run,) = load(root, f"{SWITCHED}switched: {{validation: {{shares: [0.125, 0.12], variants: {variants}}}}}\n{TASKS}")
+    found = run.switched["validation"]["variants"]
+    assert found["a"]["shares"] == [0.125, 0.12]
+    assert found["b"] == {"attention": "window", "share": 0.1}
+    assert found["c"]["shares"] == [0.2]
+
+
+def entry(**parameters) -> str:
+    return json.dumps({"notebooks": {"a": parameters}})
+
+
+def test_a_notebook_is_done_when_what_it_writes_last_is_there(root):
+    """Each declares where its results go, before it is executed."""
+    of = {
+        "pretrain": ({"text": "x.txt"}, ["pretraining/nano-softmax/seed-0/result.json"]),
+        "long_range": (
+            {"task": "listops", "max_length": 512, "variants": {"few": {"attention": "lsh", "n_hashes": 2}}},
+            ["long_range/listops-512/few/seed-0/result.json"],
+        ),
+        "efficiency": (
+            {"lengths": [128], "cases": ["softmax"], "step_lengths": [], "step_cases": [], "precision": "bf16"},
+            ["efficiency/time-cpu-bf16.csv", "efficiency/memory-cpu-bf16.csv"],
+        ),
+        "reading": ({"variants": {"few": {"attention": "lsh"}}, "output": "results/r/256.csv"}, ["r/256.csv"]),
+    }
+    for notebook, (given, results) in of.items():
+        load(root, entry(notebook=notebook, **given))
+        job = load_jobs("x")["a"]
+        assert job.results == tuple(f"results/{path}" for path in results)
+        assert (job.notebook, job.parameters) == (f"{notebook}.ipynb", given)
+        for path in map(root.joinpath, job.results):
+            assert not job.is_done()
+            assert job.status().startswith("to make  a: no results/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        assert job.is_done()
+
+
+def test_a_notebook_that_would_write_outside_of_results_is_refused(root):
+    for output in ("../x.csv", "/tmp/x.csv", "lib/x.csv"):
+        with pytest.raises(StudyError, match="notebooks: a: .*x.csv is not in results/"):
+            load(root, entry(notebook="reading", variants={"few": {"attention": "lsh"}}, output=output))
+
+
+def test_a_job_says_why_it_is_done_or_not(root, capsys):
+    text = MINI + "seeds: [0, 1, 2]\n" + TASKS
+    runs = load(root, text)
+    record(runs[1])
+    record(runs[2], epochs=7.0)
+    runner.main(["x"])
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("to make  mini-mrpc/mini/softmax/seed-0: no results/runs/x/")
+    assert said[1].startswith("done     mini-mrpc/mini/softmax/seed-1: ")
+    assert "differs  mini-mrpc/mini/softmax/seed-2: results/runs/" in said[2]
+    assert "was made with epochs=7.0, not 3 as" in said[2]
+    with pytest.raises(SystemExit, match="study 'x' has no job 'y'; it has: mini-mrpc/mini/softmax/seed-0, "):
+        runner.main(["x", "y"])

@@ -1,20 +1,53 @@
-"""ALBERT with any attention: the library. The study that is built on it is `albert_study`.
+"""ALBERT with any attention: the library. The study built on it is `albert_study`.
 
-In the order in which data flows: `tasks`, `attention`, `model`, `training`; what a trained model says about other
-texts: `predict`, `pipelines`.
+    from albert_lsh import load_model, load_tokenizer
+    model = load_model("albert/albert-base-v2", attention="lsh", settings={"n_hashes": 4})
+
+Follow the data: `tasks`, `attention`, `model`, `training`; to ask a trained model, `predict` and `pipelines`.
+Each name below is imported when it is first used, so `import albert_lsh` takes no time.
 """
 
-from albert_lsh import attention
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
-from albert_lsh.model.passes import record_passes
-from albert_lsh.pipelines import QuestionAnsweringPipeline
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from albert_lsh import attention
+    from albert_lsh.model.interface import record_passes
+    from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
+    from albert_lsh.model.memory import save_memory
+    from albert_lsh.pipelines import QuestionAnsweringPipeline
+    from albert_lsh.tasks.table import find_task, load_data
+    from albert_lsh.training.parameters import Parameters
 
 __all__ = [
+    "Parameters",
     "QuestionAnsweringPipeline",
     "attention",
     "extend_positions",
+    "find_task",
+    "load_data",
     "load_model",
     "load_tokenizer",
     "record_passes",
+    "save_memory",
     "switch_attention",
 ]
+_HOMES = {
+    "albert_lsh.model.load": ("extend_positions", "load_model", "load_tokenizer", "switch_attention"),
+    "albert_lsh.model.interface": ("record_passes",),
+    "albert_lsh.model.memory": ("save_memory",),
+    "albert_lsh.pipelines": ("QuestionAnsweringPipeline",),
+    "albert_lsh.tasks.table": ("find_task", "load_data"),
+    "albert_lsh.training.parameters": ("Parameters",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "attention":
+        return import_module("albert_lsh.attention")
+    for home, names in _HOMES.items():
+        if name in names:
+            if name == "load_model":
+                import_module("albert_lsh.pipelines")  # gives Transformers our question-answering pipeline
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'albert_lsh' has no attribute {name!r}")

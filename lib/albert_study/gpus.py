@@ -13,13 +13,12 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def visible_devices(environment: Mapping[str, str], count: int) -> list[str]:
     """The names (numbers or UUIDs) of the `count` GPUs that torch sees, as CUDA_VISIBLE_DEVICES takes them."""
-    if VISIBLE not in environment:
-        return [str(number) for number in range(count)]
-    return [name.strip() for name in environment[VISIBLE].split(",")][:count]
+    named = environment.get(VISIBLE, ",".join(map(str, range(count))))
+    return [name.strip() for name in named.split(",")][:count]
 
 
 def lock_folder(environment: Mapping[str, str]) -> Path:
-    """Locks are in the user's own cache: in a folder that others can write to, a link could stand for a lock."""
+    """The user's own cache: in a folder that others can write to, a link could stand in for a lock."""
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "albert-lsh"
 
 
@@ -40,20 +39,16 @@ def one_of(devices: list[str], folder: Path) -> Iterator[None]:
             lock.acquire(timeout=0)
         except Timeout:
             continue
-        before = os.environ.get(VISIBLE)
+        before = dict(os.environ)
         os.environ[VISIBLE] = device
         try:
             yield
         finally:
-            if before is None:
-                del os.environ[VISIBLE]
-            else:
-                os.environ[VISIBLE] = before
+            os.environ.pop(VISIBLE)
+            os.environ |= {name: value for name, value in before.items() if name == VISIBLE}
             lock.release()
         return
-    raise RuntimeError(
-        f"more runs than GPUs at a time: {', '.join(devices)} are taken; the Snakefile starts one per GPU"
-    )
+    raise RuntimeError(f"more runs than GPUs at a time: {', '.join(devices)} are taken; the Snakefile starts one each")
 
 
 @contextmanager

@@ -1,14 +1,15 @@
-"""A study: a YAML file that says which runs to make, and how one of them is executed.
+"""A study: a YAML file that says which notebooks to execute, and how one of them is executed.
 
-    python -m albert_study.runner mini                      list the runs of studies/mini.yaml, and which are done
-    python -m albert_study.runner mini mini-mrpc lsh 0      make one: task, arm, seed
-    python -m albert_study.runner fidelity mrpc softmax 0 validation   ask its model again under other attentions
-    python -m albert_study.runner fidelity reading 256      have paragraphs read, in sequences of so many tokens
+    python -m albert_study.runner mini                                  every job of studies/mini.yaml: done, or why not
+    python -m albert_study.runner mini mini-mrpc/mini/lsh/seed-0        execute one of them
+    python -m albert_study.runner fidelity squad/all-MiniLM-L6-v2/softmax/seed-0/fidelity-validation
 
-The Snakefile makes all of a study. Its file has `parameters` of every run and, under `tasks`, what differs by task
-and, within it, by arm; the more particular wins. An arm has the attention of its name, unless it says otherwise. Under
-`switched` it says, for each split of the data, under which other attentions a model is asked again, and under
-`reading`, by length, under which the pretrained model reads paragraphs.
+The Snakefile makes all of a study. Its file may have
+
+    tasks        fine-tuning runs, by task and arm; `parameters` are those of all runs, and the more particular wins. An
+                 arm has the attention of its name, unless it says otherwise
+    switched     by split of the data: under which other attentions a run's model is evaluated (if it is kept)
+    notebooks    any other notebook, with its parameters
 """
 
 import dataclasses
@@ -16,12 +17,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import papermill
 
 from albert_lsh.attention import names
@@ -30,24 +31,21 @@ from albert_lsh.training.files import relative_to_root, repository_root, run_fol
 from albert_lsh.training.locks import FolderInUseError, hold, release
 from albert_lsh.training.parameters import Parameters
 from albert_lsh.training.record import read_result
+from albert_study.executed import clean_file
 from albert_study.gpus import one_gpu
-from albert_study.probe.fidelity import Asked
-from albert_study.probe.reading import Reading
 from albert_study.study_file import StudyError, load_file
-
-EXAMPLES = "examples"  # tag of a notebook's cells that show what stands in the data
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run of a study: a notebook and the parameters it is given."""
+    """One fine-tuning run of a study."""
 
     study: str
     task: str
     arm: str
     seed: int
     parameters: dict[str, Any]  # as the study's file gives them
-    switched: dict[str, dict[str, Any]]  # by split: parameters of fidelity.ipynb, which asks its model again
+    switched: dict[str, dict[str, Any]]  # by split: parameters of fidelity.ipynb, which evaluates its model again
 
     @property
     def folder(self) -> Path:
@@ -63,37 +61,92 @@ class Run:
         return relative_to_root(self.folder / "result.json")
 
     def table(self, split: str) -> str:
-        """Path of what becomes of its model under other attentions, relative to the repository."""
+        """Path of its model's scores under other attentions, relative to the repository."""
         return relative_to_root(self.folder / f"fidelity-{split}.csv")
 
-    def is_done(self) -> bool:
-        """Whether its result stands; StudyError if that is damaged, or was made with other parameters."""
-        path = self.folder / "result.json"
-        if not path.exists():
-            return False
-        try:
-            there = read_result(path)["parameters"]
-        except ValueError as error:
-            raise StudyError(str(error)) from error
+    def differences(self) -> list[str]:
+        """What its result was made with, where the study's file says otherwise; ValueError if the result is damaged."""
+        there = read_result(self.folder / "result.json")["parameters"]
         given = json.loads(json.dumps(Parameters.check(self.parameters, self.notebook).what()))  # as a record has it
-        # A setting added after the record is not in it; the study's file must say what it was.
-        known, said = there["attention_settings"], self.parameters.get("attention_settings", {})
-        if unsaid := given["attention_settings"].keys() - known.keys() - said.keys():
-            raise StudyError(
-                f"{relative_to_root(path)} is older than the setting {', '.join(sorted(unsaid))}; say in "
-                f"studies/{self.study}.yaml what it was, or delete its folder to make it again"
-            )
-        given["attention_settings"] = {k: v for k, v in given["attention_settings"].items() if k in known}
         for name in ("device", "precision"):  # where the file does not say which, any machine's own will do
             if self.parameters.get(name, "auto") == "auto":
                 del given[name]
-        other = [f"{k}={there.get(k)!r}, not {v!r}" for k, v in given.items() if there.get(k) != v]
-        if other:
+        # A setting added after the record is not in it; the study's file must say what it was.
+        known, said = there["attention_settings"], self.parameters.get("attention_settings", {})
+        unsaid = sorted(given["attention_settings"].keys() - known.keys() - said.keys())
+        given["attention_settings"] = {k: v for k, v in given["attention_settings"].items() if k in known}
+        found = [f"{name} not known yet; say in the study's file what it was" for name in unsaid]
+        return found + [f"{k}={there.get(k)!r}, not {v!r}" for k, v in given.items() if there.get(k) != v]
+
+    def is_done(self) -> bool:
+        """Whether its result stands; StudyError if that is damaged, or was made with other parameters."""
+        if not (self.folder / "result.json").exists():
+            return False
+        try:
+            differences = self.differences()
+        except ValueError as error:
+            raise StudyError(str(error)) from error
+        if differences:
             raise StudyError(
-                f"{relative_to_root(path)} was made with {'; '.join(other)} as studies/{self.study}.yaml now says; "
+                f"{self.result} was made with {'; '.join(differences)} as studies/{self.study}.yaml now says; "
                 "delete its folder to make it again"
             )
         return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A notebook to be executed: a run's, one that evaluates its model again, or any other."""
+
+    name: str  # a path without folders of the machine
+    notebook: str
+    parameters: dict[str, Any]
+    results: tuple[str, ...]  # files that it writes last, relative to the repository
+    kept: str  # where the executed notebook is kept, likewise
+    run: Run | None = None  # that it makes, or whose model it needs
+
+    @property
+    def makes_run(self) -> bool:
+        return self.run is not None and self.results == (self.run.result,)
+
+    def missing(self) -> list[str]:
+        return [path for path in self.results if not (repository_root() / path).exists()]
+
+    def is_done(self) -> bool:
+        """Whether all its results are there; StudyError if a run's was made with other parameters."""
+        return self.run.is_done() if self.run and self.makes_run else not self.missing()
+
+    def status(self) -> str:
+        """`done`, `to make` or `differs`, and why."""
+        if missing := self.missing():
+            return f"to make  {self.name}: no {', no '.join(missing)}"
+        try:
+            self.is_done()
+        except StudyError as error:
+            return f"differs  {self.name}: {error}"
+        return f"done     {self.name}: {', '.join(self.results)}"
+
+
+# Notebooks that an entry of `notebooks` may name: the class of their parameters, and which files they write last.
+NOTEBOOKS: dict[str, tuple[str, Callable[[Any], list[Any]]]] = {
+    "pretrain": ("albert_study.pretraining.parameters:Pretraining", lambda asked: [f"{asked.output_dir}/result.json"]),
+    "long_range": (
+        "albert_study.long_range.parameters:LongRange",
+        lambda asked: [f"{run.output_dir}/result.json" for run in asked.runs()],
+    ),
+    "efficiency": (
+        "albert_study.efficiency.parameters:EfficiencyParameters",
+        lambda asked: [
+            asked.table(kind)
+            for kind, wanted in {
+                "time": True, "memory": asked.memory, "step": asked.step_lengths, "quality": asked.text_model,
+            }.items()
+            if wanted
+        ],
+    ),
+    "reading": ("albert_study.probe.reading:Reading", lambda asked: [asked.output]),
+    "fidelity": ("albert_study.probe.fidelity:Asked", lambda asked: [asked.output]),
+}  # fmt: skip
 
 
 def load_study(name: str, root: Path | None = None) -> list[Run]:
@@ -103,7 +156,7 @@ def load_study(name: str, root: Path | None = None) -> list[Run]:
     """
     content = load_file(name, root)
     runs = []
-    for task, of_task in content["tasks"].items():
+    for task, of_task in content.get("tasks", {}).items():
         shared = {
             **content.get("parameters", {}),
             **{k: v for k, v in of_task.items() if k not in ("arms", "seeds", "switched")},
@@ -113,14 +166,11 @@ def load_study(name: str, root: Path | None = None) -> list[Run]:
             given = {**shared, **own, **(of_arm or {}), "task": task}
             seeds = given.pop("seeds", of_task.get("seeds", content.get("seeds", [0])))
             # Only runs with save_model=True have a model to evaluate.
-            switched = content.get("switched", {}) if given.get("save_model") else {}
+            splits = content.get("switched", {}) if given.get("save_model") else {}
             for seed in seeds:
-                again = {
-                    split: switches(split, of_split, of_task.get("switched", {}))
-                    for split, of_split in switched.items()
-                    if seed in {**of_split, **of_task.get("switched", {}).get(split, {})}.get("seeds", seeds)
-                }
-                runs.append(Run(name, task, arm, seed, {**given, "seed": seed}, again))
+                switched = {k: switches(k, v, of_task.get("switched", {}).get(k, {}), seed) for k, v in splits.items()}
+                kept = {split: parameters for split, parameters in switched.items() if parameters}
+                runs.append(Run(name, task, arm, seed, {**given, "seed": seed}, kept))
     for run in runs:
         try:
             check(run)
@@ -129,131 +179,141 @@ def load_study(name: str, root: Path | None = None) -> list[Run]:
     return runs
 
 
+def switches(split: str, of_study: dict[str, Any], of_task: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Parameters of fidelity.ipynb for a run with this seed; {} if its model is not evaluated again."""
+    given = {**of_study, **of_task, "split": split}
+    variants = {**of_study.get("variants", {}), **of_task.get("variants", {})}
+    shares, seeds = given.pop("shares", None), given.pop("seeds", [seed])
+    budget = {"shares": shares} if shares else {}
+    given["variants"] = {
+        label: settings if "share" in settings else {**budget, **settings}
+        for label, settings in variants.items()
+        if settings is not None
+    }
+    return given if seed in seeds else {}
+
+
 def check(run: Run) -> None:
     """Raise ValueError, KeyError or TaskError if a run cannot be made, or would be written elsewhere."""
+    from albert_study.probe.fidelity import Asked
+
     Parameters.check(run.parameters, run.notebook)
     splits = ("held-out", *find_task(run.task).evaluation)
     if unknown := [split for split in run.switched if split not in splits]:
         raise ValueError(f"switched: {unknown[0]!r} is not one of: {', '.join(splits)}")
     if "model" not in run.parameters:
         raise ValueError("model must be given")
-    for asked in run.switched.values():
-        Asked.check({**asked, "trained": relative_to_root(run.folder)})
+    for given in run.switched.values():
+        Asked.check({**given, "trained": relative_to_root(run.folder)})
     if not run.folder.resolve().is_relative_to((repository_root() / "results" / "runs").resolve()):
         raise ValueError(f"its folder, {run.folder.resolve()}, is not in results/runs")
 
 
-def switches(split: str, of_study: dict[str, Any], of_task: dict[str, Any]) -> dict[str, Any]:
-    """Parameters of fidelity.ipynb for a task: every attention under every budget, and what the task says itself."""
-    task = {"length": of_task.get("length", 256), **of_task.get(split, {})}
-    length, _ = task.pop("length"), task.pop("seeds", None)
-    variants = {
-        label: {"shares": of_study["shares"], **settings, "length": length}
-        for label, settings in {**of_study["variants"], **task.pop("variants", {})}.items()
-        if settings is not None
-    }
-    rest = {k: v for k, v in of_study.items() if k not in ("seeds", "shares", "variants")}
-    return {**rest, **task, "split": split, "variants": variants}
-
-
-def load_readings(name: str, root: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Parameters of reading.ipynb, by the table that it writes, for every length that a study has read."""
-    content = load_file(name, root)
-    found = {}
-    for length, given in content.get("reading", {}).items():
-        output = relative_to_root(repository_root() / "results" / "runs" / name / "reading" / f"{length}.csv")
-        variants = {k: {**v, "share": given["share"], "length": length} for k, v in given["variants"].items()}
-        rest = {k: v for k, v in given.items() if k not in ("share", "variants")}
-        model = content["parameters"]["model"]
-        found[output] = {**rest, "model": model, "max_length": length, "variants": variants, "output": output}
+def load_jobs(name: str, root: Path | None = None) -> dict[str, Job]:
+    """Every notebook that a study executes, by the job's name; StudyError says what is wrong, and where."""
+    jobs = []
+    for run in load_study(name, root):
+        folder = relative_to_root(run.folder)
+        of_run = folder.removeprefix(f"results/runs/{name}/")
+        parameters = {**run.parameters, "output_dir": folder}
+        jobs.append(Job(of_run, run.notebook, parameters, (run.result,), f"{folder}/notebook.ipynb", run))
+        for split, given in run.switched.items():
+            table, kept = run.table(split), f"{folder}/fidelity-{split}.ipynb"
+            parameters = {**given, "trained": folder}
+            jobs.append(Job(f"{of_run}/fidelity-{split}", "fidelity.ipynb", parameters, (table,), kept, run))
+    for label, given in load_file(name, root).get("notebooks", {}).items():
         try:
-            Reading.check(found[output])
+            jobs.append(job_of_notebook(label, **given))
         except ValueError as error:
-            raise StudyError(f"studies/{name}.yaml, reading: {length}: {error}") from error
-    return found
+            raise StudyError(f"studies/{name}.yaml, notebooks: {label}: {error}") from error
+    return {job.name: job for job in jobs}
+
+
+def job_of_notebook(label: str, notebook: str, **parameters: Any) -> Job:
+    """The job of an entry of `notebooks`; ValueError if its parameters are none of the notebook."""
+    if notebook not in NOTEBOOKS:
+        raise ValueError(f"notebook={notebook!r} is not one of: {', '.join(NOTEBOOKS)}")
+    place, written_last = NOTEBOOKS[notebook]
+    module, _, kind = place.partition(":")
+    asked = getattr(import_module(module), kind).check(parameters)
+    results = tuple(relative_to_root(repository_root() / path) for path in written_last(asked))
+    if outside := [path for path in results if not path.startswith("results/")]:
+        raise ValueError(f"{outside[0]} is not in results/")
+    own = getattr(asked, "output", None)
+    kept = Path(own).with_suffix(".ipynb") if own else Path(asked.output_dir) / f"{label}.ipynb"
+    return Job(label, f"{notebook}.ipynb", parameters, results, relative_to_root(repository_root() / kept))
+
+
+def load_readings(name: str, root: Path | None = None) -> list[str]:
+    """The tables of a study's readings, relative to the repository."""
+    return [path for job in load_jobs(name, root).values() if job.notebook == "reading.ipynb" for path in job.results]
+
+
+def mark(study: str, name: str, results: list[str]) -> str:
+    """Path of the empty file that tells Snakemake that a job's results were made; deleted where one is missing.
+
+    Snakemake deletes a rule's output before the rule runs and after it has failed. Results are in the repository, so
+    none of them is an output.
+    """
+    path = Path("logs") / study / f"{name}.made"
+    if not all(Path(result).exists() for result in results):
+        path.unlink(missing_ok=True)
+    return str(path)
+
+
+def error_file(kept: Path) -> Path:
+    return kept.with_suffix(".error.partial.txt")
 
 
 @contextmanager
-def executing(partial: Path) -> Iterator[None]:
-    """Within, a notebook is executed as `<name>.partial.ipynb`; whatever fails is named by its folder.
+def executing(kept: Path) -> Iterator[Path]:
+    """Within, a notebook is executed at the path that is yielded; afterwards it stands at `kept`, cleaned.
 
-    The traceback then goes to <name>.error.partial.txt and the notebook to <name>.failed.partial.ipynb; both go when it
-    succeeds. Nobody else executes the same notebook meanwhile. (Its kernel locks the run, see `parameters.open_run`.)
+    If it fails it goes to <name>.failed.partial.ipynb and the traceback to <name>.error.partial.txt; both go when it
+    succeeds. Nobody else executes the same notebook meanwhile. (Its kernel locks the run, see `record.open_run`.)
 
     Raises:
-        SystemExit: naming the folder.
+        SystemExit: naming the path.
     """
-    folder, name = partial.parent, partial.name.removesuffix(".partial.ipynb")
+    partial, failed = kept.with_suffix(".partial.ipynb"), kept.with_suffix(".failed.partial.ipynb")
     try:
-        hold(folder, name)
+        hold(kept.parent, kept.stem)
     except FolderInUseError as error:
         raise SystemExit(f"error: {error}") from error
-    error_file, failed = folder / f"{name}.error.partial.txt", folder / f"{name}.failed.partial.ipynb"
-    for left in (error_file, partial):  # by an attempt that was killed
+    for left in (error_file(kept), partial):  # by an attempt that was killed
         left.unlink(missing_ok=True)
     try:
         with one_gpu():
-            yield
+            yield partial
         if partial.exists():
-            os.replace(partial, folder / f"{name}.ipynb")
+            os.replace(partial, kept)
         failed.unlink(missing_ok=True)
     except Exception as error:
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-        write_atomically(error_file, text)
+        write_atomically(error_file(kept), text)
         if partial.exists():
             os.replace(partial, failed)
-        raise SystemExit(f"{relative_to_root(folder)} failed:\n{text}") from error
+        raise SystemExit(f"{relative_to_root(kept)} failed:\n{text}") from error
     finally:
-        release(folder, name)
+        release(kept.parent, kept.stem)
 
 
-def execute(run: Run) -> None:
-    """Make one run: its notebook, executed under a temporary name, renamed when complete; SystemExit if it fails."""
-    partial = run.folder / "notebook.partial.ipynb"
-    with executing(partial):
-        if run.is_done():  # by the process for which this one had to wait
+def execute(job: Job) -> None:
+    """Execute a job's notebook; SystemExit if it fails. A run that is done is left alone."""
+    missing = job.missing()
+    with executing(repository_root() / job.kept) as partial:
+        if (job.makes_run or missing) and job.is_done():  # by the process for which this one had to wait
             return
-        execute_notebook(run.notebook, partial, {**run.parameters, "output_dir": str(run.folder)})
-        if not (run.folder / "result.json").exists():
-            raise StudyError("the notebook ended without writing result.json")
-        keep_to_numbers(run, partial)
-
-
-def switch(run: Run, split: str) -> None:
-    """Ask the model of a finished run again under other attentions; the notebook is kept beside its table."""
-    partial = run.folder / f"fidelity-{split}.partial.ipynb"
-    with executing(partial):
-        if split not in run.switched:
-            raise StudyError(f"studies/{run.study}.yaml switches nothing on {split!r} for this run")
-        if not (run.folder / "model").is_dir():
+        if job.run and not job.makes_run and not (model := job.run.folder / "model").is_dir():
             raise StudyError(
-                f"{relative_to_root(run.folder / 'model')} is not there (models are not kept in the repository), so "
-                f"that {run.table(split)} cannot be made; delete the run's folder to make all of it again"
+                f"{relative_to_root(model)} is not there (models are not kept in the repository), so that "
+                f"{job.results[0]} cannot be made; delete the run's folder to make all of it again"
             )
-        execute_notebook("fidelity.ipynb", partial, {**run.switched[split], "trained": relative_to_root(run.folder)})
-        keep_to_numbers(run, partial)
-
-
-def keep_to_numbers(run: Run, executed: Path) -> None:
-    """Empty the cells of an executed notebook that show texts, unless they are ours: others have their own licences."""
-    if find_task(run.task).dataset == "mini":
-        return
-    notebook = nbformat.read(executed, as_version=4)
-    for cell in notebook.cells:
-        if EXAMPLES in cell.metadata.get("tags", []):
-            cell.outputs = []
-    nbformat.write(notebook, executed)
-
-
-def read(study: str, length: str) -> None:
-    """Have the pretrained model read paragraphs; the notebook is kept beside its table."""
-    folder = repository_root() / "results" / "runs" / study / "reading"
-    partial = folder / f"{length}.partial.ipynb"
-    readings = {str(given["max_length"]): given for given in load_readings(study).values()}
-    if length not in readings:
-        raise SystemExit(f"error: study {study!r} has no reading of {length} tokens; it has: {', '.join(readings)}")
-    with executing(partial):
-        execute_notebook("reading.ipynb", partial, readings[length])
+        execute_notebook(job.notebook, partial, job.parameters)
+        if missing := job.missing():
+            raise StudyError(f"the notebook ended without writing {', '.join(missing)}")
+        task = job.run.task if job.run else job.parameters.get("task", "")
+        clean_file(partial, ours=task.startswith("mini-"))
 
 
 def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attempts: int = 3) -> None:
@@ -274,35 +334,26 @@ def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attemp
                 raise
 
 
-def failures(study: str) -> str:
-    """What failed in a study, by name, each with its notebook's own traceback."""
-    found = sorted((repository_root() / "results" / "runs" / study).rglob("*.error.partial.txt"))
-    return "\n\n".join(f"FAILED {relative_to_root(path.parent)}\n{path.read_text()}" for path in found)
+def failures(jobs: dict[str, Job]) -> str:
+    """What failed of some jobs, by name, each with its notebook's own traceback."""
+    found = {job.kept: error_file(repository_root() / job.kept) for job in jobs.values()}
+    return "\n\n".join(f"FAILED {kept}\n{path.read_text()}" for kept, path in found.items() if path.exists())
 
 
 def main(arguments: list[str]) -> None:
-    reads = len(arguments) == 3 and arguments[1] == "reading"
-    if not reads and len(arguments) not in (1, 4, 5):
+    if len(arguments) not in (1, 2):
         raise SystemExit(__doc__)
+    study, *chosen = arguments
     try:
-        if reads:
-            read(arguments[0], arguments[2])
-            return
-        runs = load_study(arguments[0])
-        if len(arguments) == 1:
-            for run in runs:
-                print("done   " if run.is_done() else "to make", relative_to_root(run.folder))
-            return
-        _, task, arm, seed = arguments[:4]
-        chosen = [r for r in runs if (r.task, r.arm, str(r.seed)) == (task, arm, seed)]
-        if not chosen:
-            raise StudyError(f"study {arguments[0]!r} has no run of task {task!r}, arm {arm!r}, seed {seed}")
-    except (StudyError, ValueError) as error:
+        jobs = load_jobs(study)
+        if unknown := [name for name in chosen if name not in jobs]:
+            raise StudyError(f"study {study!r} has no job {unknown[0]!r}; it has: {', '.join(jobs)}")
+    except ValueError as error:
         raise SystemExit(f"error: {error}") from error
-    if len(arguments) == 5:
-        switch(chosen[0], arguments[4])
-    else:
-        execute(chosen[0])
+    if not chosen:
+        print("\n".join(job.status() for job in jobs.values()))
+    for name in chosen:
+        execute(jobs[name])
 
 
 if __name__ == "__main__":

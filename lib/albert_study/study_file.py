@@ -1,4 +1,4 @@
-"""What may stand in a study's file, studies/<name>.yaml; what does not is refused with its file, line and place.
+"""What may stand in a study's file, studies/<name>.yaml; all else is refused with file, line and place.
 
 A number is a number here: neither "2.5" nor true becomes one. Names become parts of paths and of commands, so that they
 are letters, digits, dots, underscores and hyphens. What a run's parameters may be says `parameters.Parameters`.
@@ -19,6 +19,7 @@ from albert_study.study_yaml import line_of, read_yaml
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAMED = "a name of letters, digits, '.', '_' and '-', the first a letter or digit"
+NOT_HERE = {"seed": "give seeds, a list", "task": "its key names it", "output_dir": "the study places its runs"}
 
 
 class StudyError(ValueError):
@@ -26,14 +27,12 @@ class StudyError(ValueError):
 
 
 def check_name(name: str) -> str:
-    """The name of a study, task, arm or split; ValueError if it cannot be a part of a path."""
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not {NAMED}")
     return name
 
 
 def check_model(model: str) -> str:
-    """A model of the Hub, or a folder; ValueError if its last part cannot be a part of another path."""
     if not NAME.fullmatch(Path(model).name):
         raise ValueError(f"model={model!r} must end in {NAMED}")
     return model
@@ -47,32 +46,30 @@ def check_once(values: list[Any]) -> list[Any]:
 
 Name = Annotated[str, AfterValidator(check_name)]
 Label = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
-Seed = Annotated[int, Field(ge=0)]
-Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(check_once)]
+Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(check_once)]
 Shares = Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1), AfterValidator(check_once)]
 Whole = Annotated[int, Field(ge=1)]
 STRICT = ConfigDict(strict=True, extra="forbid")
-OPEN = ConfigDict(strict=True, extra="allow")  # the rest is checked as parameters, or an attention's settings
+OPEN = ConfigDict(strict=True, extra="allow")  # the rest is checked as a notebook's parameters
 
 
-class Part(BaseModel):
-    """Some of a run's parameters, and what must not be among them."""
+class Some(BaseModel):
+    """Some of the parameters of fine-tuning runs, but none that the study itself decides."""
 
     model_config = OPEN
 
     @model_validator(mode="before")
     @classmethod
     def nothing_of_the_study(cls, given: Any) -> Any:
-        known = {"seed": "give seeds, a list", "task": "its key names it", "output_dir": "the study places its runs"}
-        for name in known.keys() & (set(given) if isinstance(given, dict) else set()):
-            raise ValueError(f"{name} cannot be a parameter here ({known[name]})")
+        for name in NOT_HERE.keys() & (set(given) if isinstance(given, dict) else set()):
+            raise ValueError(f"{name} cannot be a parameter here ({NOT_HERE[name]})")
         return given
 
 
-_types: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(Parameters) if f.name not in ("task", "seed")}
+_types: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(Parameters) if f.name not in NOT_HERE}
 _types |= {"model": Annotated[str, AfterValidator(check_model)]}
 Given: Any = create_model(  # type: ignore[call-overload]
-    "Given", __base__=Part, **{name: (kind, Field(default=None)) for name, kind in _types.items()}
+    "Given", __base__=Some, **{name: (kind, Field(default=None)) for name, kind in _types.items()}
 )
 
 
@@ -80,61 +77,29 @@ class Arm(Given):
     seeds: Seeds = Field(default=[])
 
 
-class Variant(BaseModel):
-    """An attention to evaluate a trained model with, and its settings."""
-
-    model_config = OPEN
-    attention: str
-    shares: Shares = Field(default=[])
-
-
-class TaskSplit(BaseModel):
-    """What a task changes in the evaluation of its models on a split."""
-
-    model_config = STRICT
-    seeds: Seeds = Field(default=[])
-    examples: Whole | None = None
-    looked_into: Whole = 1
-    seed: Seed = 0
-    length: Whole = 1
-    variants: dict[Label, Variant | None] = {}  # None: what all tasks have, but not this one
-
-
-class Switched(BaseModel):
-    """The same for every split of a task, by the split's name."""
-
-    model_config = OPEN
-    __pydantic_extra__: dict[str, TaskSplit]
-    length: Whole = 1
-
-
 class Split(BaseModel):
-    """How trained models are evaluated under other attentions on a split."""
+    """How trained models are evaluated under other attentions on a split, or what a task changes in it."""
 
     model_config = STRICT
     seeds: Seeds = Field(default=[])
     examples: Whole | None = None
     looked_into: Whole = 1
-    seed: Seed = 0
-    shares: Shares
-    variants: dict[Label, Variant] = Field(min_length=1)
+    seed: Annotated[int, Field(ge=0)] = 0
+    shares: Shares = Field(default=[])
+    variants: dict[Label, dict[str, Any] | None] = {}  # None: what all tasks have, but not this one
 
 
 class Task(Given):
     arms: dict[Name, Arm | None] = Field(min_length=1)
     seeds: Seeds = Field(default=[])
-    switched: Switched = Field(default_factory=Switched.model_construct)
+    switched: dict[Name, Split] = Field(default={})
 
 
-class Read(BaseModel):
-    """What reads paragraphs of one length."""
+class Entry(BaseModel):
+    """A notebook that is executed besides the runs; whatever else it has are the notebook's parameters."""
 
-    model_config = STRICT
-    share: Annotated[float, Field(gt=0, le=1)]
-    variants: dict[Label, Variant] = Field(min_length=1)
-    paragraphs: Whole = 1
-    seed: Seed = 0
-    task: Name = ""
+    model_config = OPEN
+    notebook: Name
 
 
 class Study(BaseModel):
@@ -144,16 +109,16 @@ class Study(BaseModel):
     parameters: Given = Field(default=None)
     seeds: Seeds = Field(default=[])
     switched: dict[Name, Split] = {}
-    reading: dict[Whole, Read] = {}
-    tasks: dict[Name, Task] = Field(min_length=1)
+    tasks: dict[Name, Task] = {}
+    notebooks: dict[Name, Entry] = {}
 
     @model_validator(mode="after")
-    def tasks_switch_what_the_study_does(self) -> "Study":
+    def whole(self) -> "Study":
+        if not (self.tasks or self.notebooks):
+            raise ValueError("tasks or notebooks must name at least one")
         for name, task in self.tasks.items():
-            for split in (task.switched.model_extra or {}).keys() - self.switched.keys():
+            for split in task.switched.keys() - self.switched.keys():
                 raise ValueError(f"tasks: {name}: switched: {split!r} is not one of: {', '.join(self.switched)}")
-        if self.reading and not getattr(self.parameters, "model", None):
-            raise ValueError("parameters: model must be given, for reading")
         return self
 
 
@@ -179,10 +144,6 @@ def described(error: Any, path: str, tree: yaml.Node | None) -> str:
     """One line about one error: file, line, place, what is wrong there and what stands there."""
     place = tuple(step for step in error["loc"] if step != "[key]")
     line, what = line_of(tree, place), error["msg"].removeprefix("Value error, ")
-    where = "".join(f"{step}: " for step in place)
-    given = (
-        ""
-        if error["type"] in ("value_error", "missing", "extra_forbidden")
-        else f", not {reprlib.repr(error['input'])}"
-    )
-    return f"{path}, line {line}: {where}{what}{given}" if line else f"{path}: {where}{what}{given}"
+    if error["type"] not in ("value_error", "missing", "extra_forbidden"):
+        what += f", not {reprlib.repr(error['input'])}"
+    return f"{path}{f', line {line}' if line else ''}: " + ": ".join([*map(str, place), what])

@@ -1,8 +1,9 @@
 """References: short, slow, obviously right. The tests hold every attention, its output and gradients, against these.
 
-Each takes the same arguments as the attention of its name and draws the same random numbers, then goes through
-sequences, heads, rounds and tokens one by one and ends in a plain softmax over the keys that a query may see. (Those of
-nystrom and yoso, which estimate instead, are in `naive_estimators.py`.)
+Each takes the arguments of the attention of its name, draws the same random numbers, goes through sequences, heads,
+rounds and tokens one by one, and ends in a plain softmax over the keys that a query may see. A budget is resolved for
+each sequence alone; what it resolves to is tested in test_budget.py. (nystrom and yoso, which estimate instead, are in
+`naive_estimators.py`.)
 """
 
 import math
@@ -10,11 +11,11 @@ import math
 import torch
 from torch import Tensor
 
-from albert_lsh.attention import lsh as lsh_module
-from albert_lsh.attention import shared_qk as shared_qk_module
-from albert_lsh.attention.select.hashing import draw_directions
+from albert_lsh.attention import ATTENTIONS
+from albert_lsh.attention.random import draw_values
+from albert_lsh.attention.select.hashing import draw_directions, generators_of_rounds
 from albert_lsh.attention.select.tree import POWER_STEPS
-from albert_lsh.attention.shared_qk import draw_rotations
+from albert_lsh.attention.shared_qk_lsh import MOST_BUCKETS, draw_rotations
 
 
 def attend_counted(query, key, value, counts: Tensor, scaling: float) -> Tensor:
@@ -75,28 +76,48 @@ def choices(n_buckets: int, most: int) -> list[int]:
     return [n_buckets] if n_buckets <= most else [most, *choices(2 * math.ceil(n_buckets / most / 2), most)]
 
 
-def shared_qk_lsh(query, key, value, padding_mask=None, *, bucket_size, n_hashes, scaling, generator=None) -> Tensor:
-    def needed(n: int) -> list[int]:
-        return choices(2 * math.ceil(n / bucket_size / 2), shared_qk_module.MOST_BUCKETS)
+def resolved(name: str, settings: dict, n: int) -> dict:
+    """The settings of a sequence of n tokens."""
+    return ATTENTIONS[name].resolve(settings, torch.tensor([n]))
 
-    most = query.shape[2] if padding_mask is None else int(padding_mask.sum(-1).max())
-    rotations = [draw_rotations(query, n_buckets, n_hashes, generator) for n_buckets in needed(most)]
+
+def most(name: str, setting: str, settings: dict, query, padding_mask) -> int:
+    """The largest value that a setting has in a batch."""
+    counts = [query.shape[2]] if padding_mask is None else padding_mask.sum(-1).tolist()
+    return max(resolved(name, settings, n)[setting] for n in counts)
+
+
+def shared_qk_lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
+    def needed(n: int, bucket_size: int) -> list[int]:
+        return choices(2 * math.ceil(n / bucket_size / 2), MOST_BUCKETS)
+
+    counts = [query.shape[2]] if padding_mask is None else padding_mask.sum(-1).tolist()
+    each = [needed(n, resolved("shared-qk-lsh", settings, n)["bucket_size"]) for n in counts]
+    n_hashes = most("shared-qk-lsh", "n_hashes", settings, query, padding_mask)
+    widest = [max((e[i] for e in each if i < len(e)), default=0) for i in range(max(map(len, each)))]
+    generators = generators_of_rounds(n_hashes, generator)
+    rotations = [draw_rotations(query, n_buckets, generators) for n_buckets in widest]
 
     def one(tokens, h, q, k, v):
-        n, chunks = len(q), []
-        for r in range(n_hashes):
+        n, chunks, own = len(q), [], resolved("shared-qk-lsh", settings, len(q))
+        for r in range(own["n_hashes"]):
             bucket: list[list[int]] = []
-            for drawn, n_buckets in zip(rotations, needed(n)):  # noqa: B905 - the longest sequence chooses more often
+            for drawn, n_buckets in zip(rotations, needed(n, own["bucket_size"])):  # noqa: B905 - others choose more
                 rotated = q.float() @ drawn[h, r, :, : n_buckets // 2]
                 bucket.insert(0, torch.cat([rotated, -rotated], -1).argmax(-1).tolist())
             row = sorted(range(n), key=lambda i: ([choice[i] for choice in bucket], i))
-            chunks += even_cut(row, bucket_size)
+            chunks += even_cut(row, own["bucket_size"])
         counts = torch.zeros(n, n)
         for c, chunk in enumerate(chunks):
             for i in chunk:
                 for j in chunk + chunks[c - 1]:
                     counts[i, j] += 1
-        return shared_qk_one(q, v, counts, scaling)
+        if not own["rest"]:
+            return shared_qk_one(q, v, counts, scaling)
+        k = q.double() / q.double().norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        counts = torch.cat([counts.fill_diagonal_(0), torch.full((n, 1), n)], dim=1)  # and the mean of all
+        k, v = (torch.cat([x.double(), x.double().mean(0, keepdim=True)]) for x in (k, v))
+        return attend_counted(q, k, v, counts, scaling)
 
     return each_sequence(query, key, value, padding_mask, one)
 
@@ -110,34 +131,12 @@ def middle(x: Tensor) -> Tensor:
     return x - x.mean(0)
 
 
-def hash_one(hashing, q, k, draws) -> tuple[Tensor, Tensor]:
-    """Values to sort queries and keys by, (rounds, n) each; draws (rounds, ...) as `hashing` makes them."""
-    if hashing == "plain":
-        m2 = max(q.square().sum(-1).max(), k.square().sum(-1).max())
-        rest_q, rest_k = ((m2 - x.square().sum(-1)).clamp(min=0).sqrt() for x in (q, k))
-        a, b, c = draws[:, :-2], draws[:, -2:-1], draws[:, -1:]
-        return a @ q.T + b * rest_q, a @ k.T + c * rest_k
-    q, k = middle(q), middle(k)
-    if hashing == "keys":
-        directions = draws @ k.T @ k
-        return directions @ q.T, directions @ k.T
-    unit = draws.view(len(draws), -1, q.shape[-1])
-    unit = unit / unit.norm(dim=-1, keepdim=True)
-
-    def bucket(x, directions):
-        turned = x / x.norm().clamp(min=1e-12) @ directions.T
-        turned = torch.cat([turned, -turned])
-        return turned.argmax() + (1 - turned.max()) / 4
-
-    q, k = (torch.stack([torch.stack([bucket(x, d) for x in rows]) for d in unit]) for rows in (q, k))
-    return q, k
-
-
-def draw_for(hashing, heads, dim, n_hashes, generator) -> Tensor:
-    """The random numbers that a hashing draws: (heads, n_hashes, ...)."""
-    if hashing == "cross-polytope":
-        return draw_directions(heads, dim, n_hashes * max(1, dim // 2), generator).view(heads, n_hashes, -1)
-    return draw_directions(heads, dim + 2 if hashing == "plain" else dim, n_hashes, generator)
+def hash_one(q, k, draws) -> tuple[Tensor, Tensor]:
+    """Values to sort queries and keys by, (rounds, n) each; draws (rounds, head_dim + 2)."""
+    m2 = max(q.square().sum(-1).max(), k.square().sum(-1).max())
+    rest_q, rest_k = ((m2 - x.square().sum(-1)).clamp(min=0).sqrt() for x in (q, k))
+    a, b, c = draws[:, :-2], draws[:, -2:-1], draws[:, -1:]
+    return a @ q.T + b * rest_q, a @ k.T + c * rest_k
 
 
 def tree_one(x: Tensor, n_leaves: int, start: Tensor) -> list[list[int]]:
@@ -161,22 +160,11 @@ def tree_one(x: Tensor, n_leaves: int, start: Tensor) -> list[list[int]]:
     return split(torch.arange(len(x)), 0, 2 ** math.ceil(math.log2(n_leaves)))
 
 
-def clusters_one(x, size, hashing, draws) -> list[list[int]]:
-    """Parts of at most `size` rows that are hashed alike."""
-    if size == 1:
-        return [[i] for i in range(len(x))]
-    if hashing == "tree":
-        return tree_one(x, max(1, math.ceil(len(x) / size)), draws[0])
-    return even_cut(hash_one(hashing, x, x, draws)[1][0].argsort(stable=True).tolist(), size)
-
-
-def window_one(n: int, width: int) -> Tensor:
-    """Which keys are among the `width` nearest of each query: (n, n) bool."""
-    near, width = torch.zeros(n, n, dtype=torch.bool), min(n, width)
-    for i in range(n):
-        first = min(max(i - width // 2, 0), n - width)
-        near[i, first : first + width] = True
-    return near
+def window_one(block: list[int], n: int, width: int) -> list[int]:
+    """The `width` nearest of each position of a block of neighbours."""
+    span = min(n, len(block) + width - 1)
+    first = min(max(block[0] - width // 2, 0), n - span)
+    return list(range(first, first + span))
 
 
 def meetings(rounds, n: int, size: int) -> Tensor:
@@ -190,126 +178,112 @@ def meetings(rounds, n: int, size: int) -> Tensor:
     return counts
 
 
-def most_keys(n: int, n_hashes: int, cluster_size: int) -> int:
-    """The most keys that n_hashes clusters can have."""
-    return n_hashes * math.ceil(n / math.ceil(n / cluster_size))
-
-
 def global_one(q, k, count: int) -> list[int]:
     """The keys that the mean query scores highest."""
     return best(k.detach().float() @ q.detach().float().mean(0), count)
 
 
-def lsh(
-    query,
-    key,
-    value,
-    padding_mask=None,
-    *,
-    n_hashes,
-    cluster_size,
-    hashing,
-    choose,
-    block_size,
-    global_tokens,
-    window,
-    far_field,
-    duplicates,
-    scaling,
-    generator=None,
-) -> Tensor:
+def with_rest(q, k, v, counts: Tensor, scaling: float, rest: bool) -> Tensor:
+    """`attend_counted`, each key once; with one key more, the mean of those not seen, in the place of all of them."""
+    counts = (counts > 0).double()
+    if not rest:
+        return attend_counted(q, k, v, counts, scaling)
+    out = []
+    for i in range(len(q)):
+        unseen = counts[i] == 0
+        keys, values, times = k.double(), v.double(), counts[i]
+        if unseen.any():
+            keys = torch.cat([keys, keys[unseen].mean(0, keepdim=True)])
+            values = torch.cat([values, values[unseen].mean(0, keepdim=True)])
+            times = torch.cat([times, unseen.sum()[None].double()])
+        out.append(attend_counted(q[i : i + 1], keys, values, times[None], scaling))
+    return torch.cat(out)
+
+
+def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
     _, heads, _, dim = query.shape
-    collision = choose == "collision"
-    draws = query_draws = torch.zeros(heads, 1, dim)
-    if collision or cluster_size > 1:
-        draws = draw_for(hashing, heads, dim, n_hashes if collision else 1, generator)
-    if not collision and block_size != 1:
-        query_draws = draw_for(hashing, heads, dim, 1, generator)
+    draws = draw_directions(heads, dim, 1, generator)[:, 0]
+    query_draws = draws if settings["block_size"] == 1 else draw_directions(heads, dim, 1, generator)[:, 0]
 
     def one(tokens, h, q, k, v):
-        n, fq, fk = len(q), q.detach().float(), k.detach().float()
-        elsewhere = window_one(n, window)
-        elsewhere[:, global_one(q, k, global_tokens)] = True
-        counts = torch.zeros(n, n)
-        clusters, left = [], torch.zeros(n, 0)
-        if collision:
-            counts = meetings(zip(*hash_one(hashing, fq, fk, draws[h]), strict=True), n, cluster_size)
+        n, fq, fk, own = len(q), q.detach().float(), k.detach().float(), resolved("lsh", settings, len(q))
+        together = own["block_size"] or (1 if n <= 512 else round(2 * math.sqrt(n)))
+        if own["window"] or together == 1:
+            blocks = even_cut(list(range(n)), together)
         else:
-            everybodys = global_one(q, k, global_tokens)
-            rest = [j for j in range(n) if j not in everybodys]
-            if rest:
-                clusters = [[rest[j] for j in c] for c in clusters_one(fk[rest], cluster_size, hashing, draws[h])]
-            left = torch.zeros(n, len(clusters))
-            together = max(1, n // lsh_module.BLOCKS) if block_size is None else block_size
-            for block in clusters_one(fq, together, hashing, query_draws[h]):
-                by_mean = choose == "mean-query" or block_size is None
-                asking = fq[block].mean(0, keepdim=True) if by_mean else fq[block]
-                scores = [asking @ fk[c].mean(0) * scaling + math.log(len(c)) for c in clusters]
-                votes = torch.stack(scores, -1).softmax(-1).sum(0) if clusters else torch.zeros(0)
-                chosen = best(votes, n_hashes)
-                for i in block:
-                    for c, members in enumerate(clusters):
-                        if c in chosen:
-                            counts[i, members] = 1
-                        elif far_field:
-                            left[i, c] = sum(not elsewhere[i, j] for j in members)
-        if duplicates == "once":
-            counts = counts.clamp(max=1)
-        counts[elsewhere] = 1
-        mean_k = torch.stack([k[c].mean(0) for c in clusters]) if clusters else k[:0]
-        mean_v = torch.stack([v[c].mean(0) for c in clusters]) if clusters else v[:0]
-        return attend_counted(
-            q, torch.cat([k, mean_k]), torch.cat([v, mean_v]), torch.cat([counts, left], dim=1), scaling
-        )
+            blocks = tree_one(fq, math.ceil(n / together), query_draws[h])
+        everybodys = global_one(q, k, own["global_tokens"])
+        others = [j for j in range(n) if j not in everybodys]
+        clusters = []
+        if others:
+            leaves = tree_one(fk[others], math.ceil(len(others) / own["cluster_size"]), draws[h])
+            clusters = [[others[j] for j in leaf] for leaf in leaves]
+        counts, left = torch.zeros(n, n), torch.zeros(n, len(clusters))
+        for block in blocks:
+            asking = fq[block].mean(0)
+            scores = [asking @ fk[c].mean(0) * scaling + math.log(len(c)) for c in clusters]
+            chosen = best(torch.tensor(scores), own["n_hashes"])
+            seen = everybodys + [j for c in chosen for j in clusters[c]]
+            seen += window_one(block, n, own["window"]) if own["window"] else []
+            for i in block:
+                counts[i, seen] = 1
+                for c, members in enumerate(clusters):
+                    left[i, c] = 0 if c in chosen else sum(j not in seen for j in members)
+        if not own["far_field"]:
+            return with_rest(q, k, v, counts, scaling, own["rest"])
+        mean_k, mean_v = (torch.stack([x[c].mean(0) for c in clusters]) if clusters else x[:0] for x in (k, v))
+        keys, values = torch.cat([k, mean_k]), torch.cat([v, mean_v])
+        return attend_counted(q, keys, values, torch.cat([counts, left], dim=1), scaling)
 
     return each_sequence(query, key, value, padding_mask, one)
 
 
-def random(
-    query,
-    key,
-    value,
-    padding_mask=None,
-    *,
-    n_hashes,
-    cluster_size,
-    global_tokens,
-    duplicates,
-    scaling,
-    generator=None,
-):
-    draws = torch.rand(query.shape[2], 2, query.shape[1], n_hashes, generator=generator)
+def plain_lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
+    n_hashes = most("plain-lsh", "n_hashes", settings, query, padding_mask)
+    draws = draw_directions(query.shape[1], query.shape[3] + 2, n_hashes, generator)
 
     def one(tokens, h, q, k, v):
-        counts = meetings(
-            ((draws[tokens, 0, h, r], draws[tokens, 1, h, r]) for r in range(n_hashes)), len(q), cluster_size
-        )
-        if duplicates == "once":
-            counts = counts.clamp(max=1)
-        counts[:, global_one(q, k, global_tokens)] = 1
-        return attend_counted(q, k, v, counts, scaling)
+        own = resolved("plain-lsh", settings, len(q))
+        hashes = hash_one(q.detach().float(), k.detach().float(), draws[h][: own["n_hashes"]])
+        counts = meetings(zip(*hashes, strict=True), len(q), own["cluster_size"])
+        return with_rest(q, k, v, counts, scaling, own["rest"])
 
     return each_sequence(query, key, value, padding_mask, one)
 
 
-def window(
-    query, key, value, padding_mask=None, *, n_hashes, cluster_size, global_tokens, scaling, generator=None
-) -> Tensor:
+def random(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
+    n_hashes = most("random", "n_hashes", settings, query, padding_mask)
+    of_query, of_key = draw_values(query.shape[2], query.shape[1], n_hashes, generator)
+
     def one(tokens, h, q, k, v):
-        n = len(q)
-        counts = window_one(n, most_keys(n, n_hashes, cluster_size)).float()
-        counts[:, global_one(q, k, global_tokens)] = 1
-        return attend_counted(q, k, v, counts, scaling)
+        own = resolved("random", settings, len(q))
+        rounds = ((of_query[h, r, tokens], of_key[h, r, tokens]) for r in range(own["n_hashes"]))
+        counts = meetings(rounds, len(q), own["cluster_size"])
+        counts[:, global_one(q, k, own["global_tokens"])] = 1
+        return with_rest(q, k, v, counts, scaling, own["rest"])
 
     return each_sequence(query, key, value, padding_mask, one)
 
 
-def top_k(query, key, value, padding_mask=None, *, n_hashes, cluster_size, scaling, generator=None) -> Tensor:
+def window(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
     def one(tokens, h, q, k, v):
-        n = len(q)
+        n, own = len(q), resolved("window", settings, len(q))
+        together, counts = max(1, own["keys"] // 8), torch.zeros(n, n)
+        for block in even_cut(list(range(n)), together):
+            for i in block:
+                counts[i, window_one(block, n, own["keys"] - together + 1)] = 1
+        counts[:, global_one(q, k, own["global_tokens"])] = 1
+        return with_rest(q, k, v, counts, scaling, own["rest"])
+
+    return each_sequence(query, key, value, padding_mask, one)
+
+
+def top_k(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
+    def one(tokens, h, q, k, v):
+        n, own = len(q), resolved("top-k", settings, len(q))
         counts = torch.zeros(n, n)
         for i in range(n):
-            counts[i, best(k.detach().float() @ q[i].detach().float(), most_keys(n, n_hashes, cluster_size))] = 1
-        return attend_counted(q, k, v, counts, scaling)
+            counts[i, best(k.detach().float() @ q[i].detach().float(), own["keys"])] = 1
+        return with_rest(q, k, v, counts, scaling, own["rest"])
 
     return each_sequence(query, key, value, padding_mask, one)

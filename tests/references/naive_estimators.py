@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from albert_lsh.attention.select.hashing import draw_directions
-from references.naive import attend_counted, each_sequence
+from references.naive import attend_counted, each_sequence, most, resolved
 
 
 def with_convolution(attend_one, size, weight):
@@ -27,15 +27,15 @@ def nystrom(
     value,
     padding_mask=None,
     *,
-    num_landmarks,
     pinv_iterations,
     conv_kernel_size=None,
     conv_weight=None,
     scaling,
     generator=None,
+    **settings,
 ) -> Tensor:
     def one(tokens, h, q, k, v):
-        n, m = len(q), num_landmarks
+        n, m = len(q), resolved("nystrom", settings, len(q))["num_landmarks"]
         if n <= m:
             return attend_counted(q, k, v, torch.ones(n, n), scaling)
         q, k = q.double(), k.double()
@@ -88,17 +88,21 @@ def yoso(
     value,
     padding_mask=None,
     *,
-    n_hashes,
     hash_code_len,
     conv_kernel_size=None,
     conv_weight=None,
     scaling,
     generator=None,
+    **settings,
 ) -> Tensor:
+    settings["hash_code_len"] = hash_code_len
+    n_hashes = most("yoso", "n_hashes", settings, query, padding_mask)
     draws = draw_directions(query.shape[1], query.shape[3], n_hashes * hash_code_len, generator)
 
     def one(tokens, h, q, k, v):
-        signs = [(x.detach().float() @ draws[h].T > 0).view(len(x), n_hashes, hash_code_len) for x in (q, k)]
+        own = resolved("yoso", settings, len(q))["n_hashes"]
+        used = draws[h][: own * hash_code_len]
+        signs = [(x.detach().float() @ used.T > 0).view(len(x), own, hash_code_len) for x in (q, k)]
         alike = (signs[0][:, None] == signs[1][None]).all(-1)
         return yoso_one(q, k, v, alike.double().mean(-1), hash_code_len)
 

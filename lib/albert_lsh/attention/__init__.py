@@ -4,6 +4,7 @@
     attend(name, query, key, value, ...)             one of them, on bare tensors
     pairs(name, query, key, ...)                     how often each query meets each key
     coverage(name, query, key, ...)                  what share of the pairs, and of softmax's mass, that is
+    cost(name, length, head_dim, ...)                its multiply-adds, as a share of softmax attention's
     settings_for(name, length, share)                settings that spend a given share of the pairs
 
 In a model they are chosen with `albert_lsh.load_model(..., attention=name)`.
@@ -14,9 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.budget import settings_for
-from albert_lsh.attention.compute.blocks import MASKED, clear_padding
-from albert_lsh.attention.registry import ATTENTIONS, check, check_evaluation, names
+from albert_lsh.attention.registry import ATTENTIONS, check, check_evaluation, names, settings_for
+from albert_lsh.attention.rows import MASKED, clear_padding, count_tokens
 
 __all__ = [
     "ATTENTIONS",
@@ -25,6 +25,7 @@ __all__ = [
     "check",
     "check_evaluation",
     "check_tensors",
+    "cost",
     "coverage",
     "names",
     "pairs",
@@ -67,7 +68,8 @@ def attend(
         seed: of the random numbers that hashing draws; the same seed gives the same hashes on every device.
         dropout: probability with which an attention weight is dropped (from torch's global generator).
         conv_weight: (heads, conv_kernel_size), of the convolution of the values, where the attention is to have one.
-        settings: the attention's own, for instance n_hashes; see `check`.
+        settings: the attention's own, for instance n_hashes; see `check`. One with a budget takes share= (of the pairs)
+            or keys= (of each query), and resolves it for each sequence's own length.
     Returns:
         (batch, heads, length, head_dim), in query's dtype; rows of padding are zero.
     Raises:
@@ -104,12 +106,33 @@ def pairs(
     """
     settings = check(name, settings)
     check_tensors(query, key, key, padding_mask)
-    generator = torch.Generator().manual_seed(seed)
-    query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
-    counts = ATTENTIONS[name].pairs(query, key, padding_mask, generator=generator, **settings)
+    counts = _ask(name, "pairs", query, key, padding_mask, seed, settings)
     if padding_mask is not None:
         counts = counts * padding_mask[:, None, :, None] * padding_mask[:, None, None, :]
     return counts
+
+
+def _ask(name: str, what: str, query, key, padding_mask: Tensor | None, seed: int, settings) -> Tensor:
+    """A function of the attention, for the hashes of this seed."""
+    attention = ATTENTIONS[name]
+    settings = attention.resolve(settings, count_tokens(query, padding_mask))
+    generator = torch.Generator().manual_seed(seed)
+    query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
+    return getattr(attention, what)(query, key, padding_mask, generator=generator, **settings)
+
+
+def cost(name: str, length: int, head_dim: int = 64, **settings) -> float:
+    """The multiply-adds of an attention as a share of softmax attention's, 2 length^2 head_dim in each head.
+
+    Everything counts: hashing, mean keys that are compared with, mean keys attended, and pairs. Sorting, which
+    multiplies nothing, does not. Each attention states a formula for a sequence of `length` tokens.
+
+    Raises:
+        ValueError: unknown name or setting.
+    """
+    full = check(name, settings)
+    resolved = ATTENTIONS[name].resolve(full, torch.tensor([length]))
+    return ATTENTIONS[name].cost(length, head_dim, **resolved) / (2 * length**2 * head_dim)
 
 
 class Coverage(NamedTuple):
@@ -117,7 +140,7 @@ class Coverage(NamedTuple):
 
     pairs: float  # keys attended, each once, and mean keys that stand for others
     mass: float  # of softmax's attention, mean over queries, on the keys attended
-    compared: float = 0.0  # mean keys that queries were compared with to choose clusters; not in `pairs`
+    cost: float  # multiply-adds of everything, choosing keys included, as a share of softmax attention's; see `cost`
 
 
 @torch.no_grad()
@@ -132,18 +155,18 @@ def coverage(
     met = pairs(name, query, key, padding_mask, seed=seed, **settings) > 0
     query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
     scores = query.float() @ key.float().transpose(-1, -2) * query.shape[-1] ** -0.5
-    attended = compared = met.new_zeros(1, dtype=torch.long)
-    if (mean_keys := ATTENTIONS[name].mean_keys) is not None:
-        generator = torch.Generator().manual_seed(seed)
-        attended, compared = mean_keys(query, key, padding_mask, generator=generator, **check(name, settings))
+    means = met.new_zeros(1)
+    if ATTENTIONS[name].mean_keys is not None:
+        means = _ask(name, "mean_keys", query, key, padding_mask, seed, check(name, settings))
     if padding_mask is None:
         padding_mask = query.new_ones(query.shape[0], query.shape[2], dtype=torch.bool)
     weights = scores.masked_fill(~padding_mask[:, None, None, :], MASKED).softmax(-1)
     tokens = padding_mask.sum(-1)
     mass = (weights * met).sum(-1)  # (batch, heads, length); rows of padding are 0
     all_queries, all_pairs = (max(1, query.shape[1] * int(n.sum())) for n in (tokens, tokens.square()))
+    products = sum(n**2 * cost(name, n, query.shape[-1], **settings) for n in tokens.tolist() if n)
     return Coverage(
-        pairs=(met.sum() + attended.sum()).item() / all_pairs,
+        pairs=(met.sum() + means.sum()).item() / all_pairs,
         mass=mass.sum().item() / all_queries,
-        compared=compared.sum().item() / all_pairs,
+        cost=products * query.shape[1] / all_pairs,
     )

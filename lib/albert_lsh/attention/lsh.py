@@ -1,241 +1,198 @@
 """LSH attention that keeps a pretrained encoder's projections and stands in for its softmax.
 
-A query sees, in float32 softmax and each key once,
+Keys are sorted into clusters of equal size by random median splits (`select.tree`), so that clusters never overflow. A
+query sees, in one float32 softmax and each key once,
 
-    the keys of a few clusters       by hash collision in several rounds (Kitaev et al. 2020; Daras et al. 2020), or
-                                     the clusters whose mean key it scores highest (Vyas et al. 2020; Roy et al. 2021)
-    `global_tokens` keys             those that the mean query scores highest, the same for all queries of a head
+    the keys of `n_hashes` clusters   those whose mean key it scores highest (Vyas et al. 2020; Roy et al. 2021)
+    `global_tokens` keys              those that the mean query scores highest, the same for all queries of a head
     `window` nearest positions
 
-and, with `far_field`, every other cluster through its mean key, mean value and the logarithm of its size. Clusters
-are of equal size and come from hashing (see `hashing`), so they never overflow, and a sequence of at most
-`cluster_size` tokens has one cluster, which is softmax attention.
+and, with `far_field`, every other cluster through its mean key, its mean value and the logarithm of its size. With
+`rest` all keys that it does not see are one such mean together. A sequence of at most `cluster_size` tokens has one
+cluster: that is softmax attention.
 
-    choose="collision"   n_hashes rounds; in each a query sees the cluster with its own number
-    choose="mean-key"    one clustering; the n_hashes best clusters, chosen by each query, or by `block_size` queries
-                         hashed alike together, who add up their softmax over the mean keys
-    choose="mean-query"  the same, but a block chooses by its mean query: block_size times fewer products
-
-With block_size=None every query of a sequence of less than 2 * `BLOCKS` tokens chooses for itself; of a longer one,
-between `BLOCKS` and twice as many blocks choose, by their mean query whatever `choose` says. With block_size=1 every
-query of a long sequence is compared with every mean key, which takes time quadratic in the length, but no such memory.
+Up to `SINGLE` tokens each query chooses its own clusters. In a longer sequence blocks of 2 sqrt(length) queries choose
+together, by their mean query; `block_size` sets another size. Blocks are clusters of queries, or runs of neighbouring
+positions where there is a window.
 """
 
-from typing import NamedTuple
+import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.compute import dense
-from albert_lsh.attention.compute.blocks import (
-    MASKED,
-    Blocks,
-    cluster_tables,
-    cut,
-    hide_keys,
-    places,
-    slices,
-    sort_tokens,
-    take,
-    token_mask,
-)
-from albert_lsh.attention.compute.dispatch import attend_parts
-from albert_lsh.attention.compute.parts import Bias, Part, count_pairs
-from albert_lsh.attention.select.global_tokens import seen_by_all, wanted_by_all
-from albert_lsh.attention.select.hashing import PROJECTIONS
-from albert_lsh.attention.select.nearest import Window, find_window
-from albert_lsh.attention.select.tree import tree
+from albert_lsh.attention.definition import Budget, rounds_and_size
+from albert_lsh.attention.rows import MASKED, largest, look_up, means_of, owners, per_sequence, slices
+from albert_lsh.attention.seen import Seen
+from albert_lsh.attention.select.global_tokens import global_tokens as find_global_tokens
+from albert_lsh.attention.select.nearest import nearest, neighbours
+from albert_lsh.attention.select.tree import TREE_PRODUCTS, tree
+from albert_lsh.attention.sparse import sparse
 
-# Up to this length gathering rows takes longer than computing all scores and masking most of them.
-DENSE_LENGTH = 512
-BLOCKS = 1024  # that choose clusters where no block_size is given: so many, and less than twice as many
+SINGLE = 512  # tokens, up to which every query chooses for itself
 SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen
+GLOBAL_TOKENS = 2
+FAR_FIELD_FROM = 0.5  # share of the pairs; less leaves short sequences too few clusters (studies/fidelity.yaml)
 
 
-class Seen(NamedTuple):
-    """Whom the queries see."""
-
-    parts: list[Part]
-    clusters: Tensor | None = None  # (batch, heads, clusters, size): positions of their keys, `length` for none
-    far: Part | None = None  # the clusters as keys, for those who see no more of them
-    chosen: dense.Chosen | None = None
-    asking: Tensor | None = None  # (batch, heads): how many, queries or blocks, were compared with each mean key
-
-
-def collide(
-    query, key, mask, everybodys, window, *, n_hashes, cluster_size, hashing, duplicates, generator, **_
-) -> Part:
-    """Rounds of clusters of queries and keys with similar hashes."""
-    hashes = PROJECTIONS[hashing](query, key, mask, n_hashes, generator)
-    n_tokens = mask[:, 0].sum(-1)
-    blocks = Blocks(*(cut(sort_tokens(x, mask), n_tokens, cluster_size) for x in hashes))
-    once = cluster_tables(blocks, query.shape[2]) if duplicates == "once" and n_hashes > 1 else None
-    bias = None if once is None and window is None else Bias(clusters=once, window=window)
-    return Part(hide_keys(blocks, everybodys), bias, distinct=True)
-
-
-def select(
-    query,
-    key,
-    mask,
-    everybodys,
-    window,
-    choose,
+def see(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor,
     *,
-    n_hashes,
-    cluster_size,
-    hashing,
-    block_size,
-    global_tokens,
-    far_field,
-    scaling,
-    generator,
-    **_,
+    n_hashes: int | Tensor,
+    cluster_size: int | Tensor,
+    block_size: int | None,
+    global_tokens: int | Tensor,
+    window: int,
+    far_field: bool | Tensor,
+    scaling: float,
+    generator: torch.Generator | None,
 ) -> Seen:
-    """One clustering; the keys of everybody and of the clusters that each block of queries chooses, without the window.
-
-    Nothing of the window is hidden in the window's own part, so that keys of everybody that are near are seen there.
-    """
-    clusters = cluster(key, mask & ~everybodys, cluster_size, hashing, generator)
-    if block_size is None:
-        block_size, choose = growing(mask), "mean-query"
-    blocks = cluster(query, mask, block_size, hashing, generator)
-    members = blocks < query.shape[2]
-    chosen = choose_clusters(query, key, blocks, clusters, n_hashes=n_hashes, choose=choose, scaling=scaling)
+    """Which keys each block of queries sees. Numbers are for all sequences, or (batch,)."""
+    length = query.shape[2]
+    everybodys, is_global = find_global_tokens(query, key, mask, global_tokens)
+    clusters = tree(key, mask & ~is_global, cluster_size, generator)
+    blocks = blocks_of(query, mask, block_size, window, generator)
+    chosen = choose_clusters(query, key, blocks, clusters, n_hashes, scaling)
+    nothing = torch.full_like(clusters[:, :, :1], length)
     index = chosen.flatten(2).unsqueeze(-1).expand(-1, -1, -1, clusters.shape[3])
-    keys = clusters.gather(2, index).view(*chosen.shape[:3], -1)
-    shared = places(everybodys, min(global_tokens, query.shape[2]))[:, :, None]
-    keys = torch.cat([shared.expand(*keys.shape[:3], -1), keys], dim=-1)
-    part = Part(Blocks(blocks.unsqueeze(2), keys.unsqueeze(2)), None if window is None else Bias(window=window))
-    far = far_part(blocks, clusters, chosen, mask, window) if far_field else None
-    asking = (members.any(-1) if choose == "mean-query" else members.flatten(2)).sum(-1)
-    return Seen([part], clusters, far, dense.Chosen(part.blocks, clusters, chosen, shared[:, :, 0]), asking)
+    keys = torch.cat([clusters, nothing], dim=2).gather(2, index).view(*chosen.shape[:3], -1)
+    keys = torch.cat([everybodys[:, :, None].expand(*keys.shape[:3], -1), keys], dim=-1)
+    count = clusters.shape[2]
+    left = (clusters < length).sum(-1)[:, :, None].expand(*chosen.shape[:3], -1)  # of each cluster's keys
+    left = torch.cat([left, left[..., :1]], dim=-1).scatter(-1, chosen, 0)[..., :-1]
+    if window:
+        owner = owners(clusters, length, nobody=count)
+        near, cluster = unseen_neighbours(nearest(mask, blocks, window), owner, chosen, count)
+        keys = torch.cat([keys, near], dim=-1)
+        gone = torch.zeros(*chosen.shape[:3], count + 1, dtype=torch.long, device=keys.device)
+        left = left - gone.scatter_add(-1, cluster, torch.ones_like(cluster))[..., :-1]
+    far = torch.as_tensor(far_field, device=keys.device)
+    if not far.any():
+        unchosen = None if window else left > 0
+        return Seen(blocks.unsqueeze(2), keys.unsqueeze(2), means=clusters, unchosen=unchosen)
+    left = left * per_sequence(far, 4)  # type: ignore[operator]
+    means = torch.arange(length, length + count, device=keys.device).expand_as(left)
+    bias = left.clamp(min=1).float().log().masked_fill(left <= 0, MASKED)
+    bias = torch.cat([torch.zeros_like(keys, dtype=bias.dtype), bias], dim=-1)
+    keys = torch.cat([keys.masked_fill(keys == length, length + count), means], dim=-1)
+    return Seen(blocks.unsqueeze(2), keys.unsqueeze(2), bias.unsqueeze(2), means=clusters)
 
 
-def growing(mask: Tensor) -> int | Tensor:
-    """The block_size where none is given: 1 below 2 * BLOCKS tokens, else one for each sequence, (batch,)."""
-    return 1 if mask.shape[-1] < 2 * BLOCKS else (mask[:, 0].sum(-1) // BLOCKS).clamp(min=1)
-
-
-def cluster(rows: Tensor, mask: Tensor, size: int | Tensor, hashing: str, generator) -> Tensor:
-    """Clusters of at most `size` tokens that are hashed alike: (batch, heads, clusters, places) positions."""
-    single = isinstance(size, int) and size == 1
-    if not single and hashing == "tree":
-        return tree(rows, mask, size, generator)
-    values = torch.zeros_like(rows[..., 0])
-    if not single:
-        values = PROJECTIONS[hashing](rows, rows, mask, 1, generator)[1][:, :, 0]
-    return cut(sort_tokens(values, mask).unsqueeze(2), mask[:, 0].sum(-1), size)[:, :, 0]
-
-
-def choose_clusters(query, key, blocks, clusters, *, n_hashes, choose, scaling) -> Tensor:
-    """The clusters that each block of queries attends to: (batch, heads, blocks, n_hashes), numbers of clusters."""
-    mean_key, size = (x.flatten(0, 1) for x in mean_of(key, clusters))
-    members = blocks < query.shape[2]
-    if choose == "mean-query":
-        asking, weight = mean_of(query, blocks)[0].unsqueeze(3), members.any(-1, keepdim=True)
-    else:
-        asking, weight = take(query, blocks), members
-    asking, weight = asking.flatten(0, 1), weight.flatten(0, 1)  # (rows, blocks, members, dim), batch and heads in one
-    (n_rows, n_blocks, n_members, _), n_clusters = asking.shape, mean_key.shape[1]
-    chosen = size.new_empty(n_rows, n_blocks, min(n_hashes, n_clusters))
-    for rows in slices(n_rows, SCORES_AT_ONCE // (n_blocks * n_members * n_clusters)):
-        empty, log_size = (size[rows] == 0)[:, None], size[rows].clamp(min=1).log()[:, None, None]
-        for some in slices(n_blocks, SCORES_AT_ONCE // ((rows.stop - rows.start) * n_members * n_clusters)):
-            score = torch.einsum("rnqd,rcd->rnqc", asking[rows, some], mean_key[rows]) * scaling + log_size
-            score = score.masked_fill(empty.unsqueeze(2), MASKED)
-            votes = (score.softmax(-1) * weight[rows, some].unsqueeze(-1)).sum(2).masked_fill(empty, -1.0)
-            chosen[rows, some] = votes.topk(chosen.shape[-1], dim=-1, sorted=False).indices
-    return chosen.unflatten(0, query.shape[:2])
-
-
-def mean_of(rows: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (batch, heads, clusters, dim) and number (batch, heads, clusters) of the members of each cluster."""
-    size = (clusters < rows.shape[2]).sum(-1)
-    return take(rows, clusters).sum(3) / size.clamp(min=1).unsqueeze(-1), size
-
-
-def far_part(blocks: Tensor, clusters: Tensor, chosen: Tensor, mask: Tensor, window: Window | None) -> Part:
-    """Every cluster as one key, with the logarithm of how many of its members a query does not see otherwise."""
-    length, count = mask.shape[-1], clusters.shape[2]
-    size = (clusters < length).sum(-1)  # (batch, heads, clusters)
-    left = size[:, :, None].expand(*blocks.shape[:3], -1).scatter(-1, chosen, 0).flatten(0, 1)
-    numbers = torch.arange(count, device=clusters.device)
-    number_in = None
-    if window is not None:  # a member of a chosen cluster leaves nothing to count off
-        owner = numbers[:, None].expand_as(clusters).flatten(2).flatten(0, 1)
-        table = owner.new_full((len(owner), length + 1), count).scatter(1, clusters.flatten(2).flatten(0, 1), owner)
-        table[:, length] = count
-        number_in = window.numbered(table, mask, count)
-    index = numbers.expand(*blocks.shape[:3], -1)
-    return Part(Blocks(blocks.unsqueeze(2), index.unsqueeze(2)), Bias(left=left, window=window, number_in=number_in))
+def blocks_of(query: Tensor, mask: Tensor, block_size: int | None, window: int, generator) -> Tensor:
+    """Blocks of queries that choose together: (batch, heads, blocks, places) positions, `length` for none."""
+    size: int | Tensor = block_size or 1
+    if block_size is None and query.shape[2] > SINGLE:
+        n = mask[:, 0].sum(-1)
+        size = torch.where(n > SINGLE, (2 * n.float().sqrt()).round().long(), 1)
+    if window or largest(size) == 1:
+        return neighbours(mask, size)
+    return tree(query, mask, size, generator)
 
 
 @torch.no_grad()
-def look(query, key, padding_mask, *, global_tokens, window, choose, scaling, generator, **settings) -> Seen:
-    """Whom each query sees; the arguments are those of the attention."""
-    with torch.autocast(query.device.type, enabled=False):
-        query, key = query.float(), key.float()
-        mask = token_mask(query, padding_mask)
-        everybodys = wanted_by_all(query, key, mask, global_tokens)
-        nearest = find_window(query, padding_mask, window) if window else None
-        near = [] if nearest is None else [Part(nearest.blocks(mask), Bias(window=nearest, beyond=True))]
-        settings |= {"global_tokens": global_tokens, "generator": generator}
-        if choose == "collision":
-            near = [part._replace(blocks=hide_keys(part.blocks, everybodys)) for part in near]
-            if global_tokens:
-                near.append(seen_by_all(mask, everybodys, min(global_tokens, query.shape[2])))
-            return Seen([collide(query, key, mask, everybodys, nearest, **settings), *near])
-        found = select(query, key, mask, everybodys, nearest, choose, scaling=scaling, **settings)
-        return found._replace(parts=[*found.parts, *near])
+def choose_clusters(
+    query: Tensor, key: Tensor, blocks: Tensor, clusters: Tensor, n_hashes: int | Tensor, scaling: float
+) -> Tensor:
+    """The clusters that each block's mean query scores highest: (batch, heads, blocks, largest n_hashes), long.
 
-
-def lsh_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None, **settings) -> Tensor:
-    """Softmax over the keys that a query sees, and the far field's mean keys; see the module.
-
-    Args:
-        query, key, value: (batch, heads, length, head_dim).
-        padding_mask: (batch, length) bool, True where there is a token.
-        scaling: factor of the scores; dropout: probability with which an attention weight is dropped.
-        settings: n_hashes, cluster_size, hashing, choose, block_size, global_tokens, window, far_field, duplicates.
-    Returns:
-        (batch, heads, length, head_dim), in query's dtype; rows of padding are anything. Gradients flow to queries,
-        keys (mean keys included) and values; which keys are seen has none.
+    A cluster's score is that of its mean key and the logarithm of its size. The number of clusters stands for none.
     """
-    seen = look(query, key, padding_mask, scaling=scaling, generator=generator, **settings)
-    short, more = query.shape[2] <= DENSE_LENGTH, {"scaling": scaling, "dropout": dropout}
-    if short and seen.chosen is not None and not settings["window"]:
-        return dense.attend_to_clusters(query, key, value, seen.chosen, far_field=seen.far is not None, **more)
-    far = None
-    if seen.far is not None and seen.clusters is not None:
-        mean_key, mean_value = (mean_of(rows.float(), seen.clusters)[0].to(rows.dtype) for rows in (key, value))
-        far = mean_key, mean_value, seen.far
-    if short:
-        once = settings["duplicates"] == "once"
-        return dense.attend_to_parts(query, key, value, seen.parts, far, once=once, **more)
-    sources, parts = [(key, value)], [(part, 0) for part in seen.parts]
-    if far is not None:
-        sources, parts = [*sources, far[:2]], [*parts, (far[2], 1)]
-    return attend_parts(query, sources, parts, **more)[0]
+    length, count = query.shape[2], clusters.shape[2]
+    size = (clusters < length).sum(-1)[:, :, None]
+    offset = size.clamp(min=1).float().log().masked_fill(size == 0, MASKED)  # (batch, heads, 1, clusters)
+    asking, mean_key = means_of(query, blocks), means_of(key, clusters).transpose(-1, -2)
+    found = []
+    for some in slices(blocks.shape[2], SCORES_AT_ONCE // (count * blocks.shape[0] * blocks.shape[1])):
+        score = (asking[:, :, some] @ mean_key) * scaling + offset
+        best = score.topk(min(largest(n_hashes), count), dim=-1)
+        found.append(best.indices.masked_fill(best.values < MASKED / 2, count))
+    chosen = torch.cat(found, dim=2)
+    return chosen.masked_fill(torch.arange(chosen.shape[3], device=key.device) >= per_sequence(n_hashes, 4), count)
 
 
-def lsh_pairs(query, key, padding_mask=None, *, generator=None, **settings) -> Tensor:
-    """How often each query meets each key: (batch, heads, length, length), int; mean keys are not among them."""
-    scaling = query.shape[-1] ** -0.5
-    seen = look(query, key, padding_mask, scaling=scaling, generator=generator, **settings)
-    return count_pairs(seen.parts, query.shape[2])
+def unseen_neighbours(near: Tensor, owner: Tensor, chosen: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The positions `near` that a block does not see already, and their clusters, `count` for those it sees."""
+    cluster = look_up(owner, near)
+    flags = torch.zeros(*chosen.shape[:3], count + 1, dtype=torch.bool, device=near.device)
+    flags = flags.scatter(-1, chosen, True)
+    flags[..., count] = True  # global tokens, which are in no cluster
+    seen = flags.gather(-1, cluster)
+    return near.masked_fill(seen, owner.shape[-1] - 1), cluster.masked_fill(seen, count)
 
 
-def lsh_mean_keys(query, key, padding_mask=None, *, generator=None, **settings) -> tuple[Tensor, Tensor]:
-    """How many mean keys the queries attend to, and how many are compared to choose: (batch, heads), long."""
-    scaling = query.shape[-1] ** -0.5
-    seen = look(query, key, padding_mask, scaling=scaling, generator=generator, **settings)
-    mask = token_mask(query, padding_mask)
-    none = torch.zeros_like(mask[..., 0], dtype=torch.long)
-    if seen.clusters is None or seen.asking is None:
-        return none, none
-    compared = (seen.clusters < query.shape[2]).any(-1).sum(-1) * seen.asking
-    if seen.far is None:
-        return none, compared
-    attended = (dense.of_each_query(seen.far, query.shape[2]) > MASKED / 2).sum(-1)
-    return (attended * mask).sum(-1), compared
+def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
+    """Global tokens, a window if there is one, and as many clusters of about sqrt(length) / 3 keys as fit.
+
+    Comparing queries with their mean keys, which is not in the budget, then takes 3 / sqrt(length) of the products of
+    softmax attention, halved. From half of the pairs on about half of the budget goes into a far field, if that fits
+    and nothing fixed says otherwise.
+    """
+    length, rest = budget.length, int(fixed.get("rest", False))
+    fixed = {"global_tokens": min(GLOBAL_TOKENS, max(0, budget.keys - 1 - rest)), **fixed}
+    block = fixed.get("block_size") or (1 if length <= SINGLE else round(2 * math.sqrt(length)))
+    window = fixed.get("window", 0)
+    near = min(length, window + block - 1) if window else 0
+    left = budget.left(1, global_tokens=fixed["global_tokens"], window=near, rest=rest)
+    size = max(2, round(math.sqrt(length) / 3))
+    if fixed.get("far_field", budget.keys >= FAR_FIELD_FROM * length and budget.keys < length and not rest):
+        if found := beside_a_far_field(fixed, length, left, size):
+            return {"far_field": True, **fixed, **found}
+        if "far_field" in fixed:
+            given = "".join(f" with {k}={fixed[k]}" for k in ("n_hashes", "cluster_size") if k in fixed)
+            raise ValueError(f"{budget.asked} leaves {left} keys to choose, too few for a far field{given}")
+    if not fixed.keys() & {"n_hashes", "cluster_size"}:
+        size = min(size, left)
+        return {"far_field": False, **fixed, "n_hashes": left // size, "cluster_size": size}
+    return {"far_field": False, **fixed, **rounds_and_size(budget, fixed, left)}
+
+
+def beside_a_far_field(fixed: dict[str, Any], length: int, left: int, size: int) -> dict[str, Any] | None:
+    """n_hashes and cluster_size that leave room for the other clusters' mean keys; None where nothing does."""
+
+    def most_rounds(size: int) -> int:
+        return (left - -(-length // size)) // max(1, size - 1)  # a cluster attended exactly costs no mean key
+
+    rounds = fixed.get("n_hashes", 1)
+    if "cluster_size" in fixed:
+        size = fixed["cluster_size"]
+    elif "n_hashes" in fixed:
+        size = max((s for s in range(2, left + 1) if most_rounds(s) >= rounds), default=1)
+    else:
+        size = max(size, -(-2 * length // left))  # half of what is left
+    if most_rounds(size) < rounds:
+        return None
+    return {"n_hashes": fixed.get("n_hashes", most_rounds(size)), "cluster_size": size}
+
+
+def cost(
+    length: int, head_dim: int, *, n_hashes, cluster_size, block_size=None, global_tokens=0, window=0, far_field=False
+) -> float:
+    """Multiply-adds of one head: the trees, the global tokens, the mean keys compared with, and the keys attended."""
+    block = block_size or (1 if length <= SINGLE else round(2 * math.sqrt(length)))
+    kept = max(0, length - global_tokens)
+    clusters, blocks = max(1, -(-kept // cluster_size)), -(-length // block)
+    trees = [clusters] if block == 1 or window else [clusters, blocks]
+    levels = sum(math.ceil(math.log2(count)) for count in trees)
+    chosen = min(n_hashes, clusters)
+    near = min(length, window + block - 1) if window else 0
+    seen = min(length, global_tokens) + min(kept, chosen * cluster_size) + near + (clusters if far_field else 0)
+    products = levels * TREE_PRODUCTS * length + length * (global_tokens > 0) + blocks * clusters + 2 * length * seen
+    return products * head_dim
+
+
+LSH = sparse(
+    "pretrained projections; the clusters of keys whose mean key fits best",
+    see,
+    cost,
+    settings={
+        "n_hashes": 4, "cluster_size": 32, "global_tokens": GLOBAL_TOKENS, "far_field": False, "window": 0,
+        "block_size": None,
+    },
+    lowest={"global_tokens": 0, "window": 0},
+    spend=spend,
+    spent=("n_hashes", "cluster_size", "global_tokens", "far_field"),
+    share=0.25,
+)  # fmt: skip

@@ -1,23 +1,24 @@
-"""Nyström attention (Xiong et al. 2021, "Nyströmformer", equations 12 to 16): every key, by way of a few landmarks.
+"""Nyström attention (Xiong et al. 2021, "Nyströmformer", equations 12 to 16): all keys, through a few landmarks.
 
     softmax(Q K~^T) pinv(softmax(Q~ K~^T)) softmax(Q~ K^T) V
 
-Q~ and K~ are the means of `num_landmarks` segments of the sequence; the pseudo-inverse is found by iteration. Cost and
+Q~ and K~ are the means of `num_landmarks` segments of the sequence. The pseudo-inverse is found by iteration. Cost and
 memory are linear in the length. Padding is in no segment. With `conv_kernel_size` a depth-wise convolution of the
 values is added (`convolution`).
 
-A sequence of at most `num_landmarks` tokens has softmax attention itself, as in the original: batches are padded to
-their longest sequence, so a short one, or a batch of short ones, is no mistake. `load_model` and `Parameters.check`
-refuse more landmarks than any sequence can have tokens.
+A sequence of at most `num_landmarks` tokens has softmax attention itself, as in the original.
 """
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.compute.blocks import count_tokens, token_mask
 from albert_lsh.attention.convolution import add_convolution
-from albert_lsh.attention.softmax import softmax_attention
+from albert_lsh.attention.definition import Attention, Budget
+from albert_lsh.attention.rows import MASKED, count_tokens, largest, per_sequence, token_mask
+from albert_lsh.attention.softmax import all_pairs, softmax_attention
 
 
 def segment_means(rows: Tensor, segment: Tensor, count: int) -> Tensor:
@@ -64,16 +65,19 @@ def nystrom_attention(
     dropout: probability with which the weight that a query gives a landmark is dropped.
     conv_weight: (heads, conv_kernel_size), of the convolution.
     """
-    n_tokens = count_tokens(query, padding_mask)
+    n_tokens, most = count_tokens(query, padding_mask), largest(num_landmarks)
     few = (n_tokens <= num_landmarks)[:, None, None, None]
     mask = token_mask(query, padding_mask)[:, 0]
-    rank = mask.cumsum(-1) - 1
-    segment = (rank * num_landmarks // n_tokens[:, None].clamp(min=1)).masked_fill(~mask, num_landmarks)
-    mean_query, mean_key = (segment_means(rows, segment, num_landmarks) for rows in (query, key))
+    rank, number = mask.cumsum(-1) - 1, per_sequence(num_landmarks, 2)
+    segment = (rank * number // n_tokens[:, None].clamp(min=1)).clamp(max=most).masked_fill(~mask, most)
+    mean_query, mean_key = (segment_means(rows, segment, most) for rows in (query, key))
+    unused = (torch.arange(most, device=query.device) >= number)[..., None, None, :]  # (batch or 1, 1, 1, landmarks)
     with torch.autocast(query.device.type, enabled=False):
-        first = (query.float() @ mean_key.transpose(-1, -2) * scaling).softmax(-1)
-        middle = (mean_query @ mean_key.transpose(-1, -2) * scaling).softmax(-1)
-        middle = middle.masked_fill(few, 0)  # with empty segments it has no inverse, and many iterations overflow
+        to_landmarks = mean_key.transpose(-1, -2) * scaling
+        first = (query.float() @ to_landmarks).masked_fill(unused, MASKED).softmax(-1)
+        middle = (mean_query @ to_landmarks).masked_fill(unused, MASKED).softmax(-1)
+        # Unused landmarks are zero rows. Few tokens leave empty segments, whose matrix has no inverse.
+        middle = middle.masked_fill(unused.transpose(-1, -2) | few, 0)
         seen = None if padding_mask is None else padding_mask[:, None, None]
         last = F.scaled_dot_product_attention(mean_query, key.float(), value.float(), attn_mask=seen, scale=scaling)
         out = (F.dropout(first, dropout) @ (pseudo_inverse(middle, pinv_iterations) @ last)).to(query.dtype)
@@ -81,3 +85,29 @@ def nystrom_attention(
         exact = softmax_attention(query, key, value, padding_mask, scaling=scaling, dropout=dropout)
         out = torch.where(few, exact, out)
     return add_convolution(out, value, conv_kernel_size, conv_weight)
+
+
+def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
+    """Two keys for a landmark: a query meets it, and it meets a key."""
+    left = budget.left(2)
+    budget.refuse("num_landmarks", fixed.get("num_landmarks", 1), left // 2)
+    return {"num_landmarks": left // 2} | fixed
+
+
+def cost(length: int, head_dim: int, *, num_landmarks, pinv_iterations, conv_kernel_size=None) -> float:
+    """Multiply-adds of one head: three products, the pseudo-inverse and the convolution."""
+    if length <= num_landmarks:
+        return 2 * length**2 * head_dim
+    products = 4 * length * num_landmarks * head_dim + 2 * num_landmarks**2 * head_dim
+    return products + 4 * pinv_iterations * num_landmarks**3 + length * head_dim * (conv_kernel_size or 0)
+
+
+NYSTROM = Attention(
+    "Nyströmformer: all keys, through a few landmarks",
+    nystrom_attention,
+    all_pairs,
+    cost,
+    settings={"num_landmarks": 64, "pinv_iterations": 6, "conv_kernel_size": None},
+    spend=spend,
+    spent=("num_landmarks",),
+)

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from reformer_pytorch.reformer_pytorch import FullQKAttention, LSHAttention, LSHSelfAttention
 from torch import Tensor, nn
 
-from albert_lsh.attention.compute.blocks import Blocks
-from albert_lsh.attention.compute.parts import Part, count_pairs
+from albert_lsh.attention.definition import Attention, Budget, rounds_and_size
+from albert_lsh.attention.seen import Seen, count_pairs
 from albert_lsh.attention.shared_qk import only_others, others
 
 
@@ -65,7 +65,7 @@ def reformer_pairs(query, key, padding_mask=None, *, bucket_size, n_hashes, **se
         mask = F.pad(padding_mask, (0, padded - length))
     hidden = ~mask[:, None].expand(-1, heads, -1).gather(-1, order)
     chunks = order.masked_fill(hidden, length).view(batch, heads, 1, -1, bucket_size)
-    counts = count_pairs([Part(Blocks(chunks, torch.cat([chunks, chunks.roll(1, 3)], -1)))], length)
+    counts = count_pairs(Seen(chunks, torch.cat([chunks, chunks.roll(1, 3)], -1)), length)
     return only_others(counts, padding_mask)
 
 
@@ -123,3 +123,27 @@ class ReformerSelfAttention(nn.Module):
             current_pass.record(qk, qk, value, mask, self.training)
         with self.drawing, torch_seed_from(current_pass.generator(self.training)):
             return self.lsh(rows, input_mask=padded_mask)[:, :length], None
+
+
+def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
+    """A chunk of at least two tokens sees itself and the one before."""
+    budget.refuse("full_attn_thres", fixed.get("full_attn_thres") or 0, budget.length - 1)  # below it, all is attended
+    return fixed | rounds_and_size(budget, fixed, budget.left(4) // 2, size_name="bucket_size", least=2)
+
+
+def cost(length: int, head_dim: int, *, bucket_size, n_hashes, full_attn_thres=None) -> float:
+    """Multiply-adds of one head: random directions for half of the buckets, and the pairs in chunks."""
+    if length <= (bucket_size if full_attn_thres is None else full_attn_thres):
+        return 2 * length**2 * head_dim
+    padded = -(-length // (2 * bucket_size)) * 2 * bucket_size
+    return n_hashes * (padded * padded / bucket_size / 2 + 4 * padded * bucket_size) * head_dim
+
+
+REFORMER = Attention(
+    "the original study: projections replaced by reformer-pytorch's, with new weights",
+    reformer_attention,
+    reformer_pairs,
+    cost,
+    settings={"bucket_size": 64, "n_hashes": 8, "full_attn_thres": None},
+    lowest={"bucket_size": 2, "full_attn_thres": 0},
+)

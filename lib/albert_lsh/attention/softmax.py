@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from albert_lsh.attention.definition import Attention
+
 
 def softmax_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention` over all tokens."""
@@ -22,4 +24,13 @@ def eager_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.
 
 def all_pairs(query, key, padding_mask=None, **settings) -> Tensor:
     """Every token sees every token: (batch, heads, length, length) of ones, whatever the settings."""
-    return query.new_ones(*query.shape[:3], key.shape[2], dtype=torch.long)
+    return torch.ones(*query.shape[:3], key.shape[2], dtype=torch.long, device=query.device)
+
+
+def full_cost(length: int, head_dim: int, **settings) -> float:
+    """Multiply-adds of one head: two products of head_dim numbers for each pair."""
+    return 2 * length**2 * head_dim
+
+
+SOFTMAX = Attention("every token sees every token", softmax_attention, all_pairs, full_cost)
+SOFTMAX_EAGER = Attention("the same, storing the L x L matrix", eager_attention, all_pairs, full_cost)

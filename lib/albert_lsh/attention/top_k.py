@@ -1,30 +1,33 @@
 """The best that single keys can do: a yardstick that knows every score, so it saves nothing."""
 
-import torch
-import torch.nn.functional as F
+from typing import Any
+
 from torch import Tensor
 
-from albert_lsh.attention.compute.blocks import count_tokens, highest, most_keys, token_mask
+from albert_lsh.attention.definition import Budget
+from albert_lsh.attention.rows import best
+from albert_lsh.attention.seen import Seen
+from albert_lsh.attention.select.nearest import neighbours
+from albert_lsh.attention.sparse import sparse
 
 
-@torch.no_grad()
-def best_keys(query, key, padding_mask, *, n_hashes: int, cluster_size: int) -> Tensor:
-    """The keys that each query scores highest, as many as `window` takes: (batch, heads, length, length) bool."""
-    count = most_keys(count_tokens(query, padding_mask), n_hashes, cluster_size)[:, None, None, None]
-    scores = query.float() @ key.float().transpose(-1, -2)
-    return highest(scores, token_mask(query, padding_mask)[:, :, None], count)
+def see(query: Tensor, key: Tensor, mask: Tensor, *, keys, scaling, generator) -> Seen:
+    """The `keys` keys that each query scores highest. Takes memory quadratic in the length."""
+    length = query.shape[2]
+    single = neighbours(mask, 1)  # (batch, heads, length, 1)
+    found = best(query @ key.transpose(-1, -2), mask[:, :, None], keys)
+    index = single.clamp(max=length - 1).expand(-1, -1, -1, found.shape[-1])
+    return Seen(single.unsqueeze(2), found.gather(2, index).unsqueeze(2))
 
 
-def top_k_attention(
-    query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None, **settings
-) -> Tensor:
-    """Softmax attention restricted to the best keys of each query."""
-    seen = best_keys(query, key, padding_mask, **settings)
-    if padding_mask is not None:
-        seen = seen | ~padding_mask[:, None, :, None]  # padded queries must see something
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, scale=scaling)
+def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
+    """All of it."""
+    return fixed | {"keys": budget.left(1, rest=int(fixed.get("rest", False)))}
 
 
-def top_k_pairs(query, key, padding_mask=None, *, generator=None, **settings) -> Tensor:
-    """Which keys each query sees: (batch, heads, length, length), long, 0 or 1."""
-    return best_keys(query, key, padding_mask, **settings).long()
+def cost(length: int, head_dim: int, *, keys) -> float:
+    """Multiply-adds of one head: all scores, and the pairs."""
+    return (length**2 + 2 * length * min(length, keys)) * head_dim
+
+
+TOP_K = sparse("a yardstick: the best keys, all scores being known", see, cost, settings={}, spend=spend, share=0.25)

@@ -1,39 +1,51 @@
-"""A control for `lsh`: as many keys, the nearest positions."""
+"""A control for `lsh`: the nearest positions (as in Beltagy et al. 2020, "Longformer")."""
+
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.compute.blocks import count_tokens, most_keys, token_mask
-from albert_lsh.attention.select.global_tokens import wanted_by_all
-from albert_lsh.attention.select.nearest import find_window
+from albert_lsh.attention.definition import Budget
+from albert_lsh.attention.rows import largest, look_up
+from albert_lsh.attention.seen import Seen
+from albert_lsh.attention.select.global_tokens import global_tokens as find_global_tokens
+from albert_lsh.attention.select.nearest import nearest, neighbours
+from albert_lsh.attention.sparse import sparse
+
+QUERIES = 8  # keys / QUERIES neighbouring queries share one window
 
 
-def in_window(query, padding_mask, *, n_hashes: int, cluster_size: int) -> Tensor:
-    """Which keys are near: (batch, 1, length, length) bool."""
-    width = most_keys(count_tokens(query, padding_mask), n_hashes, cluster_size)
-    window = find_window(query[:, :1], padding_mask, width[:, None])
-    everywhere = torch.arange(query.shape[2], device=query.device).expand(query.shape[0], -1)
-    return window.covers(slice(None), everywhere.unsqueeze(-1), everywhere.unsqueeze(1)).unsqueeze(1)
+def see(query: Tensor, key: Tensor, mask: Tensor, *, keys, global_tokens, scaling, generator) -> Seen:
+    """The `keys` positions nearest to the query's block, and the global tokens."""
+    together = torch.as_tensor(keys, device=query.device).div(QUERIES, rounding_mode="floor").clamp(min=1)
+    size = together if together.dim() else int(together)
+    blocks = neighbours(mask, size)
+    near = nearest(mask, blocks, keys - size + 1)
+    if largest(global_tokens):
+        positions, is_global = find_global_tokens(query, key, mask, global_tokens)
+        hidden = torch.cat([is_global, torch.zeros_like(is_global[..., :1])], dim=-1)
+        near = near.masked_fill(look_up(hidden, near), query.shape[2])
+        near = torch.cat([positions[:, :, None].expand(*near.shape[:3], -1), near], dim=-1)
+    return Seen(blocks.unsqueeze(2), near.unsqueeze(2))
 
 
-def window_keys(query, key, padding_mask, *, n_hashes, cluster_size, global_tokens) -> Tensor:
-    """Which keys each query sees: (batch, heads, length, length) bool."""
-    near = in_window(query, padding_mask, n_hashes=n_hashes, cluster_size=cluster_size)
-    mask = token_mask(query, padding_mask)
-    return near | wanted_by_all(query.float(), key.float(), mask, global_tokens)[:, :, None]
+def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
+    """All of it."""
+    left = budget.left(1, global_tokens=fixed.get("global_tokens", 0), rest=int(fixed.get("rest", False)))
+    return fixed | {"keys": left}
 
 
-def window_attention(
-    query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None, **settings
-) -> Tensor:
-    """Softmax attention restricted to the nearest positions, n_hashes * cluster_size of them, and `global_tokens`."""
-    seen = window_keys(query, key, padding_mask, **settings)
-    if padding_mask is not None:
-        seen = seen & padding_mask[:, None, None] | ~padding_mask[:, None, :, None]  # padded queries must see something
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, scale=scaling)
+def cost(length: int, head_dim: int, *, keys, global_tokens=0) -> float:
+    """Multiply-adds of one head: the pairs, and finding the global tokens."""
+    return (2 * length * min(length, keys + global_tokens) + length * (global_tokens > 0)) * head_dim
 
 
-def window_pairs(query, key, padding_mask=None, *, generator=None, **settings) -> Tensor:
-    """Which keys each query sees: (batch, heads, length, length), long, 0 or 1."""
-    return window_keys(query, key, padding_mask, **settings).long()
+WINDOW = sparse(
+    "a control: the nearest keys",
+    see,
+    cost,
+    settings={"global_tokens": 0},
+    lowest={"global_tokens": 0},
+    spend=spend,
+    share=0.25,
+)

@@ -5,9 +5,9 @@ probability (1 - angle / pi) ** hash_code_len, which takes the place of exp(q.k)
 scaled to unit length instead of being divided by the sum of the weights.
 
     yoso-e     the expectation: the probabilities themselves; quadratic
-    yoso       n_hashes samples: every key adds its value to the table entry of its code, every query reads the entry
-               of its own; linear in the length, its error falls with 1 / sqrt(n_hashes). Of short sequences collisions
-               are counted pair by pair, which gives the same: tables of so many gradients are slow
+    yoso       n_hashes samples: every key adds its value to the table entry of its code, every query reads its own
+               entry; linear in the length, and its error falls with 1 / sqrt(n_hashes). In short sequences collisions
+               are counted pair by pair, which gives the same and is faster
 
 Gradients are the paper's lower bound (its equation 4): that of the weight with respect to q.k is taken to be
 hash_code_len / 2 times the weight. Attention weights are not dropped out: the sampled ones never stand alone. With
@@ -22,7 +22,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.convolution import add_convolution
+from albert_lsh.attention.definition import Attention, Budget
+from albert_lsh.attention.rows import largest, per_sequence
 from albert_lsh.attention.select.hashing import draw_directions
+from albert_lsh.attention.softmax import all_pairs, full_cost
 
 DENSE_LENGTH = 512  # tokens up to which collisions are counted pair by pair; above, all pairs take too much memory
 AT_ONCE = 2**22  # numbers in a table of the backward pass; more value dimensions at a time take more memory
@@ -78,17 +81,21 @@ def yoso_e_attention(
 
 
 @torch.no_grad()
-def codes(query: Tensor, key: Tensor, n_hashes: int, hash_code_len: int, generator) -> tuple[Tensor, Tensor]:
-    """Codes of queries and keys: (batch, heads, n_hashes, length) long, below 2 ** hash_code_len."""
-    heads, dim = query.shape[1], query.shape[3]
-    directions = draw_directions(heads, dim, n_hashes * hash_code_len, generator).to(query.device)
+def codes(query: Tensor, key: Tensor, n_hashes: int | Tensor, hash_code_len: int, generator) -> tuple[Tensor, Tensor]:
+    """Codes of queries and keys: (batch, heads, largest n_hashes, length) long, below 2 ** hash_code_len.
+
+    n_hashes: one number, or (batch,). In hashes that a sequence does not have, two codes more stand for "no collision".
+    """
+    heads, dim, most = query.shape[1], query.shape[3], largest(n_hashes)
+    directions = draw_directions(heads, dim, most * hash_code_len, generator).to(query.device)
     powers = 2 ** torch.arange(hash_code_len, device=query.device)
+    unused = torch.arange(most, device=query.device)[:, None] >= per_sequence(n_hashes, 4)
 
-    def code(rows: Tensor) -> Tensor:
+    def code(rows: Tensor, nothing: int) -> Tensor:
         signs = torch.einsum("bhld,hrd->bhrl", rows.float(), directions) > 0
-        return (signs.unflatten(2, (n_hashes, hash_code_len)) * powers[:, None]).sum(3)
+        return (signs.unflatten(2, (most, hash_code_len)) * powers[:, None]).sum(3).masked_fill(unused, nothing)
 
-    return code(query), code(key)
+    return code(query, 2**hash_code_len), code(key, 2**hash_code_len + 1)
 
 
 def collisions(of_query: Tensor, of_key: Tensor) -> Tensor:
@@ -100,7 +107,7 @@ def collisions(of_query: Tensor, of_key: Tensor) -> Tensor:
     return times
 
 
-def look_up(readers: Tensor, writers: Tensor, rows: Tensor, n_codes: int) -> Tensor:
+def read_tables(readers: Tensor, writers: Tensor, rows: Tensor, n_codes: int) -> Tensor:
     """For each reader the sum of the rows of the writers with its code, over all hashes.
 
     Args:
@@ -126,14 +133,14 @@ class Samples(torch.autograd.Function):
         """query, key, value: (heads, length, dim), batch and heads being one; of_query, of_key: their codes."""
         ctx.save_for_backward(query, key, value, of_query, of_key)
         ctx.hash_code_len = hash_code_len
-        return look_up(of_query, of_key, value, 2**hash_code_len) / of_query.shape[1]
+        return read_tables(of_query, of_key, value, 2**hash_code_len + 2) / of_query.shape[1]
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, of_query, of_key = ctx.saved_tensors
-        grad, n_codes = upstream[0], 2**ctx.hash_code_len
+        grad, n_codes = upstream[0], 2**ctx.hash_code_len + 2
         factor = ctx.hash_code_len / 2 / of_query.shape[1]
-        of_value = look_up(of_key, of_query, grad, n_codes) / of_query.shape[1]
+        of_value = read_tables(of_key, of_query, grad, n_codes) / of_query.shape[1]
         grads = [
             factor * weighted_sum(of_query, of_key, grad, value, key, n_codes),
             factor * weighted_sum(of_key, of_query, value, grad, query, n_codes),
@@ -152,7 +159,7 @@ def weighted_sum(readers, writers, left: Tensor, right: Tensor, rows: Tensor, n_
     for start in range(0, left.shape[-1], step):
         some_left, some_right = left[..., start : start + step], right[..., start : start + step]
         products = (some_right.unsqueeze(-1) * rows.unsqueeze(-2)).flatten(2)  # (heads, length, step * dim)
-        found = look_up(readers, writers, products, n_codes).unflatten(-1, (-1, dim))
+        found = read_tables(readers, writers, products, n_codes).unflatten(-1, (-1, dim))
         out += (some_left.unsqueeze(-1) * found).sum(-2)
     return out
 
@@ -176,7 +183,7 @@ def yoso_attention(
         rows = [unit(query), unit(key), value.float()]
         found = codes(rows[0], rows[1], n_hashes, hash_code_len, generator)
         if query.shape[2] <= DENSE_LENGTH:
-            out = WeightedSum.apply(*rows, collisions(*found) / n_hashes, hash_code_len)
+            out = WeightedSum.apply(*rows, collisions(*found) / found[0].shape[2], hash_code_len)
         else:
             one_head = [x.flatten(0, 1) for x in (*rows, *found)]
             out = Samples.apply(*one_head, hash_code_len).view(value.shape)
@@ -186,3 +193,30 @@ def yoso_attention(
 def yoso_pairs(query, key, padding_mask=None, *, generator=None, n_hashes, hash_code_len, **settings) -> Tensor:
     """In how many hashes each query and key collide: (batch, heads, length, length), long. A convolution is no pair."""
     return collisions(*codes(unit(query), unit(key), n_hashes, hash_code_len, generator)).long()
+
+
+def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
+    """Two keys for a hash: a row is written into the table, and one is read."""
+    left = budget.left(2)
+    budget.refuse("n_hashes", fixed.get("n_hashes", 1), left // 2)
+    return {"n_hashes": left // 2} | fixed
+
+
+def cost(length: int, head_dim: int, *, n_hashes, hash_code_len, conv_kernel_size=None) -> float:
+    """Multiply-adds of one head: the codes, a row written and a row read in each hash, and the convolution."""
+    products = 2 * length * n_hashes * hash_code_len + 2 * length * n_hashes + length * (conv_kernel_size or 0)
+    return products * head_dim
+
+
+_CODES = {"hash_code_len": 9, "conv_kernel_size": None}
+YOSO = Attention(
+    "YOSO: sums of hash collisions",
+    yoso_attention,
+    yoso_pairs,
+    cost,
+    settings={"n_hashes": 32, **_CODES},
+    highest={"hash_code_len": 20},  # its tables have 2 ** hash_code_len rows
+    spend=spend,
+    spent=("n_hashes",),
+)
+YOSO_E = Attention("the expectation of yoso", yoso_e_attention, all_pairs, full_cost, settings=_CODES)

@@ -1,4 +1,4 @@
-"""The config of a model: where it comes from, and what it keeps of the attention (`albert_lsh`)."""
+"""The config of a model: where it comes from, and the choice of attention it keeps as `config.albert_lsh`."""
 
 import copy
 import reprlib
@@ -16,12 +16,12 @@ from albert_lsh.tasks import mini
 
 
 class ModelError(ValueError):
-    """A model that is not there, or that this study cannot use."""
+    """A model that does not exist, cannot be read, or is of a type that we do not support."""
 
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Within, whatever a file or the Hub's client raises becomes a ModelError that begins with `what`."""
+    """Turn whatever a file or the Hub's client raises into a ModelError that begins with `what`."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError):
@@ -31,30 +31,43 @@ def loading(what: str) -> Iterator[None]:
 
 
 def load_config(name_or_path: str | PreTrainedConfig, **overrides):
-    """The model's config; ModelError if there is no such model, it cannot be reached, or it has no such option."""
-    if name_or_path == "mini":
-        small: dict[str, Any] = {**mini.CONFIG, "vocab_size": len(mini.vocabulary())}
-        known = AlbertConfig(**small)
-        config: PreTrainedConfig = AlbertConfig(**{**small, **overrides})
-        unknown = {name: value for name, value in overrides.items() if not hasattr(known, name)}
-    elif isinstance(name_or_path, PreTrainedConfig):
-        config = copy.deepcopy(name_or_path)
-        unknown = {name: value for name, value in overrides.items() if not hasattr(config, name)}
-        config.update(overrides)
-        name_or_path = config.model_type  # as messages name it
-    else:
+    """The config of a model that `load_model` knows.
+
+    Raises:
+        ModelError: no such model, or one that cannot be reached; an override that is no option of its config.
+    """
+    if isinstance(name_or_path, str) and name_or_path != "mini":
         nowhere = "no such folder, and the Hub gave no model of that name (a typing error, or no network?)"
         what = "its config.json cannot be read" if Path(name_or_path).is_dir() else nowhere
         with loading(f"model={name_or_path!r}: {what}"):
             path = pretrained.folder_of(name_or_path)
             config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **overrides)
+    else:
+        small: dict[str, Any] = {**mini.CONFIG, "vocab_size": len(mini.vocabulary())}
+        config = AlbertConfig(**small) if isinstance(name_or_path, str) else copy.deepcopy(name_or_path)
+        unknown = {name: value for name, value in overrides.items() if not hasattr(config, name)}
+        config.update(overrides)
+        name_or_path = "mini" if isinstance(name_or_path, str) else config.model_type
     if unknown:
         raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}")
+    for option in ("is_decoder", "add_cross_attention"):
+        if getattr(config, option, False):
+            raise ModelError(f"model={name_or_path!r} has {option}=True: no decoder can have these attentions")
     return config
 
 
+def max_positions(config) -> int:
+    """The longest sequence, in tokens, that a model of this config has positions for."""
+    reserved = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    return config.max_position_embeddings - reserved
+
+
 def saved_choice(config: PreTrainedConfig, name: str | PreTrainedConfig) -> dict[str, Any]:
-    """What a model was saved with of its attention, or softmax; ModelError if its config says what cannot be."""
+    """The attention that a model was saved with, else softmax.
+
+    Raises:
+        ModelError: the entry in its config.json is damaged.
+    """
     kinds = {"attention": str, "settings": dict, "seed": int, "passes": list, "evaluation_settings": dict}
     found = getattr(config, "albert_lsh", None) or {}
     entries = found.items() if isinstance(found, dict) else [("albert_lsh", found)]
@@ -64,48 +77,47 @@ def saved_choice(config: PreTrainedConfig, name: str | PreTrainedConfig) -> dict
     return {"attention": "softmax", "settings": {}, "seed": 0} | {k: v for k, v in found.items() if v is not None}
 
 
-def max_positions(config) -> int:
-    """The longest sequence, in tokens, that a model of this config has positions for."""
-    reserved = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
-    return config.max_position_embeddings - reserved
-
-
-def check_passes(passes: list[int] | None, config, name: str) -> list[int] | None:
-    """The numbers of passes, if the model has them; ValueError naming what is wrong otherwise."""
-    if passes is None:
-        return None
-    if name == "reformer":
-        raise ValueError(f"passes={passes!r}: 'reformer' replaces the projections of all passes")
-    if wrong := [n for n in passes if not isinstance(n, int) or not 0 <= n < config.num_hidden_layers]:
-        raise ValueError(f"passes: {wrong[0]!r} is not one of the model's passes, 0 to {config.num_hidden_layers - 1}")
-    return list(passes)
-
-
-def check_landmarks(settings: dict[str, Any], config) -> None:
-    """Raise ValueError for more landmarks than the model has positions: every sequence would have softmax attention."""
-    if settings.get("num_landmarks", 0) > (limit := max_positions(config)):
-        raise ValueError(
-            f"num_landmarks={settings['num_landmarks']} is above the {limit} positions of this model; with no more "
-            "tokens than landmarks nystrom is softmax attention"
-        )
-
-
 def choice(
     config,
     attention: str,
-    settings: dict[str, Any] | None,
-    seed: int,
-    passes: list[int] | None,
-    evaluation_settings: dict[str, Any] | None,
+    settings: dict[str, Any] | None = None,
+    seed: int = 0,
+    passes: list[int] | None = None,
+    evaluation_settings: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What a model's config keeps of its attention; ValueError if this is not for a model of this config."""
+    """What a model's config keeps of its attention; the arguments are those of `switch_attention`.
+
+    Raises:
+        ValueError: unknown attention, setting or pass; settings that a model of this config cannot have.
+    """
     settings = attentions.check(attention, settings)
+    limit = max_positions(config)
     for full in (settings, attentions.check_evaluation(attention, settings, evaluation_settings)):
-        check_landmarks(full, config)
+        if full.get("num_landmarks", 0) > limit:
+            raise ValueError(
+                f"num_landmarks={full['num_landmarks']} is above the {limit} positions of this model; with no more "
+                "tokens than landmarks nystrom is softmax attention"
+            )
+    if passes is not None and attention == "reformer":
+        raise ValueError(f"passes={passes!r}: 'reformer' replaces the projections of all passes")
+    last = config.num_hidden_layers - 1
+    if wrong := [n for n in passes or [] if not isinstance(n, int) or not 0 <= n <= last]:
+        raise ValueError(f"passes: {wrong[0]!r} is not one of the model's passes, 0 to {last}")
     return {
         "attention": attention,
         "settings": settings,
         "seed": seed,
-        "passes": check_passes(passes, config, attention),
+        "passes": passes if passes is None else list(passes),
         "evaluation_settings": evaluation_settings or {},
     }
+
+
+def choice_on_loading(
+    config, saved: dict[str, Any], attention: str | None, settings: dict[str, Any] | None, seed: int | None
+) -> dict[str, Any]:
+    """The `choice` of `load_model`: what is not given is as `saved`, where the attention is that one."""
+    name = attention or saved["attention"]
+    kept = dict(saved) if name == saved["attention"] else {}
+    if settings is not None:
+        kept |= {"settings": settings, "evaluation_settings": None}
+    return choice(config, **{**kept, "attention": name, "seed": saved["seed"] if seed is None else seed})

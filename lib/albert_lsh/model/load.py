@@ -16,9 +16,17 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTr
 from albert_lsh import pretrained
 from albert_lsh.attention.convolution import Convolution
 from albert_lsh.attention.reformer import ReformerSelfAttention
-from albert_lsh.model import memory
-from albert_lsh.model.config import ModelError, choice, load_config, loading, max_positions, saved_choice
-from albert_lsh.model.passes import INTERFACE, attention_modules, count_passes
+from albert_lsh.model.config import (
+    ModelError,
+    choice,
+    choice_on_loading,
+    load_config,
+    loading,
+    max_positions,
+    saved_choice,
+)
+from albert_lsh.model.interface import INTERFACE, attention_modules, count_passes
+from albert_lsh.model.memory import layers
 from albert_lsh.tasks import mini
 
 logger = logging.getLogger(__name__)
@@ -132,67 +140,45 @@ def load_model(
     attention: str | None = None,
     settings: dict[str, Any] | None = None,
     seed: int | None = None,
-    passes: list[int] | None = None,
-    evaluation_settings: dict[str, Any] | None = None,
-    recompute: bool = False,
-    feed_forward_chunk: int | None = None,
     complete: bool = False,
     **config,
 ) -> PreTrainedModel:
     """A Transformers model with one of our attentions.
 
+    `switch_attention` also gives it to some of the passes alone, or with other settings in evaluation;
+    `memory.save_memory` trains it in less memory.
+
     Args:
-        name_or_path: a model on the Hub or a folder (ALBERT, BERT or RoBERTa type); or "mini": a small ALBERT with
-            random weights for the embedded tasks; or a config: a model of that shape with random weights.
+        name_or_path: a model on the Hub or a folder (ALBERT, BERT or RoBERTa type); a model of the package ("nano",
+            "nano-lsh"); "mini", a small ALBERT with random weights for the embedded tasks; or a config, for a model of
+            that shape with random weights.
         head: "base", "classification", "question-answering", "masked-lm" or "pretraining".
         attention: a name of `albert_lsh.attention.names()`; None takes what was saved with the model, else softmax.
         settings: of that attention; None takes what was saved with the model for it, else the defaults.
-        seed: of the hashes drawn in evaluation (while training they come from torch's global generator); None takes
+        seed: of the hashes drawn in evaluation (in training they come from torch's global generator); None takes
             what was saved with the model, else 0.
-        passes: numbers of the passes through the layers, 0 first, that have this attention, the others having softmax;
-            for instance list(range(4, 12)) for the last eight of ALBERT-base's twelve. None takes what was saved with
-            the model for this attention, else all.
-        evaluation_settings: laid over the settings while the model is in evaluation mode, for instance more hashes than
-            it is trained with; None takes what was saved with the model, where the settings are those, else none.
-        recompute: compute activations inside the layers again in the backward pass instead of storing them.
-        feed_forward_chunk: positions that go through the feed-forward parts at a time, recomputed too; None: all.
-        complete: the model is to be used as it is: refuse one whose file lacks weights, or is not in safetensors.
+        complete: refuse a model whose file lacks weights, or is not in safetensors.
         config: options of the model's config, for instance num_labels.
     Returns:
-        The model, in evaluation mode. Weights that its file lacks are drawn from torch's global generator, and named
-        in a warning; those of a convolution of the values (setting conv_kernel_size) begin at zero, where it changes
-        nothing.
+        The model, in evaluation mode. Weights that its file lacks are drawn from torch's global generator and named
+        in a warning; a convolution of the values (setting conv_kernel_size) begins at zero, where it changes nothing.
     Raises:
-        ValueError: unknown head, attention, setting or pass; more landmarks than positions. ModelError (a ValueError):
+        ValueError: unknown head, attention or setting; more landmarks than positions. ModelError (a ValueError):
             no such model, a decoder, or a model without queries, keys and values where we know to find them; weights
             that cannot be read, or have other shapes.
     """
     if head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
     options = load_config(name_or_path, **config)
-    for option in ("is_decoder", "add_cross_attention"):
-        if getattr(options, option, False):
-            raise ModelError(f"model={name_or_path!r} has {option}=True: no decoder can have these attentions")
     saved = saved_choice(options, name_or_path)
-    name = attention or saved["attention"]
-    if name == saved["attention"]:
-        if settings is None:
-            settings = saved["settings"]
-            evaluation_settings = (
-                saved.get("evaluation_settings") if evaluation_settings is None else evaluation_settings
-            )
-        passes = saved.get("passes") if passes is None else passes
-    seed = saved["seed"] if seed is None else seed
-    options.albert_lsh = choice(options, name, settings, seed, passes, evaluation_settings)
-    settings = options.albert_lsh["settings"]
-
+    options.albert_lsh = chosen = choice_on_loading(options, saved, attention, settings, seed)
     try:
         model_class = HEADS[head]._model_mapping[type(options)]  # type: ignore[index]
     except KeyError as error:
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) has no {head!r} head") from error
-    if name == "reformer":
-        model_class = changed(model_class, lambda model: transplant(model, settings))
-    elif size := settings.get("conv_kernel_size"):
+    if chosen["attention"] == "reformer":
+        model_class = changed(model_class, lambda model: transplant(model, chosen["settings"]))
+    elif size := chosen["settings"].get("conv_kernel_size"):
         if (there := saved["settings"].get("conv_kernel_size", size)) not in (None, size):
             raise ValueError(f"conv_kernel_size={size}: the model was saved with {there}; load that, then switch")
         model_class = changed(model_class, lambda model: convolve_values(model, size))
@@ -201,11 +187,9 @@ def load_model(
         model = model_class(options)
     else:
         model = read_weights(model_class, name_or_path, options, complete)
-    if not (attention_modules(model) and memory.layers(model)):
+    if not (attention_modules(model) and layers(model)):
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) is not an ALBERT, BERT or RoBERTa encoder")
     count_passes(model)
-    if recompute or feed_forward_chunk is not None:
-        memory.save_memory(model, recompute=recompute, feed_forward_chunk=feed_forward_chunk)
     return model.eval()
 
 
@@ -223,7 +207,11 @@ def switch_attention(
     stays, unused, while the attention has none; one of another size takes its place.
 
     Args:
-        attention, settings, seed, passes, evaluation_settings: as in `load_model`; what is not given takes its default.
+        attention, settings, seed: as in `load_model`; what is not given takes its default.
+        passes: numbers of the passes through the layers, from 0, that have this attention, the others having softmax;
+            for instance list(range(4, 12)) for the last eight of ALBERT-base's twelve. None: all.
+        evaluation_settings: laid over the settings while the model is in evaluation mode, for instance more hashes
+            than it is trained with.
     Returns:
         The model.
     Raises:

@@ -1,11 +1,9 @@
-"""Less memory for training, with the same results: Reformer's remaining ideas where an ALBERT can use them.
+"""Less memory in training, with the same results: two ideas of Reformer that an ALBERT can use.
 
-`load_model` has a setting for each.
-
-    recompute             activations inside a layer are computed again in the backward pass, not stored (Chen et al.
-                          2016; Reformer makes its layers reversible to the same end)
-    feed_forward_chunk    the feed-forward part goes through a few positions at a time (Kitaev et al. 2020, section
-                          3.1), each time recomputed, so that its wide activations never stand side by side
+recompute             a layer's activations are computed again in the backward pass, not stored (Chen et al. 2016;
+                      Reformer makes its layers reversible to the same end)
+feed_forward_chunk    the feed-forward part takes a few positions at a time (Kitaev et al. 2020, section 3.1), each
+                      chunk recomputed, so that its wide activations are never stored together
 """
 
 from collections.abc import Callable
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-CHUNKED = ("ff_chunk", "feed_forward_chunk")  # the feed-forward part of a layer: ALBERT's, BERT's and RoBERTa's name
+CHUNKED = ("ff_chunk", "feed_forward_chunk")  # a layer's feed-forward part: in ALBERT, and in BERT and RoBERTa
 
 
 def layers(model: PreTrainedModel) -> list[nn.Module]:
@@ -26,7 +24,7 @@ def layers(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def recomputed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call it so that its activations are computed again in the backward pass; dropout draws the same numbers."""
+    """Call a function whose activations the backward pass computes again; dropout draws the same numbers."""
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
     return checkpoint(function, *args, use_reentrant=False, **kwargs)
@@ -34,9 +32,9 @@ def recomputed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 @cache
 def saving(layer_class: Any, recompute: bool, size: int | None) -> Any:
-    """The class of a layer, changed to save memory as `save_memory` says.
+    """A layer's class with the methods that save memory.
 
-    Methods are put on a class, not on the layer, so that a deep copy of the layer uses its own weights.
+    Methods belong to a class, not to the layer, so that a deep copy of the layer uses its own weights.
     """
 
     def forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -65,21 +63,24 @@ def new_layer(layer_class: Any, recompute: bool, size: int | None) -> nn.Module:
     return changed.__new__(changed)
 
 
-def save_memory(model: PreTrainedModel, *, recompute: bool = False, feed_forward_chunk: int | None = None) -> None:
-    """Change the layers of a model in place.
+def save_memory(
+    model: PreTrainedModel, *, recompute: bool = False, feed_forward_chunk: int | None = None
+) -> PreTrainedModel:
+    """Let a model of `load_model` train in less memory; changes it in place and returns it.
 
     Args:
-        recompute: store only what goes into each layer.
-        feed_forward_chunk: send so many positions at a time through the feed-forward parts; None: all.
+        recompute: store only the input of each layer.
+        feed_forward_chunk: positions that go through the feed-forward parts at a time; None: all.
     Raises:
-        ValueError: feed_forward_chunk below 1.
+        ValueError: feed_forward_chunk is not a whole number of 1 or more.
     """
     if feed_forward_chunk is not None and (type(feed_forward_chunk) is not int or feed_forward_chunk < 1):
         raise ValueError(f"feed_forward_chunk={feed_forward_chunk!r} must be a whole number of positions, 1 or more")
-    for layer in layers(model):
+    for layer in layers(model) if recompute or feed_forward_chunk else []:
         layer.__class__ = saving(type(layer), recompute, feed_forward_chunk)  # type: ignore[arg-type]
+    return model
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory did not suffice: CUDA's, Python's, or torch's on the CPU, which is a plain RuntimeError."""
+    """Whether an allocation failed: CUDA's, Python's, or torch's on the CPU, which is a plain RuntimeError."""
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)

@@ -1,4 +1,4 @@
-"""Scores of classification and regression, and the scores that need no reading: majority class and chance.
+"""Scores of classification and regression, and what the majority class and uniform random guessing reach.
 
 GLUE's metrics by task (Wang et al. 2019), computed by scikit-learn and scipy.
 """
@@ -6,7 +6,8 @@ GLUE's metrics by task (Wang et al. 2019), computed by scikit-learn and scipy.
 from collections.abc import Callable
 
 import numpy as np
-from datasets import DatasetDict
+import pandas as pd
+from datasets import Dataset, DatasetDict
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import EvalPrediction, Trainer
@@ -39,7 +40,7 @@ def majority(names: tuple[str, ...], train_labels: np.ndarray, labels: np.ndarra
 
 
 def chance(names: tuple[str, ...], labels: np.ndarray, num_labels: int) -> dict[str, float]:
-    """The expected scores of answers drawn evenly from the classes, whatever is asked.
+    """The expected scores of uniform random guessing.
 
     With two classes, of which a share p is positive, half of the positives are found and a share p of the answers
     "positive" is right: F1 = p / (p + 1/2), up to the sampling of a finite set.
@@ -50,7 +51,7 @@ def chance(names: tuple[str, ...], labels: np.ndarray, num_labels: int) -> dict[
 
 
 def answers_of(logits: np.ndarray, num_labels: int) -> np.ndarray:
-    """Class numbers from logits (n, num_labels), or the values themselves where one number is predicted."""
+    """Class numbers from logits (n, num_labels), or the values themselves if one number is predicted."""
     return logits[:, 0] if num_labels == 1 else logits.argmax(-1)
 
 
@@ -58,33 +59,55 @@ def for_trainer(task: Task) -> Callable[[EvalPrediction], dict[str, float]]:
     """The task's metrics as Trainer wants them."""
 
     def compute(seen: EvalPrediction) -> dict[str, float]:
-        return scores(
-            task.metrics, np.asarray(seen.label_ids), answers_of(np.asarray(seen.predictions), task.num_labels)
-        )
+        answers = answers_of(np.asarray(seen.predictions), task.num_labels)
+        return scores(task.metrics, np.asarray(seen.label_ids), answers)
 
     return compute
 
 
-def score_splits(trainer: Trainer, task: Task, encoded: DatasetDict) -> tuple[dict, np.ndarray, np.ndarray]:
-    """The task's scores on its evaluation splits, beside majority class and chance.
+def predictions(task: Task, split: str, logits: np.ndarray, rows: Dataset) -> pd.DataFrame:
+    """A model's answers on a split, as `tasks.predictions` keeps them.
+
+    Args:
+        logits: (n, num_labels), in the order of rows.
+        rows: of `table.encode`, with labels and idx.
+    """
+    kind = np.float32 if task.is_regression else np.int8
+    columns = {"split": split, "id": np.asarray(rows["idx"], np.int32), "label": np.asarray(rows["labels"], kind)}
+    if not task.is_regression:
+        columns["answer"] = answers_of(logits, task.num_labels).astype(kind)
+    return pd.DataFrame(columns | {f"logit_{n}": column.astype(np.float32) for n, column in enumerate(logits.T)})
+
+
+def scores_of(task: Task, table: pd.DataFrame) -> dict[str, float]:
+    """The task's scores of a table of `predictions`; those of a second split have its name behind them."""
+    found: dict[str, float] = {}
+    for split, rows in table.groupby("split", sort=False):
+        suffix = "_" + str(split).removeprefix("validation_") if found else ""
+        answers = rows["logit_0" if task.is_regression else "answer"].to_numpy()
+        of_split = scores(task.metrics, rows["label"].to_numpy(), answers)
+        found |= {name + suffix: value for name, value in of_split.items()}
+    return found
+
+
+def score_splits(trainer: Trainer, task: Task, encoded: DatasetDict) -> tuple[dict, pd.DataFrame]:
+    """The task's scores on its evaluation splits, beside those of the majority class and of guessing.
 
     Returns:
         {"score": {metric: value}, "majority": ..., "chance": ...}, the metrics of a second split with its name behind
-        (accuracy_mismatched); labels and predictions of the first split.
+        (accuracy_mismatched); and the table of `predictions`.
     """
-    table: dict[str, dict[str, float]] = {"score": {}, "majority": {}, "chance": {}}
-    train_labels = np.asarray(encoded["train"]["labels"])
-    kept: list[tuple[np.ndarray, np.ndarray]] = []
+    tables, train_labels = [], np.asarray(encoded["train"]["labels"])
+    baselines: dict[str, dict[str, float]] = {"score": {}, "majority": {}, "chance": {}}
     for split in (s for s in encoded if s != "train"):
-        seen = trainer.predict(encoded[split])
-        predictions, labels = answers_of(np.asarray(seen.predictions), task.num_labels), np.asarray(seen.label_ids)
-        suffix = "_" + split.removeprefix("validation_") if kept else ""
-        rows = {
-            "score": scores(task.metrics, labels, predictions),
-            "majority": majority(task.metrics, train_labels, labels),
-            "chance": chance(task.metrics, labels, task.num_labels),
-        }
-        for row, values in rows.items():
-            table[row] |= {name + suffix: value for name, value in values.items()}
-        kept.append((labels, predictions))
-    return table, *kept[0]
+        labels = np.asarray(encoded[split]["labels"])
+        logits = np.asarray(trainer.predict(encoded[split]).predictions)
+        suffix = "_" + split.removeprefix("validation_") if tables else ""
+        tables.append(predictions(task, split, logits, encoded[split]))
+        for kind, values in (
+            ("majority", majority(task.metrics, train_labels, labels)),
+            ("chance", chance(task.metrics, labels, task.num_labels)),
+        ):
+            baselines[kind] |= {name + suffix: value for name, value in values.items()}
+    table = pd.concat(tables, ignore_index=True)
+    return {**baselines, "score": scores_of(task, table)}, table

@@ -1,10 +1,9 @@
-"""SQuAD 1.1 and 2.0: train_windows for training; eval_windows, best_answers and score for the official scores.
+"""SQuAD 1.1 and 2.0: windows of a paragraph, the best answer over them, and what a trained model scores.
 
-A context longer than the model's input is read through windows that overlap (Devlin et al. 2019, section 4.2); one
-answer is chosen over all windows of a question, for SQuAD 2.0 against the score of the CLS token, which stands for
-"no answer" (section 4.3). `score` follows evaluate-v1.1.py (Rajpurkar et al. 2016) and evaluate-v2.0.py (Rajpurkar et
-al. 2018), but demands an answer to every question: the first script counts a missing one as wrong, the second drops it.
-`examples` are rows of rajpurkar/squad or rajpurkar/squad_v2: id, context, question, answers {text, answer_start}.
+A paragraph longer than the model's input is read in overlapping windows (Devlin et al. 2019, section 4.2). One answer
+is chosen over all windows of a question; in SQuAD 2.0 it competes with the score of the CLS token, which stands for "no
+answer" (section 4.3). `squad_scores` has the official scores. `examples` are rows of rajpurkar/squad or
+rajpurkar/squad_v2: id, context, question, answers {text, answer_start}.
 """
 
 import reprlib
@@ -13,65 +12,72 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from datasets import Dataset
 from numpy.lib.stride_tricks import sliding_window_view
 from transformers import EvalPrediction, Trainer
 
 from albert_lsh.tasks.squad_scores import chance_score, check_ids, majority_score, score
 
-OUTSIDE = (-1, -1)  # the offsets of a token that is no part of the context, or that is only white space
-CLS = 0  # position of the CLS token in every window; _check_tokenizer makes sure of it
+OUTSIDE = (-1, -1)  # offsets of a token outside of the context, or of white space alone
+CLS = 0  # position of the CLS token in every window
 
 
 class Answer(NamedTuple):
-    """What a model answers to one question."""
+    """The answer to one question."""
 
-    text: str  # a slice of the context without white space around it; "" for no answer
-    no_answer_score: float  # score of no answer minus that of the best span; infinite if there is no span
-    n_best: list[tuple[str, float]]  # texts and scores (start logit + end logit), each text once, best first
-    start: int = 0  # [start, end) of the text in the context's characters; both 0 for no answer
-    end: int = 0
+    text: str  # a piece of the context without white space around it; "" for no answer
+    start: int  # [start, end) of the text in the context's characters; both 0 for no answer
+    end: int
+    score: float  # start logit + end logit of the best span, given or not; -inf if the context has no token
+    null_score: float  # the same at CLS, for no answer
+    n_best: list[tuple[str, float]]  # texts and scores, each text once, best first
+
+    @property
+    def no_answer_score(self) -> float:
+        """Higher the more the model prefers no answer."""
+        return self.null_score - self.score
 
 
-def train_windows(examples: Dataset, tokenizer: Any, *, max_length: int, stride: int) -> Dataset:
-    """Cut every context into windows that share `stride` tokens, and mark the first reference answer in them.
+def windows(examples: Dataset, tokenizer: Any, *, max_length: int, stride: int | None = None) -> Dataset:
+    """Cut every context into windows, and mark the first reference answer in them.
 
     Args:
         tokenizer: a fast tokenizer that puts CLS first and pads on the right (ALBERT, BERT, RoBERTa).
-        max_length, stride: the most tokens in a window, all included; those of the context that two neighbours share.
+        max_length: the most tokens in a window, question and special tokens included.
+        stride: tokens of the context that neighbouring windows share. None: 128 as in the original recipe, but at most
+            a third of max_length; and a question is cut at half of max_length, which none reaches at 384.
     Returns:
-        One row per window, in the order of examples, unpadded: input_ids, attention_mask, token_type_ids (where the
-        tokenizer tells question from context), start_positions, end_positions (inclusive; both at CLS when the window
-        does not hold the whole answer), length.
+        A row per window, in the order of examples, unpadded: input_ids, attention_mask, token_type_ids (if the
+        tokenizer tells question from context), start_positions, end_positions (inclusive; both CLS if the window
+        does not hold the whole answer), length, example_id, and offset_mapping: for every token its [start, end) in
+        the context's characters, [-1, -1] for question, special and white-space tokens.
     Raises:
-        ValueError: a tokenizer of another kind; a question that leaves no room for more than `stride` tokens of
+        ValueError: a tokenizer of another kind; a question that leaves room for no more than `stride` tokens of
             context; an answer that is not at its place in the context.
     """
-    windows = eval_windows(examples, tokenizer, max_length=max_length, stride=stride)
-    return windows.remove_columns(["example_id", "offset_mapping"])
-
-
-def eval_windows(examples: Dataset, tokenizer: Any, *, max_length: int, stride: int) -> Dataset:
-    """The windows of `train_windows`, with what `best_answers` needs to find its way back to the text.
-
-    Returns:
-        The columns of `train_windows`, and example_id (str) and offset_mapping: for every token its [start, end)
-        in the context's characters, [-1, -1] for question, special and white-space tokens.
-    """
-    _check_tokenizer(tokenizer)
-    settings = {"tokenizer": tokenizer, "max_length": max_length, "stride": stride}
     return examples.map(
         _encode,
         batched=True,
         remove_columns=examples.column_names,
-        fn_kwargs=settings,
+        fn_kwargs={"tokenizer": tokenizer, "max_length": max_length, "stride": stride},
         load_from_cache_file=False,  # datasets does not notice when this code changes
     )
 
 
-def _encode(batch: dict[str, list], tokenizer: Any, max_length: int, stride: int) -> dict[str, list]:
-    """All windows of a batch of examples, as columns."""
+def windows_of(question: str, context: str, tokenizer: Any, *, max_length: int) -> tuple[Dataset, Dataset]:
+    """One question whose answer is not known, as an example; and its `windows`."""
+    answers = [{"text": [], "answer_start": []}]
+    example: dict[str, list] = {"id": [""], "question": [question], "context": [context], "answers": answers}
+    return Dataset.from_dict(example), Dataset.from_dict(_encode(example, tokenizer, max_length, None))
+
+
+def _encode(batch: dict[str, list], tokenizer: Any, max_length: int, stride: int | None) -> dict[str, list]:
+    """The windows of a batch of examples, as columns."""
+    _check_tokenizer(tokenizer)
     questions = [question.strip() for question in batch["question"]]
+    if stride is None:
+        questions, stride = _shortened(questions, tokenizer, max_length // 2), min(128, max_length // 3)
     _check_room(batch["id"], questions, tokenizer, max_length, stride)
     # Transformers 5 makes ALBERT's token types only when asked for them; RoBERTa's are all 0 and left out.
     wanted = dict.fromkeys(("return_overflowing_tokens", "return_offsets_mapping"), True)
@@ -97,6 +103,13 @@ def _encode(batch: dict[str, list], tokenizer: Any, max_length: int, stride: int
     }
 
 
+def _shortened(questions: list[str], tokenizer: Any, longest: int) -> list[str]:
+    """Questions cut behind their first `longest` tokens."""
+    found = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    ends = [offsets[longest - 1][1] if len(offsets) > longest else None for offsets in found]
+    return [question[:end] for question, end in zip(questions, ends, strict=True)]
+
+
 def _token_span(offsets: list, answer: tuple[int, int] | None, has_left: bool, has_right: bool) -> tuple[int, int]:
     """First and last token that share a character with the answer; CLS twice unless the window holds all of it."""
     start, stop = answer or (-1, -1)
@@ -110,7 +123,7 @@ def _token_span(offsets: list, answer: tuple[int, int] | None, has_left: bool, h
 
 
 def _first_answer(example_id: str, context: str, answers: dict[str, list]) -> tuple[int, int] | None:
-    """The [start, end) of the first reference answer, white space around it left out; None if there is none."""
+    """[start, end) of the first reference answer without white space around it; None if there is none."""
     if not answers["text"] or not answers["text"][0].strip():
         return None
     text, start = answers["text"][0], answers["answer_start"][0]
@@ -121,7 +134,6 @@ def _first_answer(example_id: str, context: str, answers: dict[str, list]) -> tu
 
 
 def _check_tokenizer(tokenizer: Any) -> None:
-    """Offsets need a fast tokenizer; positions in a window are counted from CLS."""
     kind = {key: getattr(tokenizer, key) for key in ("is_fast", "padding_side", "truncation_side")}
     if kind != {"is_fast": True, "padding_side": "right", "truncation_side": "right"}:
         raise ValueError(f"the tokenizer has {kind}; it must be a fast one and both sides 'right'")
@@ -130,7 +142,7 @@ def _check_tokenizer(tokenizer: Any) -> None:
 
 
 def _check_room(ids: list[str], questions: list[str], tokenizer: Any, max_length: int, stride: int) -> None:
-    """Make sure that every window holds more context than it shares with the next."""
+    """Every window must hold more context than it shares with the next."""
     found = tokenizer(questions, add_special_tokens=False)["input_ids"]
     for example_id, text, question in zip(ids, questions, found, strict=True):
         room = max_length - tokenizer.num_special_tokens_to_add(pair=True) - len(question)
@@ -142,7 +154,7 @@ def _check_room(ids: list[str], questions: list[str], tokenizer: Any, max_length
 
 def best_answers(
     examples: Dataset,
-    windows: Dataset,
+    cut: Dataset,
     start_logits: np.ndarray,
     end_logits: np.ndarray,
     *,
@@ -157,24 +169,23 @@ def best_answers(
     the windows. All spans are compared, not only those of the best 20 starts and ends as in the original recipe.
 
     Args:
-        examples, windows: the questions and what `eval_windows` made of them.
+        examples, cut: the questions and their `windows`.
         start_logits, end_logits: (n_windows, padded_length) float, in the order of windows; padding is ignored.
-            Trainer keeps this order unless its train_sampling_strategy is "group_by_length" (as `recipe` has it).
         n_best, max_answer_tokens: how many answers to keep, and the most tokens in one.
-        no_answer: whether "" may be the answer; it is when no_answer_score > threshold.
+        no_answer: whether "" may be the answer; it is if null_score - score > threshold.
     Returns:
         One Answer per example, by id. Without no_answer its text is empty only if no token of context was seen.
     Raises:
         ValueError: logits of another shape or with NaN in them; examples without windows or the reverse.
     """
-    _check_logits(windows, start_logits, end_logits)
+    _check_logits(cut, start_logits, end_logits)
     if n_best < 1 or max_answer_tokens < 1:
         raise ValueError(f"n_best={n_best} and max_answer_tokens={max_answer_tokens} must be at least 1")
     null: dict[str, float] = defaultdict(lambda: np.inf)
     spans: dict[str, list] = defaultdict(list)
-    for row, (example_id, offsets) in enumerate(_offsets(windows)):
-        start, end = start_logits[row, : len(offsets)], end_logits[row, : len(offsets)]
-        null[example_id] = min(null[example_id], float(start[CLS]) + float(end[CLS]))
+    for row, (example_id, offsets) in enumerate(_offsets(cut)):
+        start, end = (side[row, : len(offsets)].astype(np.float32) for side in (start_logits, end_logits))
+        null[example_id] = min(null[example_id], float(start[CLS] + end[CLS]))
         spans[example_id] += _best_spans(start, end, offsets, n_best, max_answer_tokens)
     check_ids("windows", examples["id"], null)
     limit, contexts = threshold if no_answer else None, zip(examples["id"], examples["context"], strict=True)
@@ -186,7 +197,7 @@ def _best_spans(start: np.ndarray, end: np.ndarray, offsets: np.ndarray, n_best:
     inside = offsets[:, 0] >= 0
     start, end = np.where(inside, start, -np.inf), np.where(inside, end, -np.inf)
     width = min(max_tokens, len(start))
-    ends = np.concatenate([end, np.full(width - 1, -np.inf)])
+    ends = np.concatenate([end, np.full(width - 1, -np.inf, end.dtype)])
     scores = (start[:, None] + sliding_window_view(ends, width)).ravel()  # (length * width,): every start and span
     best = np.argpartition(scores, -n_best)[-n_best:] if n_best < len(scores) else np.arange(len(scores))
     best = best[np.isfinite(scores[best])]
@@ -206,70 +217,24 @@ def _choose(context: str, spans: list, null: float, n_best: int, threshold: floa
         text = "" if null - best > threshold else text
         ranked = sorted([*ranked, ("", null)], key=lambda entry: -entry[1])
     first = context.index(text, spans[0][1]) if text else 0  # white space may stand before it
-    return Answer(text, null - best, ranked, first, first + len(text))
+    return Answer(text, first, first + len(text), best, null, ranked)
 
 
-def _offsets(windows: Dataset) -> Iterable[tuple[str, np.ndarray]]:
+def _offsets(cut: Dataset) -> Iterable[tuple[str, np.ndarray]]:
     """Every window's example_id and offset_mapping, (length, 2) int."""
-    for batch in windows.select_columns(["example_id", "offset_mapping"]).with_format("arrow").iter(1000):
+    for batch in cut.select_columns(["example_id", "offset_mapping"]).with_format("arrow").iter(1000):
         pairs = batch["offset_mapping"].combine_chunks()
         flat = pairs.flatten().flatten().to_numpy().reshape(-1, 2)
         cuts = np.cumsum(pairs.value_lengths().to_numpy())[:-1]
         yield from zip(batch["example_id"].to_pylist(), np.split(flat, cuts), strict=True)
 
 
-def _check_logits(windows: Dataset, start_logits: np.ndarray, end_logits: np.ndarray) -> None:
-    shapes, longest = (start_logits.shape, end_logits.shape), max(windows["length"], default=0)
-    if shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != len(windows) or shapes[0][1] < longest:
-        raise ValueError(f"start and end logits are {shapes}, not both ({len(windows)}, {longest} or more)")
+def _check_logits(cut: Dataset, start_logits: np.ndarray, end_logits: np.ndarray) -> None:
+    shapes, longest = (start_logits.shape, end_logits.shape), max(cut["length"], default=0)
+    if shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != len(cut) or shapes[0][1] < longest:
+        raise ValueError(f"start and end logits are {shapes}, not both ({len(cut)}, {longest} or more)")
     if n_bad := int((np.isnan(start_logits) | np.isnan(end_logits)).any(axis=1).sum()):
-        raise ValueError(f"the logits of {n_bad} of {len(windows)} windows have NaN in them")
-
-
-def question_limit(max_length: int) -> tuple[int, int]:
-    """The most tokens of a question that are read, and the tokens that two windows share.
-
-    The stride is 128, as in the original recipe, where a third of the window allows it; half of the window is kept
-    for the paragraph. Both matter only for windows far shorter than the usual 384.
-    """
-    return max_length // 2, min(128, max_length // 3)
-
-
-def windows(examples: Dataset, tokenizer: Any, *, max_length: int) -> Dataset:
-    """`eval_windows` for training and evaluation alike, with a stride that suits `max_length`.
-
-    A question of more than half of max_length is cut at its end; none is at 384.
-    """
-    _check_tokenizer(tokenizer)
-    return examples.map(
-        _encode_shortened,
-        batched=True,
-        remove_columns=examples.column_names,
-        fn_kwargs={"tokenizer": tokenizer, "max_length": max_length},
-        load_from_cache_file=False,  # datasets does not notice when this code changes
-    )
-
-
-def windows_of(question: str, context: str, tokenizer: Any, *, max_length: int) -> tuple[Dataset, Dataset]:
-    """One question, whose answer is not known, as an example; and its `windows`."""
-    example: dict[str, list] = {
-        "id": [""],
-        "question": [question],
-        "context": [context],
-        "answers": [{"text": [], "answer_start": []}],
-    }
-    _check_tokenizer(tokenizer)
-    return Dataset.from_dict(example), Dataset.from_dict(_encode_shortened(example, tokenizer, max_length))
-
-
-def _encode_shortened(batch: dict[str, list], tokenizer: Any, max_length: int) -> dict[str, list]:
-    """`_encode` with the questions cut, and the stride, that `question_limit` says."""
-    longest, stride = question_limit(max_length)
-    questions = [question.strip() for question in batch["question"]]
-    found = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    ends = [offsets[longest - 1][1] if len(offsets) > longest else None for offsets in found]
-    cut = {"question": [question[:end] for question, end in zip(questions, ends, strict=True)]}
-    return _encode({**batch, **cut}, tokenizer, max_length, stride)
+        raise ValueError(f"the logits of {n_bad} of {len(cut)} windows have NaN in them")
 
 
 def has_unanswerable(examples: Dataset) -> bool:
@@ -277,29 +242,53 @@ def has_unanswerable(examples: Dataset) -> bool:
     return not all(answers["text"] for answers in examples["answers"])
 
 
+def predictions(examples: Dataset, cut: Dataset, logits: Iterable[Any]) -> pd.DataFrame:
+    """The best span of every question, as `tasks.predictions` keeps it.
+
+    Args:
+        examples, cut: the questions and their `windows`.
+        logits: start and end logits of `best_answers`; what follows them is ignored, so Trainer's predictions will do.
+    """
+    start, end, *_ = (np.asarray(side) for side in logits)
+    found, may_refuse = best_answers(examples, cut, start, end, no_answer=False), has_unanswerable(examples)
+    rows = [(key, a.start, a.end, a.score, a.null_score, a.no_answer_score) for key, a in found.items()]
+    table = pd.DataFrame(rows, columns=["id", "start", "end", "score", "null_score", "refuse"])
+    table["answered"] = (table["end"] > 0) & ~((table.pop("refuse") > 0) & may_refuse)
+    table["is_answerable"] = [bool(answers["text"]) for answers in examples["answers"]]
+    return table.astype({"start": "int32", "end": "int32", "score": "float32", "null_score": "float32"})
+
+
+def texts_of(examples: Dataset, table: pd.DataFrame, *, always: bool = False) -> dict[str, str]:
+    """The answers of a table of `predictions`, by id; "" where none was given, unless `always` asks for the span."""
+    contexts = dict(zip(examples["id"], examples["context"], strict=True))
+    columns = (table[name].tolist() for name in ("id", "start", "end", "answered"))
+    return {
+        key: contexts[key][start:end] if always or given else ""
+        for key, start, end, given in zip(*columns, strict=True)
+    }
+
+
+def scores_of(examples: Dataset, table: pd.DataFrame) -> dict[str, float]:
+    """The official scores of a table of `predictions`; in SQuAD 2.0 also those that the best threshold would reach."""
+    found = score(examples, texts_of(examples, table))
+    if not has_unanswerable(examples):
+        return found
+    nulls = table["null_score"].astype("float64") - table["score"].astype("float64")
+    best = score(examples, texts_of(examples, table, always=True), dict(zip(table["id"], nulls, strict=True)))
+    return found | {name: value for name, value in best.items() if name.startswith("best_")}
+
+
 def for_trainer(examples: Dataset, cut: Dataset) -> Callable[[EvalPrediction], dict[str, float]]:
-    """Official exact match and F1, in percent, as Trainer wants them; `cut` is what `windows` made of examples."""
-
-    def compute(seen: EvalPrediction) -> dict[str, float]:
-        start, end = (np.asarray(logits) for logits in seen.predictions[:2])
-        answers = best_answers(examples, cut, start, end, no_answer=has_unanswerable(examples))
-        return score(examples, {key: answer.text for key, answer in answers.items()})
-
-    return compute
+    """Official exact match and F1, in percent, as Trainer wants them; `cut` are the `windows` of examples."""
+    return lambda seen: score(examples, texts_of(examples, predictions(examples, cut, seen.predictions)))
 
 
-def score_answers(trainer: Trainer, examples: Dataset, cut: Dataset) -> tuple[dict, dict[str, Answer]]:
+def score_answers(trainer: Trainer, examples: Dataset, cut: Dataset) -> tuple[dict, pd.DataFrame]:
     """The scores of a trained model, beside those of never answering and of random pieces of the paragraph.
 
     Returns:
-        {"score": {metric: percent}, "majority": ..., "chance": ...}, and the answers by id.
+        {"score": {metric: percent}, "majority": ..., "chance": ...}, and the table of `predictions`.
     """
-    start, end = (np.asarray(logits) for logits in trainer.predict(cut).predictions[:2])
-    answers = best_answers(examples, cut, start, end, no_answer=has_unanswerable(examples))
-    found = score(examples, {key: answer.text for key, answer in answers.items()})
-    if has_unanswerable(examples):  # what the best threshold would reach needs an answer to every question
-        all_answered = best_answers(examples, cut, start, end, no_answer=False)
-        texts = {key: answer.text for key, answer in all_answered.items()}
-        nulls = {key: answer.no_answer_score for key, answer in all_answered.items()}
-        found |= {k: v for k, v in score(examples, texts, nulls).items() if k.startswith("best_")}
-    return {"score": found, "majority": majority_score(examples), "chance": chance_score(examples)}, answers
+    table = predictions(examples, cut, trainer.predict(cut).predictions)
+    found = scores_of(examples, table)
+    return {"score": found, "majority": majority_score(examples), "chance": chance_score(examples)}, table

@@ -185,19 +185,21 @@ def held_out(data: Dataset, seen: int | None, n: int | None) -> Dataset:
 
 
 def encode(data: DatasetDict, task: Task, tokenizer, max_length: int) -> DatasetDict:
-    """Token ids of a classification or regression task, cut at `max_length`, unpadded, with labels and lengths.
+    """Token ids of a classification or regression task, cut at `max_length`, unpadded.
 
-    tokenizer: of `model.load.load_tokenizer`, which sees to it that the two texts of a pair are told apart.
+    Args:
+        tokenizer: of `model.load.load_tokenizer`, which makes sure that the two texts of a pair are told apart.
+    Returns:
+        The tokenizer's columns, labels, length in tokens, and idx: GLUE's, or the row's number in its split.
     """
 
-    def one_batch(rows: dict) -> dict:
+    def one_batch(rows: dict, numbers: list[int]) -> dict:
         encoded = dict(tokenizer(*(rows[c] for c in task.columns), truncation=True, max_length=max_length))
-        return {**encoded, "labels": rows["label"], "length": [len(ids) for ids in encoded["input_ids"]]}
+        lengths = [len(ids) for ids in encoded["input_ids"]]
+        return {**encoded, "labels": rows["label"], "length": lengths, "idx": rows.get("idx", numbers)}
 
     # datasets does not notice when this code changes, so nothing is taken from its cache.
+    options = {"batched": True, "with_indices": True, "load_from_cache_file": False}
     return DatasetDict(
-        {
-            split: rows.map(one_batch, batched=True, remove_columns=rows.column_names, load_from_cache_file=False)
-            for split, rows in data.items()
-        }
+        {split: rows.map(one_batch, remove_columns=rows.column_names, **options) for split, rows in data.items()}
     )

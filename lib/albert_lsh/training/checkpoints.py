@@ -1,8 +1,12 @@
-"""Checkpoints that are complete, whole, and of the same run; others do not count.
+"""Checkpoints that are complete and belong to the run that reads them.
 
-Trainer writes a checkpoint file by file. `Seal` adds the last file, complete.json: the run's parameters and a checksum
-of every other file. Only then are older checkpoints deleted. `last_checkpoint` takes the newest one that agrees with
-its seal, so that a run killed during a save, or on a full disk, goes on from the one before.
+    write files into folder/checkpoint-<step>        whatever the training loop saves
+    seal(checkpoint, parameters)                     adds complete.json: the parameters, a checksum of every file
+    prune(folder, keep=checkpoint)                   deletes the other checkpoints
+    newest(folder, parameters)                       the checkpoint to resume from, or None
+
+A checkpoint is written file by file; its seal comes last. A run killed during a save, or on a full disk, therefore
+resumes from the checkpoint before. Nothing here depends on the training loop; `trainer.Seal` calls it for Trainer.
 """
 
 import hashlib
@@ -12,44 +16,20 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
-from transformers import TrainerCallback
-
 from albert_lsh.training.files import delete, write_atomically
-from albert_lsh.training.parameters import ParameterError, Recorded
+from albert_lsh.training.parameters import ParameterError
 
 SEAL = "complete.json"
 
 
-class Seal(TrainerCallback):
-    """Seals each checkpoint after Trainer has written it, and deletes the older ones."""
-
-    def __init__(self, parameters: dict[str, Any]) -> None:
-        """parameters: all that decides the run's result."""
-        self.parameters = parameters
-
-    def on_save(self, args, state, control, **kwargs):
-        processes = PartialState()
-        processes.wait_for_everyone()  # each has written its own random state
-        if processes.is_main_process:
-            folder = Path(args.output_dir)
-            found = checkpoints_in(folder)
-            newest = found.pop(state.global_step)
-            seal(newest, self.parameters)
-            for older in found.values():
-                delete(older)
-
-
 def checkpoints_in(folder: Path) -> dict[int, Path]:
-    """The folders that Trainer writes, by step; nothing else that stands there, whatever its name."""
-    named = {
-        path: re.fullmatch(r"checkpoint-(\d+)", path.name) for path in folder.glob("checkpoint-*") if path.is_dir()
-    }
+    """The folders checkpoint-<step> in `folder`, by step; other files and folders are left out."""
+    named = {path: re.fullmatch(r"checkpoint-(\d+)", path.name) for path in folder.glob("*") if path.is_dir()}
     return {int(name[1]): path for path, name in named.items() if name}
 
 
 def checksums(checkpoint: Path) -> dict[str, str]:
-    """The SHA-256 of every file of a checkpoint but the seal, by its name in it."""
+    """The SHA-256 of every file but the seal, by its path within the checkpoint."""
     found = {}
     for path in sorted(p for p in checkpoint.rglob("*") if p.is_file() and p.name != SEAL):
         with path.open("rb") as file:
@@ -58,21 +38,29 @@ def checksums(checkpoint: Path) -> dict[str, str]:
 
 
 def seal(checkpoint: Path, parameters: dict[str, Any]) -> None:
-    """Write complete.json, in one step."""
-    record = {"step": step_of(checkpoint), "parameters": parameters, "files": checksums(checkpoint)}
+    """Mark a checkpoint as complete, once all its files are written.
+
+    Args:
+        checkpoint: a folder named checkpoint-<step>.
+        parameters: everything that decides the run's result, as JSON can hold it.
+    """
+    step = int(checkpoint.name.removeprefix("checkpoint-"))
+    record = {"step": step, "parameters": parameters, "files": checksums(checkpoint)}
     write_atomically(checkpoint / SEAL, json.dumps(record, indent=1))
 
 
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.split("-")[1])
+def prune(folder: Path, keep: Path) -> None:
+    """Delete all checkpoints in `folder` but one. A link is deleted, what it points to is not."""
+    for checkpoint in checkpoints_in(folder).values():
+        if checkpoint != keep:
+            delete(checkpoint)
 
 
 def read_seal(checkpoint: Path) -> dict[str, Any]:
-    """The run's parameters from a checkpoint's seal.
+    """The parameters that a checkpoint was sealed with.
 
     Raises:
-        ValueError: there is no seal, it is of another step, or the files are not those that were sealed; the message
-            says which.
+        ValueError: no seal, the seal of another step, or files that differ from the sealed ones.
     """
     try:
         record = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
@@ -83,7 +71,7 @@ def read_seal(checkpoint: Path) -> dict[str, Any]:
         raise ValueError(f"it has no {SEAL}: it was not written to its end") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"its {SEAL} is damaged ({error})") from error
-    if step != step_of(checkpoint):
+    if checkpoint.name != f"checkpoint-{step}":
         raise ValueError(f"its {SEAL} is of step {step}")
     there = checksums(checkpoint)
     for what, names in (("missing", files.keys() - there.keys()), ("not sealed", there.keys() - files.keys())):
@@ -94,20 +82,21 @@ def read_seal(checkpoint: Path) -> dict[str, Any]:
     return parameters
 
 
-def last_checkpoint(parameters: Recorded, here: dict[str, Any]) -> str | None:
-    """The newest complete checkpoint in output_dir; None if there is none. With resume=False all are deleted first.
-
-    Prints the step after which a run goes on. Warns of checkpoints that are ignored.
+def newest(folder: Path, parameters: dict[str, Any], *, resume: bool = True) -> Path | None:
+    """The newest complete checkpoint in a folder; None if there is none. Prints its step.
 
     Args:
-        here: all that decides the result, as the checkpoints were sealed with.
+        folder: of the checkpoints; need not exist.
+        parameters: everything that decides the run's result, as given to `seal`.
+        resume: False deletes the folder first, to start anew.
+    Warns:
+        UserWarning: a checkpoint is incomplete or damaged, and ignored.
     Raises:
-        ParameterError: a complete checkpoint is there, and it is of a run with other parameters.
+        ParameterError: the newest complete checkpoint was sealed with other parameters.
     """
-    folder = Path(parameters.output_dir or ".") / "checkpoints"
-    if not parameters.resume:
+    if not resume:
         delete(folder)
-    here = json.loads(json.dumps(here))  # as a seal says it
+    here = json.loads(json.dumps(parameters))  # as a seal holds them
     for step, checkpoint in sorted(checkpoints_in(folder).items(), reverse=True):
         try:
             there = read_seal(checkpoint)
@@ -120,5 +109,5 @@ def last_checkpoint(parameters: Recorded, here: dict[str, Any]) -> str | None:
                 "output_dir, or set resume=False to start anew"
             )
         print(f"going on after step {step}, from {checkpoint.name}")
-        return str(checkpoint)
+        return checkpoint
     return None

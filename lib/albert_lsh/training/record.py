@@ -1,7 +1,7 @@
-"""The record of a run: what it was asked, what it came to, and on what it ran.
+"""The record of a run: its parameters, its results, and where it ran.
 
-`write_result` writes a run's result.json, last and in one step: where it stands, the run is complete. `open_run` and
-`close_run` stand around a run.
+`open_run` begins a run and `close_run` ends it. In between, `write_result` writes result.json, last and in one step:
+where that file is, the run is complete.
 """
 
 import dataclasses
@@ -13,27 +13,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from albert_lsh import attention as attentions
+from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.training import locks
 from albert_lsh.training.files import delete, relative_to_root, repository_root, write_atomically
-from albert_lsh.training.parameters import ParameterError, Parameters, Recorded, on_this_machine
-from albert_lsh.training.recipe import Fit
+from albert_lsh.training.parameters import ParameterError, Recorded, on_this_machine
+from albert_lsh.training.trainer import Fit
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
-SCHEMA = 2  # of result.json; records without one are of schema 1, and have no `resolved`
-# Parameters added later; a record without them has the defaults.
-LATER = ("evaluation_settings", "passes", "recompute", "feed_forward_chunk", "extend_positions", "random_weights")
-# Settings of an attention added later, with the values that compute what was computed before.
-LATER_SETTINGS: dict[str, dict[str, Any]] = {
-    "lsh": {
-        "hashing": "plain", "choose": "collision", "block_size": 1, "global_tokens": 0, "window": 0, "far_field": False,
-    },
-    "window": {"global_tokens": 0},
-    "random": {"global_tokens": 0},
-}  # fmt: skip
-# Of Trainer's arguments and a model's config, what decides a result.
+SCHEMA = 3  # of result.json
+# The parts of Trainer's arguments and of a model's config that decide a result.
 RECIPE = (
     "optim", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler_type", "learning_rate",
     "warmup_steps", "weight_decay", "per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed",
@@ -45,42 +37,29 @@ SHAPE = (
 )  # fmt: skip
 
 
-def of_record(parameters: dict[str, Any]) -> dict[str, Any]:
-    """A record's parameters, with those added later as they were before (LATER, LATER_SETTINGS).
-
-    Settings whose default is None, and which a record lacks, are None. (Other new settings a study's file must name.)
-    """
-    defaults, known = dataclasses.asdict(Parameters(task="")), attentions.ATTENTIONS.get(parameters["attention"])
-    before = {name: None for name, value in (known.settings.items() if known else ()) if value is None}
-    before |= LATER_SETTINGS.get(parameters["attention"], {})
-    settings = {**parameters["attention_settings"]}
-    settings |= {name: value for name, value in before.items() if name not in settings}
-    return {**{name: defaults[name] for name in LATER}, **parameters, "attention_settings": settings}
-
-
 def read_result(path: Path) -> dict[str, Any]:
-    """A result.json, its parameters as `of_record` has them.
+    """A result.json of schema 3, as `write_result` writes it.
+
+    Records that were converted from an older schema also have `inferred`: the names of what they did not say.
 
     Raises:
-        ValueError: naming the file, which is damaged, not a complete run's, or of a later schema.
+        ValueError: naming the file, which is damaged, not a complete run's, or of another schema.
     """
+    again = "delete it, and the run will be made again"
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-        complete = result["status"] == "complete" and {"parameters", "metrics", "headline"} <= set(result)
-        schema = int(result.get("schema", 1))
-        if complete and schema <= SCHEMA:
-            result["parameters"] = of_record(result["parameters"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}); delete it, and the run will be made again") from error
-    if not complete:
-        raise ValueError(f"{path} is not of a complete run; delete it, and the run will be made again")
-    if schema > SCHEMA:
-        raise ValueError(f"{path} has schema {schema}; this version of albert-lsh reads up to {SCHEMA}: update it")
+        complete, schema = result["status"] == "complete", result.get("schema")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}); {again}") from error
+    if complete and schema != SCHEMA:
+        raise ValueError(f"{path} has schema {schema}; this version of albert-lsh reads schema {SCHEMA}")
+    if not complete or not {"parameters", "metrics", "headline"} <= set(result):
+        raise ValueError(f"{path} is not of a complete run; {again}")
     return result
 
 
 def open_run(parameters: Recorded) -> None:
-    """Begin a run: lock its folder, and make sure that no other run's result is there.
+    """Begin a run: lock its folder, and check that no other run's result is there.
 
     The lock lasts until `close_run`, or until this process ends.
 
@@ -110,7 +89,7 @@ def close_run(parameters: Recorded) -> None:
 
 
 def environment(device: str) -> dict[str, Any]:
-    """What the run ran on: versions, device, commit (with "-dirty" if code differs from it), date.
+    """Where the run ran: versions, device, commit (with "-dirty" if the code differs from it), date.
 
     Raises:
         ParameterError: device is "cuda", and there is none.
@@ -166,19 +145,23 @@ def write_result(
     fit: Fit,
     examples: dict[str, int],
     started: dict[str, Any],
+    predictions: pd.DataFrame | None = None,
 ) -> Path:
-    """Write history.csv and then, last and in one step, result.json into output_dir; returns the latter's path.
+    """Write history.csv, predictions.parquet and, last and in one step, result.json; returns the latter's path.
 
     Args:
         headline: the metric that stands for the task.
         baselines: {"score": {metric: value}, "majority": {...}, "chance": {...}}.
-        coverage: what the attention looked at in evaluation.
-        fit: what training left.
+        coverage: what the attention attends to in evaluation.
+        fit: the result of training.
         examples: how many there were of each split.
         started: the `environment` when the run began.
+        predictions: what the model says of every evaluated example; see `tasks.predictions`.
     """
     folder = Path(parameters.output_dir or ".")
     write_atomically(folder / "history.csv", fit.history.to_csv(index=False))
+    if predictions is not None:
+        write_predictions(folder / "predictions.parquet", predictions)
     record = {
         "status": "complete",
         "schema": SCHEMA,
@@ -190,6 +173,7 @@ def write_result(
         "chance": baselines["chance"],
         "attended_share": coverage.pairs,
         "attention_mass": coverage.mass,
+        "full_cost": coverage[2],  # TODO-MERGE: coverage.cost
         **fit.cost,
         "examples": examples,
         "environment": started,
@@ -199,7 +183,7 @@ def write_result(
 
 
 def resolved(parameters: Recorded, trainer: Any) -> dict[str, Any]:
-    """What the parameters came to: all settings in training and in evaluation, the recipe, the model's shape."""
+    """What the parameters came to: full settings in training and evaluation, the recipe, the model's shape."""
     asked, config, arguments = parameters.what(), trainer.model.config, trainer.args.to_dict()
     settings = attentions.check(asked["attention"], asked["attention_settings"])
     passes = asked.get("passes")

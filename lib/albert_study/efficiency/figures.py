@@ -1,39 +1,35 @@
-"""Figures of time, memory and quality: efficiency.ipynb's, from the tables of `measure.measure_all`."""
+"""Figures of time, memory and quality, from the tables of `measure.measure_all`."""
 
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from albert_study.efficiency.measure import crossing_bounds, slopes
-from albert_study.evidence.styles import LOOK, new_figure, save, style_of
+from albert_study.efficiency.growth import crossing_bounds, slopes
+from albert_study.evidence.looks import LOOK, new_figure, style_of
 
-PEERS = {"reformer-pytorch": "reformer", "plain lsh": "shared-qk-lsh", "shared-qk-lsh": "shared-qk"}  # their colours
-ONCE = "plain lsh, each key once"  # sees what plain lsh does, and takes longer
-NOT_DRAWN = ("random", "top-k", "shared-qk", ONCE, "nystrom, transformers", "yoso-e")
+NOT_DRAWN = ("random", "top-k", "shared-qk", "nystrom, transformers", "yoso-e")  # as fast as others that are drawn
 
 
 def case_look(case: str) -> dict[str, Any]:
-    """The style of what efficiency.ipynb measures: its attention's; hollow markers for a second form of it."""
+    """Line and marker of a case: those of its attention, the marker hollow for a second form of it."""
     kind = case.split(",")[0]
-    style = style_of(PEERS.get(kind, kind))
+    style = style_of("reformer" if kind == "reformer-pytorch" else kind)
     hollow = {"markerfacecolor": "white"} if "," in case else {}
     return {"color": style.colour, "linestyle": style.line, "marker": style.marker} | hollow
 
 
 def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.0) -> Figure:
-    """A quantity of each case against the length on log axes.
+    """A quantity of each case against the length, on log axes.
 
-    The legend gives the fitted power of the length and, for times, from how many tokens on a case is faster than fused
-    softmax attention.
+    The legend has the fitted power of the length and, for times, the length from which a case is faster than softmax.
     """
     figure, axes = new_figure(6.2, 3.6)
     axis, powers = axes[0, 0], slopes(table, value)
     faster = crossing_bounds(table).dropna() if value == "seconds" else pd.DataFrame()
     for case, rows in table.groupby("case", sort=False):
-        if case in NOT_DRAWN:  # as fast as others that are; the tables have them
+        if case in NOT_DRAWN:
             continue
         notes = [f"power {powers[case]:.1f}"] if pd.notna(powers.get(case)) else []
         if case in faster.index:
@@ -50,10 +46,9 @@ def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.
 
 
 def plot_quality(table: pd.DataFrame) -> Figure:
-    """What is kept of softmax attention on real text, against the time that it takes: one point a case."""
+    """What is kept of softmax attention on real text against the time it takes, one point per case."""
     figure, axes = new_figure(6.8, 3.0, ncols=2)
-    table = table[table["case"] != ONCE]
-    estimates = table["case"].str.startswith(("nystrom", "yoso"))  # they leave no key out: all mass is there
+    estimates = table["case"].str.startswith(("nystrom", "yoso"))  # no key is left out: all mass is there
     panels = {"mass": ("softmax's mass on the keys attended", table[~estimates]), "error": ("error of output", table)}
     for axis, (value, (label, rows)) in zip(axes[0], panels.items(), strict=True):
         for case, seconds, found in zip(rows["case"], rows["seconds"], rows[value], strict=True):
@@ -64,17 +59,15 @@ def plot_quality(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def write_efficiency_figures(folder: Path, tables: dict[str, pd.DataFrame]) -> dict[str, Figure]:
-    """Draw the tables of `measure.measure_all`, save each figure in `folder` and return them."""
-    time, figures = tables["time"], {}
+def draw_efficiency(tables: dict[str, pd.DataFrame]) -> dict[str, Figure]:
+    """A figure for each of the tables time, memory and quality, by file name."""
+    figures = {}
     with mpl.rc_context(LOOK):
-        both = time[time["pass"] == "forward+backward"]
+        both = tables["time"][tables["time"]["pass"] == "forward+backward"]
         figures["efficiency-time"] = plot_growth(both, "seconds", "seconds, forward and backward")
         if "memory" in tables:
             peaks = tables["memory"][tables["memory"]["kind"] == "attention"]
             figures["efficiency-memory"] = plot_growth(peaks, "bytes", "peak memory (MiB)", 2**20)
         if "quality" in tables:
             figures["efficiency-quality"] = plot_quality(tables["quality"])
-        for name, figure in figures.items():
-            save(figure, folder / name)
     return figures

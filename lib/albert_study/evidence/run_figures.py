@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from sklearn.metrics import ConfusionMatrixDisplay
 
-from albert_lsh.model.passes import Pass
+from albert_lsh.model.interface import Pass
 from albert_study.evidence.looks import style_of
 
 

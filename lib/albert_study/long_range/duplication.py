@@ -1,19 +1,18 @@
 """Reformer's duplication task (Kitaev et al. 2020, section 2, "Analysis on a synthetic task"), for an encoder.
 
 An example is 0w0w, where w is a random word of the symbols 1 to 127. The paper's model is a language model: it reads
-the example from left to right, under a causal mask, and is scored where it can know the next symbol, in the second
-half. Our attentions are an encoder's and look both ways, so here the second half is hidden instead, 0w0 and a mask for
-every symbol of w, and the model fills it in. What is asked of attention is the same: to look exactly half a sequence
-back, which no local attention can. What differs: the model does not see the symbols of the second half before the one
-that it predicts, which tell nothing that the first half does not; and it looks back from the symbol's own place, where
-the paper's looks from the place before it.
+the example from left to right, under a causal mask, and is scored on the second half, where the next symbol can be
+known. Our attentions are an encoder's and look both ways. So the second half is hidden here, 0w0 and a mask for every
+symbol of w, and the model fills it in. What is asked of attention is the same: to look exactly half a sequence back,
+which no local attention can. Two things differ: the model does not see the earlier symbols of the second half, which
+add nothing to the first; and it looks back from the symbol's own place, not from the place before it.
 
-Trained and evaluated with shared queries and keys, as in the paper: `full` is attention without hashing.
+As in the paper, queries and keys are shared in training and evaluation: `full` is attention without hashing.
 
-The paper trains for 150,000 steps. A new model sits on a plateau whose length grows with the sequence: as long as
-attention looks everywhere, hardly anything of a symbol arrives at a mask, and as long as nothing arrives, nothing says
-where to look. With hashing it is worse, for masks are alike and share their buckets. `begin_as_copies` takes all this
-away, so that a hundred steps do; where to look, which is the question, is still learned from nothing.
+The paper trains for 150,000 steps. A new model sits on a plateau whose length grows with the sequence: while attention
+looks everywhere, hardly anything of a symbol arrives at a mask, and while nothing arrives, no gradient says where to
+look. With hashing it is worse: masks are alike and share their buckets. `begin_as_copies` removes the plateau, so that
+a hundred steps are enough. Where to look, which is the question, is still learned from nothing.
 """
 
 from typing import Any
@@ -26,12 +25,12 @@ from transformers import BertConfig, PreTrainedModel
 
 SYMBOLS = 127  # 1 to 127; 0 stands before each half
 MASK = 128
-SHARPNESS = 32  # times as large as usual are the first weights of queries
+SHARPNESS = 32  # factor on the first weights of queries
 BUCKETS = 16  # in a sequence: 64 tokens each of 1,024, Reformer's default; the paper does not say
 ROUNDS = (8, 4, 2, 1)  # of hashing in evaluation; the last three in training too
 SPLITS = {"train": 0, "validation": 1, "test": 2}
 # Table 2 of the paper: accuracy, by the attention trained with and the one evaluated with.
-PUBLISHED = {
+PUBLISHED_ACCURACY = {
     "full": {"full": 1.0, "LSH-8": 0.948, "LSH-4": 0.925, "LSH-2": 0.769, "LSH-1": 0.525},
     "LSH-4": {"full": 0.008, "LSH-8": 1.0, "LSH-4": 0.999, "LSH-2": 0.994, "LSH-1": 0.919},
     "LSH-2": {"full": 0.008, "LSH-8": 1.0, "LSH-4": 0.999, "LSH-2": 0.981, "LSH-1": 0.868},
@@ -40,7 +39,7 @@ PUBLISHED = {
 
 
 class Duplication(Dataset):
-    """Examples of `length` tokens, each drawn when it is asked for: by seed, split and its own number."""
+    """Examples of `length` tokens, drawn on demand from the seed, the split and their number."""
 
     def __init__(self, split: str, count: int, length: int, seed: int):
         """count: how many examples; length: an even number, 4 or more."""
@@ -71,13 +70,13 @@ def config(length: int) -> BertConfig:
 
 @torch.no_grad()
 def begin_as_copies(model: PreTrainedModel) -> None:
-    """Let a new model of `config` look sharply, answer with what it attends to, and a mask tell nothing but its place.
+    """Let a new model of `config` look sharply and answer with what it attends to; a mask shows only its place.
 
     The projections of values and outputs and the first layer of the prediction head begin as the identity (the head's
-    second one is the table of embeddings), and the embedding of the mask as zero. That of queries, who are the keys
-    too, begins SHARPNESS times as large: keys are cut to unit length, so that scores at 1,024 tokens otherwise spread
-    by 0.04, and what a better place to look would earn is lost among all other gradients. Very short sequences, of 64
-    tokens, are learned later so.
+    second layer is the table of embeddings), the embedding of the mask as zero. The projection of queries, which are
+    the keys too, begins SHARPNESS times as large: keys have unit length, so that scores at 1,024 tokens otherwise
+    spread by 0.04, and the gradient of a better place to look is lost among the others. Very short sequences, of 64
+    tokens, are learned later this way.
     """
     attention, head = "bert.encoder.layer.0.attention", "cls.predictions.transform"
     for name in (f"{attention}.self.value", f"{attention}.output.dense", f"{head}.dense"):
@@ -87,6 +86,6 @@ def begin_as_copies(model: PreTrainedModel) -> None:
 
 
 def attentions(length: int) -> dict[str, dict[str, Any]]:
-    """The paper's attentions by its names for them, as `variants.list_variants` takes them."""
+    """The paper's attentions by its names for them, as `candidates.candidates_of` takes them."""
     hashed = {"attention": "shared-qk-lsh", "bucket_size": max(2, length // BUCKETS)}
     return {"full": {"attention": "shared-qk"}} | {f"LSH-{n}": {**hashed, "n_hashes": n} for n in ROUNDS}

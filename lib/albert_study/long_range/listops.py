@@ -1,17 +1,18 @@
 """Long Range Arena's ListOps (Nangia and Bowman 2018; Tay et al. 2021), generated from a seed.
 
-An example is a nested list operation such as `[MAX 2 9 [MIN 4 7 ] 0 ]`, its answer a digit. Trees are drawn as by the
-original's generator (google-research/long-range-arena, lra_benchmarks/data/listops.py): a node above the greatest depth
-is an operator with probability 1/4 and otherwise a digit; an operator has 2 to `max_args` arguments, all numbers as
-likely; trees are kept whose tokens (operators with their bracket, digits, closing brackets) are more than `min_length`
-and fewer than `max_length`, each once. Two things differ. The original writes parentheses around every pair, which its
-input pipeline takes away again, and which are not written here. And it is not seeded and puts examples in the order of
-a hash; here the same seed gives the same examples, in the order in which they are drawn.
+An example is a nested list operation such as `[MAX 2 9 [MIN 4 7 ] 0 ]`; its answer is a digit. Trees are drawn as by
+the original's generator (google-research/long-range-arena, lra_benchmarks/data/listops.py): a node above the greatest
+depth is an operator with probability 1/4, otherwise a digit; an operator has 2 to `max_args` arguments, all numbers
+equally likely. Trees are kept once each, if they have more than `min_length` and fewer than `max_length` tokens
+(operators with their bracket, digits, closing brackets). Two things differ. The original writes parentheses around
+every pair, which its input pipeline removes again. And it has no seed and sorts examples by a hash; here the same seed
+gives the same examples, in the order in which they are drawn.
 """
 
 import random
 import statistics
 from collections.abc import Callable
+from typing import Any
 
 from datasets import Dataset
 
@@ -29,7 +30,7 @@ SIZES = {"test": 2_000, "validation": 2_000, "train": 96_000}  # train last: few
 
 
 def draw(rng: random.Random, longest: int, max_depth: int, max_args: int) -> list[str]:
-    """The tokens of a tree, most trees being one digit; those of one that has more than `longest` are cut short."""
+    """The tokens of a tree; most trees are one digit. One with more than `longest` tokens is cut short."""
     tokens: list[str] = []
     operators = list(OPERATORS)
 
@@ -46,42 +47,25 @@ def draw(rng: random.Random, longest: int, max_depth: int, max_args: int) -> lis
     return tokens
 
 
-def answer(text: str) -> int:
-    """The value of a tree: MIN, MAX, MED (the median, rounded down), SM (the sum modulo 10).
-
-    Raises:
-        ValueError: naming the first token that cannot stand where it does, or saying that the tree does not end.
-    """
-    operators: list[str] = []
-    values: list[list[int]] = [[]]  # of the operators that are open, and at last of the tree
-    for token in text.split():
-        if len(operators) == 0 and values[0]:
-            raise ValueError(f"{token!r} stands behind the end of the tree")
+def answer(tokens: list[str]) -> int:
+    """The value of a tree: MIN, MAX, MED (the median, rounded down), SM (the sum modulo 10)."""
+    open_nodes: list[list[Any]] = [[]]  # operators with their arguments so far; the first holds the answer
+    for token in tokens:
         if token in OPERATORS:
-            operators.append(token)
-            values.append([])
-        elif token == END and len(values) > 1 and values[-1]:
-            arguments = values.pop()
-            values[-1].append(OPERATORS[operators.pop()](arguments))
-        elif token.isdecimal() and len(token) == 1:
-            values[-1].append(int(token))
+            open_nodes.append([OPERATORS[token]])
+        elif token == END:
+            operator, *arguments = open_nodes.pop()
+            open_nodes[-1].append(operator(arguments))
         else:
-            raise ValueError(f"{token!r} cannot stand where it does in a tree of {', '.join(TOKENS)}")
-    if operators or not values[0]:
-        raise ValueError(f"the tree does not end: {text!r}")
-    return values[0][0]
+            open_nodes[-1].append(int(token))
+    return open_nodes[0][0]
 
 
 def generate(
-    seed: int,
-    sizes: dict[str, int],
-    *,
-    min_length: int = 500,
-    max_length: int = 2000,
-    max_depth: int = 10,
-    max_args: int = 10,
-) -> dict[str, Dataset]:
-    """Splits of so many examples, drawn one after the other in their order, none in two of them.
+    seed: int, sizes: dict[str, int], *, min_length: int = 500, max_length: int = 2000,
+    max_depth: int = 10, max_args: int = 10,
+) -> dict[str, Dataset]:  # fmt: skip
+    """Splits of the given sizes, drawn one after the other; no example is in two of them.
 
     Args:
         sizes: of each split, for instance `SIZES`.
@@ -99,7 +83,7 @@ def generate(
             if not min_length < len(tokens) < max_length or (text := " ".join(tokens)) in seen:
                 continue
             seen.add(text)
-            for column, value in zip(rows.values(), (text, answer(text), len(tokens)), strict=True):
+            for column, value in zip(rows.values(), (text, answer(tokens), len(tokens)), strict=True):
                 column.append(value)
         splits[split] = Dataset.from_dict(rows)
     return splits

@@ -1,9 +1,9 @@
-"""The first weights of a new model: what counting tells of a text need not be learned by steps.
+"""The first weights of a new model: a bag of words, initialised from co-occurrence statistics.
 
-A small ALBERT that begins with random weights sees some million tokens before it uses more of a sentence than how
-common a piece is. So a new model begins as a bag of words that works: its embeddings are word vectors counted from the
-text that it will be trained with, its attention looks at what is near and similar and passes it on, and its head
-answers with the pieces whose vectors are near to what it passed on.
+A small ALBERT with random weights needs some million tokens before it uses more of a sentence than how common a piece
+is. So a new model begins as a bag of words: its embeddings are word vectors counted from its training text, its
+attention looks at near and similar tokens and passes them on, and its head answers with the pieces whose vectors are
+close to the result.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from albert_lsh.model.passes import attention_modules
+from albert_lsh.model.interface import attention_modules
 
 NEIGHBOURS = 4  # pieces to either side that are counted
 SMOOTHING = 0.75  # power of the counts of a neighbour, against rare ones (Levy et al. 2015)
@@ -29,7 +29,7 @@ def count_neighbours(sentences: Dataset, vocabulary: int) -> sparse.csr_array:
     """How often two pieces stand within NEIGHBOURS places of each other: (vocabulary, vocabulary), symmetric.
 
     Args:
-        sentences: of `corpus.tokenised`; those of different documents count as neighbours too, which are few.
+        sentences: of `corpus.tokenise`; neighbours across the border of two documents count too, which are few.
     """
     counts = sparse.csr_array((vocabulary, vocabulary), dtype=np.float64)
     for batch in sentences.with_format("arrow").iter(AT_ONCE):
@@ -41,7 +41,7 @@ def count_neighbours(sentences: Dataset, vocabulary: int) -> sparse.csr_array:
 
 
 def word_vectors(counts: sparse.csr_array, width: int) -> np.ndarray:
-    """A vector for every piece, such that pieces with similar neighbours have similar vectors.
+    """A vector for every piece; pieces with similar neighbours have similar vectors.
 
     The singular vectors of the positive pointwise mutual information, times the roots of the singular values (Levy,
     Goldberg and Dagan 2015, "Improving distributional similarity with lessons learned from word embeddings").
@@ -62,14 +62,14 @@ def word_vectors(counts: sparse.csr_array, width: int) -> np.ndarray:
 
 @torch.no_grad()
 def begin_as_bag_of_words(model: PreTrainedModel, sentences: Dataset) -> None:
-    """Give a new ALBERT the first weights that this module speaks of.
+    """Initialise a new ALBERT as a bag of words.
 
-    Positions are sinusoids (Vaswani et al. 2017, section 3.5), and queries equal keys, values and outputs pass on what
-    they get (after Trockman and Kolter 2023, "Mimetic initialization of self-attention layers"; there values and
-    outputs begin near minus the identity). The head is the way from embeddings to hidden states turned round.
+    Positions are sinusoids (Vaswani et al. 2017, section 3.5); queries equal keys; values and outputs are a multiple of
+    the identity (after Trockman and Kolter 2023, "Mimetic initialization of self-attention layers"; there their product
+    begins near minus the identity). The head is the transpose of the projection from embeddings to hidden states.
 
     Args:
-        sentences: of `corpus.tokenised`, those to train with; pieces that are not in them keep random vectors.
+        sentences: of `corpus.tokenise`, to train with; pieces that are not in them keep random vectors.
     """
     size, width = model.config.initializer_range, model.config.hidden_size
     table = model.get_parameter("albert.embeddings.word_embeddings.weight")  # (vocabulary, embedding size)
@@ -101,5 +101,5 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 
 def of_size(vectors: Tensor, size: float) -> Tensor:
-    """The vectors times what makes the root of their mean square `size`."""
+    """The vectors, scaled to a root mean square of `size`."""
     return vectors * (size / vectors.square().mean().sqrt())

@@ -10,16 +10,17 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 MASKED_SHARE = 0.15  # of the tokens of a sequence, predicted; in evaluation always
 LONGEST_NGRAM = 3  # words
 IGNORED = -100  # the label of what is not predicted
-SORTED_STEPS = 50  # whose examples are sorted by length together, so that a step's are of similar length
+SORTED_STEPS = 50  # steps whose examples are sorted by length together
 
 
 class Pieces(NamedTuple):
-    """What masking has to know of a tokenizer."""
+    """What masking needs to know of a tokenizer."""
 
     cls: int
     sep: int
@@ -39,16 +40,16 @@ class Pieces(NamedTuple):
 
 
 def ngram_words(n_words: int, rng: np.random.Generator) -> int:
-    """Words of an n-gram: n of 1, 2, 3 with a probability in proportion to 1 / n, of at most `n_words`."""
+    """Words of an n-gram: 1, 2 or 3, with probabilities in proportion to 1 / n; at most `n_words`."""
     longest = min(LONGEST_NGRAM, n_words)
     share = 1 / np.arange(1, longest + 1)
     return int(rng.choice(longest, p=share / share.sum())) + 1
 
 
 def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, share: float = MASKED_SHARE) -> np.ndarray:
-    """Which tokens are predicted: (length,) bool; whole words in n-grams, `share` of all tokens, at least one.
+    """Which tokens are predicted, (length,) bool: whole words in n-grams, at most `share` of all tokens, at least one.
 
-    An n-gram that would go beyond this number is tried with fewer words, and left out if one word is too many.
+    An n-gram that has too many tokens is tried with fewer words; it is left out if one word is too many.
     """
     allowed = ~pieces.special[ids]
     starts = np.flatnonzero(allowed & (pieces.begins_word[ids] | ~np.roll(allowed, 1)))
@@ -60,8 +61,7 @@ def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, sha
         n = ngram_words(len(starts) - number, rng)
         while n > 0:
             first, stop = starts[number], ends[number + n - 1]
-            fits = stop - first <= left and allowed[first:stop].all() and not chosen[first:stop].any()
-            if fits:
+            if stop - first <= left and allowed[first:stop].all() and not chosen[first:stop].any():
                 chosen[first:stop] = True
                 left -= stop - first
                 break
@@ -85,7 +85,7 @@ def make_example(
     sentences: Sequence[np.ndarray], max_length: int, pieces: Pieces, rng: np.random.Generator,
     masked_share: float = MASKED_SHARE,
 ) -> dict[str, Any]:  # fmt: skip
-    """A sequence with masks, its two segments in order or exchanged.
+    """A masked sequence of two segments, in order or exchanged.
 
     Args:
         sentences: ids of consecutive sentences, together at least two tokens; one alone is split within.
@@ -113,14 +113,16 @@ def make_example(
 
 
 def order_of(lengths: np.ndarray, per_step: int, rng: np.random.Generator, begun: int = 0) -> np.ndarray:
-    """An order of all sequences in which those of one step are of similar length, so that little is padding.
+    """A random order of all sequences in which those of one step are of similar length: little is padding.
+
+    The sequences of every 50 steps are sorted by length; these steps are then put in a random order. An epoch's last
+    step, which may have fewer sequences, stays the last.
 
     Args:
         lengths: (n,) tokens; per_step: sequences of a step.
-        begun: sequences that fill up the step in which the epoch before ended; they come first, whatever their length.
+        begun: sequences that fill up the last step of the epoch before; they come first, whatever their length.
     Returns:
-        (n,): a random order, of which the sequences of every 50 steps are sorted by length, and these steps then put in
-        a random order; an epoch's last step, that may have fewer, stays the last.
+        (n,) numbers of sequences.
     """
     shuffled = rng.permutation(len(lengths))
     steps = [shuffled[:begun]]
@@ -136,17 +138,16 @@ def order_of(lengths: np.ndarray, per_step: int, rng: np.random.Generator, begun
 class Sequences(torch.utils.data.Dataset):
     """The examples of a run by number: epoch after epoch, each in an order of its own, with masks of their own.
 
-    All random choices of an example follow from the seed and its number, so that a run can be taken up at any place.
+    All random choices of an example follow from the seed and its number, so that a run can be resumed anywhere.
     """
 
     def __init__(
-        self, sentences: Dataset, sequences: Dataset, count: int, per_step: int, max_length: int, pieces: Pieces,
+        self, sentences: Dataset, packed: np.ndarray, count: int, per_step: int, max_length: int, pieces: Pieces,
         seed: int, masked_share: float = MASKED_SHARE,
     ):  # fmt: skip
-        """sequences: rows of `corpus.packed` from `sentences`; count: examples of the whole run, per_step of a step."""
+        """packed: of `corpus.pack`, rows of `sentences`; count: examples of the whole run, per_step of a step."""
         self.ids = sentences.with_format("numpy", columns=["ids"])
-        self.sequences = sequences.with_format("numpy")
-        self.count, self.per_step = count, per_step
+        self.packed, self.count, self.per_step = packed, count, per_step
         self.max_length, self.pieces, self.seed, self.masked_share = max_length, pieces, seed, masked_share
         self.epoch, self.order = -1, np.zeros(0, dtype=np.int64)
 
@@ -154,15 +155,14 @@ class Sequences(torch.utils.data.Dataset):
         return self.count
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        epoch, place = divmod(number, len(self.sequences))
+        epoch, place = divmod(number, len(self.packed))
         if epoch != self.epoch:
             rng = np.random.default_rng((self.seed, epoch))
-            begun = -epoch * len(self.sequences) % self.per_step
-            self.epoch, self.order = epoch, order_of(self.sequences[:]["length"], self.per_step, rng, begun)
-        row = self.sequences[int(self.order[place])]
-        sentences = list(self.ids[int(row["first"]) : int(row["stop"])]["ids"])
+            begun = -epoch * len(self.packed) % self.per_step
+            self.epoch, self.order = epoch, order_of(self.packed[:, 2], self.per_step, rng, begun)
+        first, stop, _ = self.packed[self.order[place]].tolist()
         rng = np.random.default_rng((self.seed, 1, number))
-        return make_example(sentences, self.max_length, self.pieces, rng, self.masked_share)
+        return make_example(list(self.ids[first:stop]["ids"]), self.max_length, self.pieces, rng, self.masked_share)
 
 
 class Collator:
@@ -172,14 +172,10 @@ class Collator:
         self.padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": 0, "labels": IGNORED}
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
-        longest = max(len(example["input_ids"]) for example in examples)
-        batch = {
-            name: torch.tensor(
-                np.stack([np.pad(e[name], (0, longest - len(e[name])), constant_values=value) for e in examples])
-            )
-            for name, value in self.padding.items()
-        }
-        lengths = torch.tensor([len(example["input_ids"]) for example in examples])
-        batch["attention_mask"] = (torch.arange(longest) < lengths[:, None]).long()
-        batch["sentence_order_label"] = torch.tensor([example["sentence_order_label"] for example in examples])
+        def padded(rows: list[np.ndarray], value: int) -> Tensor:
+            return pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True, padding_value=value)
+
+        batch = {name: padded([e[name] for e in examples], value) for name, value in self.padding.items()}
+        batch["attention_mask"] = padded([np.ones_like(e["input_ids"]) for e in examples], 0)
+        batch["sentence_order_label"] = torch.tensor([e["sentence_order_label"] for e in examples])
         return batch

@@ -1,7 +1,7 @@
 """Hugging Face's Trainer with ALBERT's two objectives (Lan et al. 2020): masked tokens, and the order of two segments.
 
-The loss is the mean over the masked tokens of a whole step, all devices' and all accumulated batches', plus the mean
-over its examples: so two devices with half of the batch each compute what one with all of it does.
+The loss is the mean over all masked tokens of a step plus the mean over its examples, counted over all devices and
+accumulated batches: two devices with half of the batch each compute the same as one with all of it.
 """
 
 from typing import Any
@@ -13,21 +13,21 @@ from torch.utils.data import DataLoader, SequentialSampler, Subset
 from transformers import PreTrainedModel, Trainer
 
 from albert_lsh.attention import Coverage
-from albert_lsh.model.passes import mean_attended
+from albert_lsh.model.interface import mean_attended
 from albert_study.pretraining.objectives import IGNORED
 
-SEEN = 32  # held-out sequences of which is counted what the attention looks at
+EXAMINED = 32  # held-out sequences in which pairs attended are counted
 
 
 class PretrainingTrainer(Trainer):
-    """Trainer with ALBERT's two losses; what is not masked goes through no prediction head."""
+    """Trainer with ALBERT's two losses; only masked tokens go through the prediction head."""
 
     model: Any
     eval_dataset: Any
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        self.model_accepts_loss_kwargs = True  # the masked tokens of a whole step are counted, over devices too
+        self.model_accepts_loss_kwargs = True  # Trainer counts the masked tokens of a whole step, over devices too
         self.wanted: torch.Tensor | None = None
         self.model.predictions.register_forward_pre_hook(
             lambda _, given: None if self.wanted is None else (given[0][self.wanted],)
@@ -53,7 +53,7 @@ class PretrainingTrainer(Trainer):
         return loss * devices  # whose gradients are averaged
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Held-out loss (nats a masked token) and accuracies of both objectives, over all devices' shares."""
+        """Held-out loss (nats per masked token) and accuracies of both objectives, over all devices."""
         rank, devices = self.accelerator.process_index, self.accelerator.num_processes
         mine = self.score_each(range(rank, len(self.eval_dataset), devices))
         sums = torch.tensor([*mine.sum(), len(mine)], dtype=torch.float64, device=self.accelerator.device)
@@ -66,7 +66,7 @@ class PretrainingTrainer(Trainer):
 
     @torch.no_grad()
     def score_each(self, numbers: range) -> pd.DataFrame:
-        """A row for each held-out sequence: masked tokens, the sum of their losses, how many were found; the order."""
+        """One row per held-out sequence: masked tokens, their summed loss, how many were found, whether its order was."""
         loader = DataLoader(
             Subset(self.eval_dataset, numbers), self.args.per_device_eval_batch_size, collate_fn=self.data_collator
         )
@@ -87,7 +87,7 @@ class PretrainingTrainer(Trainer):
 
 def attended(model: PreTrainedModel, trainer: PretrainingTrainer) -> Coverage:
     """The shares of pairs and of softmax's mass that the model attends to, on the first held-out sequences."""
-    some = Subset(trainer.eval_dataset, range(min(SEEN, len(trainer.eval_dataset))))
+    some = Subset(trainer.eval_dataset, range(min(EXAMINED, len(trainer.eval_dataset))))
     batch = trainer.data_collator([some[i] for i in range(len(some))])
     inputs = {name: batch[name].to(model.device) for name in ("input_ids", "token_type_ids", "attention_mask")}
     return mean_attended(model, [inputs])

@@ -1,11 +1,11 @@
-"""What an attention does in place of softmax, looked at in a model's passes; nothing is trained.
+"""What an attention does in place of softmax, layer by layer; nothing is trained.
 
     base = look(model, batches)                     last hidden states and passes under softmax
-    row, rows = diagnose(model, batches, base, v)   one variant against it, overall and pass by pass
+    row, rows = diagnose(model, batches, base, c)   one candidate against it, overall and pass by pass
 
 Drift and the share of pairs are those of the model with the attention switched in all layers. Mass, recall and the
-error of the output are measured on the queries, keys and values of the softmax model, so that a layer's error is its
-own and not what the layers before it have done.
+error of the output are measured on the queries, keys and values of the softmax model: a layer's error is its own, not
+that of the layers before it.
 """
 
 from typing import Any, NamedTuple
@@ -16,10 +16,9 @@ import torch
 from transformers import BatchEncoding, PreTrainedModel
 
 from albert_lsh import attention as attentions
-from albert_lsh.attention.compute.blocks import highest
+from albert_lsh.model.interface import Pass, mean_coverage, record_passes
 from albert_lsh.model.load import switch_attention
-from albert_lsh.model.passes import Pass, mean_coverage, record_passes
-from albert_study.probe.variants import Variant
+from albert_study.probe.candidates import Candidate
 
 
 class Looks(NamedTuple):
@@ -42,52 +41,55 @@ def look(model: PreTrainedModel, batches: list[BatchEncoding]) -> Looks:
 
 
 def diagnose(
-    model: PreTrainedModel, batches: list[BatchEncoding], base: Looks, variant: Variant, seed: int = 0
+    model: PreTrainedModel, batches: list[BatchEncoding], base: Looks, candidate: Candidate, seed: int = 0
 ) -> tuple[dict[str, Any], pd.DataFrame]:
-    """One variant held against `base`, the model's look at the same batches under softmax; softmax is left in it.
+    """One candidate compared with `base`, the model's look at the same batches under softmax.
+
+    The model has softmax again afterwards.
 
     Args:
-        seed: of the hashes, which are the switched model's in both looks.
+        seed: of the hashes, which are those of the switched model in both looks.
     Returns:
-        drift (of the last hidden state), share and compared (see `attention.Coverage`), mass, recall and error; and
-        the rows of `compare` with the layer and the number of the batch they belong to.
+        drift (of the last hidden state), share (of the pairs) and whatever else `attention.Coverage` counts, mass,
+        recall and error; and the rows of `compare` with their layer and the number of their batch.
     """
-    switch_attention(model, variant.attention, variant.settings, seed)
+    switch_attention(model, candidate.attention, candidate.settings, seed)
     switched = look(model, batches)
     switch_attention(model, "softmax")
     rows = pd.concat(
-        compare(one._replace(seed=other.seed), variant).assign(layer=layer, batch=number)
+        compare(one._replace(seed=other.seed), candidate).assign(layer=layer, batch=number)
         for number, passes in enumerate(zip(base.passes, switched.passes, strict=True))
         for layer, (one, other) in enumerate(zip(*passes, strict=True))
     )
-    budget = mean_coverage([p for passes in switched.passes for p in passes])
+    counted = mean_coverage([p for passes in switched.passes for p in passes])._asdict()
     row = {"drift": ((switched.states - base.states).norm() / base.states.norm()).item()}
-    row |= {"share": budget.pairs, "compared": budget.compared}
+    row |= {"share": counted.pop("pairs"), **counted}  # its mass gives way to that on softmax's queries and keys
     overall = summary(rows.assign(all=0), ["all"])[["mass", "recall", "error"]].iloc[0]
     return row | {str(k): v for k, v in overall.items()}, rows
 
 
 @torch.no_grad()
-def compare(seen: Pass, variant: Variant) -> pd.DataFrame:
-    """What an attention does with a pass's queries, keys and values, held against softmax.
+def compare(seen: Pass, candidate: Candidate) -> pd.DataFrame:
+    """What an attention does with a pass's queries, keys and values, compared with softmax.
 
     Returns:
         One row for each sequence and head: head, length (tokens), pairs (attended), mass and recall (sums over its
-        queries), difference and norm (squared, of the attention's output). Recall of a query that sees m keys is the
-        share of its m best keys that are among them.
+        queries), difference and norm (squared, of the output). A query that sees m keys has a recall: the share of the
+        m keys with the highest scores that it sees.
     """
     query, key, value, mask = seen.query, seen.key, seen.value, seen.padding_mask
     if mask is None:
         mask = torch.ones(query.shape[0], query.shape[2], dtype=torch.bool, device=query.device)
     tensors = query, key, value, mask
-    out = attentions.attend(variant.attention, *tensors, seed=seen.seed, **variant.settings)
+    out = attentions.attend(candidate.attention, *tensors, seed=seen.seed, **candidate.settings)
     softmax = attentions.attend("softmax", *tensors)
-    met = attentions.pairs(variant.attention, query, key, mask, seed=seen.seed, **variant.settings) > 0
+    met = attentions.pairs(candidate.attention, query, key, mask, seed=seen.seed, **candidate.settings) > 0
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
     scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
     mass = (scores.softmax(-1) * met).sum(-1)
     n_met = met.sum(-1, keepdim=True)
-    recall = (met & highest(scores, mask[:, None, None], n_met)).sum(-1) / n_met[..., 0].clamp(min=1)
+    rank = scores.argsort(-1, descending=True).argsort(-1)
+    recall = (met & (rank < n_met)).sum(-1) / n_met[..., 0].clamp(min=1)
     batch, heads = query.shape[:2]
     columns = {
         "length": mask.sum(-1)[:, None].expand(-1, heads),
@@ -102,9 +104,9 @@ def compare(seen: Pass, variant: Variant) -> pd.DataFrame:
 
 
 def summary(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Rows of `compare` put together: shares of pairs, of mass, recall, and the error of the output.
+    """Rows of `compare` summed up: shares of pairs and of mass, recall, and the error of the output.
 
-    The error is the Frobenius norm of the difference over that of softmax's output, for each layer and batch, and its
+    The error is the Frobenius norm of the difference over that of softmax's output, in each layer and batch; then the
     mean over these.
     """
     sums = (
@@ -122,7 +124,7 @@ def summary(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def by_head_and_length(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `compare` put together by layer, head and third of the sequences by length."""
+    """Rows of `compare` summed up by layer, head and third of the sequences by length."""
     thirds = np.unique(np.quantile(rows["length"], [1 / 3, 2 / 3]))
     same = rows.groupby(np.searchsorted(thirds, rows["length"]))["length"]
     lengths = same.transform("min").astype(str) + " to " + same.transform("max").astype(str)

@@ -1,7 +1,7 @@
 """How well does an attention stand in for softmax when nothing is trained?
 
 A model fine-tuned with softmax answers a task's questions again under other attentions, all weights as they are. For
-each `Variant`, `measure` says
+each `Candidate`, `measure` says
 
     what the model answers       score, share of answers that change: on all examples
     what the attention does      drift of the last hidden state, share of pairs, softmax's mass on them, recall of the
@@ -23,37 +23,36 @@ from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTok
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.tasks import metrics, squad
 from albert_lsh.tasks.table import encode, find_task, held_out, load_data
-from albert_lsh.training.parameters import Parameters, on_this_machine
+from albert_lsh.training.parameters import Count, Parameters, Seed, errors_named, from_given, on_this_machine
 from albert_lsh.training.recipe import StudyTrainer, sample, training_arguments
 from albert_lsh.training.record import provenance, read_result
+from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill
 from albert_study.probe.diagnostics import by_head_and_length, diagnose, look
-from albert_study.probe.variants import Measured, Variant, fill, from_given_with_variants, list_variants
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The parameters of fidelity.ipynb.
-
-    variants: as `variants.list_variants` takes them.
-    """
+    """The parameters of fidelity.ipynb; `variants` as `candidates_of` takes them."""
 
     trained: str
     variants: dict[str, Any]
     split: str = "held-out"
-    examples: int | None = None
-    looked_into: int = 64
-    seed: int = 0
+    examples: Count | None = None
+    looked_into: Count = 64
+    seed: Seed = 0
     output: str | None = None
 
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Asked":
         """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
-        asked = from_given_with_variants(cls, given, "fidelity.ipynb")
+        with errors_named("fidelity.ipynb"):
+            asked = from_given(cls, given, "fidelity.ipynb")
+            candidates_of(asked.variants)
         return replace(asked, output=asked.output or str(Path(asked.trained) / f"fidelity-{asked.split}.csv"))
 
     @property
     def run(self) -> Parameters:
-        """The parameters of the run that trained the model, with this machine's device where its own is not here."""
+        """The parameters of the run that trained the model; on a machine without CUDA, for the CPU."""
         given = Parameters(**read_result(Path(self.trained) / "result.json")["parameters"])
         if given.device == "cuda" and not torch.cuda.is_available():
             here = on_this_machine("auto", "auto")
@@ -79,7 +78,7 @@ def prepare(parameters: Parameters, split: str = "validation", examples: int | N
 
     Args:
         parameters: of the run that trained the model with softmax; its model is in `output_dir`.
-        split: "held-out" are training examples that the run did not see; else a split's name.
+        split: "held-out" for training examples that the run did not see; else a split's name.
         examples: how many, the same for every run; None takes all.
     Raises:
         ValueError: the run kept no model, or held no example out.
@@ -112,7 +111,7 @@ def prepare(parameters: Parameters, split: str = "validation", examples: int | N
 
 
 def answer(subject: Subject) -> tuple[float, np.ndarray]:
-    """The score under the model's present attention, and its answers in the order of the examples."""
+    """The score under the model's present attention, and its answers in the examples' order."""
     task, found = find_task(subject.parameters.task), subject.trainer.predict(subject.encoded)
     if not task.is_squad:
         answers = metrics.answers_of(np.asarray(found.predictions), task.num_labels)
@@ -125,35 +124,33 @@ def answer(subject: Subject) -> tuple[float, np.ndarray]:
 
 
 def changed(before: np.ndarray, after: np.ndarray) -> float:
-    """Share of the answers that change; numbers (STS-B's 0 to 5) do when they move by more than half a point."""
+    """Share of the answers that change; a number (STS-B's 0 to 5) changes when it moves by more than half a point."""
     if before.dtype.kind == "f":
         return float((np.abs(before - after) > 0.5).mean())
     return float((before != after).mean())
 
 
-def measure(
-    subject: Subject, variants: list[Variant], *, seed: int = 0, examples: int = 64
-) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
-    """Answer under softmax, then under one variant after the other.
+def measure(subject: Subject, candidates: list[Candidate], *, seed: int = 0, examples: int = 64) -> Iterator[Measured]:
+    """Answer under softmax, then under one candidate after the other.
 
     Args:
         seed: of the hashes.
         examples: how many to look into the attention on.
     Yields:
-        For each variant its row of the table, and its `compare` rows with the layer they belong to.
+        For each candidate its row of the table, and its `compare` rows with the layer they belong to.
     """
     switch_attention(subject.model, "softmax")
     softmax, before = answer(subject)
     batches = list(sample(subject.model, subject.tokenizer, subject.encoded, examples))
     base = look(subject.model, batches)
     span = softmax - subject.majority
-    for variant in variants:
-        diagnosed, rows = diagnose(subject.model, batches, base, variant, seed)
-        switch_attention(subject.model, variant.attention, variant.settings, seed)
+    for candidate in candidates:
+        diagnosed, rows = diagnose(subject.model, batches, base, candidate, seed)
+        switch_attention(subject.model, candidate.attention, candidate.settings, seed)
         score, after = answer(subject)
         switch_attention(subject.model, "softmax")
         row: dict[str, Any] = {
-            **variant.columns,
+            **candidate.columns,
             "score_name": subject.score_name,
             "score": score,
             "softmax": softmax,
@@ -165,20 +162,19 @@ def measure(
 
 
 def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`measure` every variant that asked.output does not have yet; that table is written when all are there.
+    """`measure` every candidate that the table at asked.output lacks (see `candidates.fill`).
 
     Beside it, with "-heads" in the name, go the diagnostics of each layer and head, and of short and long sequences.
-    What an interrupted call has measured is kept (see `variants.fill`).
 
     Returns:
-        The table, one row a variant; and the looks into the attention by variant, layer, head and length.
+        The table, a row for each candidate; and the diagnostics by candidate, layer, head and length.
     """
     same = {"task": subject.parameters.task, "seed": subject.parameters.seed, "hash_seed": asked.seed}
     same |= {"split": asked.split, "examples": len(subject.examples), "looked_into": asked.looked_into}
     about = provenance(subject.parameters.device)
 
-    def measured(missing: list[Variant]) -> Iterator[Measured]:
+    def measured(missing: list[Candidate]) -> Iterator[Measured]:
         for row, rows in measure(subject, missing, seed=asked.seed, examples=asked.looked_into):
             yield {**row, **about}, by_head_and_length(rows)
 
-    return fill(Path(asked.output or ""), "heads", list_variants(asked.variants), same, measured)
+    return fill(Path(asked.output or ""), "heads", candidates_of(asked.variants), same, measured)

@@ -1,8 +1,7 @@
 """A pretrained encoder reads paragraphs under softmax, then under other attentions: no task, nothing trained.
 
-Sequences of `max_length` tokens without padding: a paragraph of SQuAD's dev set, one that reaches this length by itself
-if there are enough of them, else with the paragraphs that follow it. Where the model has fewer positions, they are
-extended.
+A sequence has `max_length` tokens and no padding. It is a paragraph of SQuAD's dev set if enough of them are that long,
+else several that follow one another. Where the model has fewer positions, they are extended.
 """
 
 from collections.abc import Iterator
@@ -16,33 +15,30 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.tasks.table import load_data
-from albert_lsh.training.parameters import ParameterError
+from albert_lsh.training.parameters import Count, Seed, errors_named, from_given
 from albert_lsh.training.record import provenance
+from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill
 from albert_study.probe.diagnostics import diagnose, look, summary
-from albert_study.probe.variants import Measured, Variant, fill, from_given_with_variants, list_variants
-
-BATCH_TOKENS = 2048  # of a batch
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The parameters of reading.ipynb; variants as `variants.list_variants` takes them."""
+    """The parameters of reading.ipynb; `variants` as `candidates_of` takes them."""
 
     variants: dict[str, Any]
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
     task: str = "squad"
-    max_length: int = 256
-    paragraphs: int = 100
-    seed: int = 0
+    max_length: Count = 256
+    paragraphs: Count = 100
+    seed: Seed = 0
     output: str | None = None
 
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Reading":
         """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
-        reading = from_given_with_variants(cls, given, "reading.ipynb")
-        for name in ("max_length", "paragraphs"):
-            if getattr(reading, name) < 1:
-                raise ParameterError(f"{name}={getattr(reading, name)} must be 1 or more (reading.ipynb)")
+        with errors_named("reading.ipynb"):
+            reading = from_given(cls, given, "reading.ipynb")
+            candidates_of(reading.variants)
         return replace(reading, output=reading.output or f"results/runs/notebook/reading-{reading.max_length}.csv")
 
 
@@ -55,46 +51,46 @@ def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: 
     """`count` sequences of `max_length` tokens, (count, max_length), special tokens included.
 
     Raises:
-        ValueError: there is not so much text.
+        ValueError: there is not enough text.
     """
     cut: dict[str, Any] = {"truncation": True, "max_length": max_length}
     chosen = [ids for ids in tokenizer(texts, **cut)["input_ids"] if len(ids) == max_length]
-    if len(chosen) < count:  # too few paragraphs are so long: put all together, and cut
+    if len(chosen) < count:  # too few paragraphs are that long: join all, and cut
         chosen = tokenizer(" ".join(texts), return_overflowing_tokens=True, **cut)["input_ids"]
         chosen = [ids for ids in chosen if len(ids) == max_length]
     if len(chosen) < count:
-        raise ValueError(f"paragraphs={count} of max_length={max_length}: there is text for {len(chosen)} only")
+        raise ValueError(f"paragraphs={count} of max_length={max_length}: there is text for only {len(chosen)}")
     return torch.tensor(chosen[:count])
 
 
-def measure(reading: Reading, variants: list[Variant]) -> Iterator[Measured]:
-    """Read under softmax, then under one variant after the other.
+def measure(reading: Reading, candidates: list[Candidate], batch_tokens: int) -> Iterator[Measured]:
+    """Read under softmax, then under one candidate after the other.
 
     Yields:
-        For each variant its row of the table (see `diagnostics.diagnose`), and what it does layer by layer.
+        For each candidate its row of the table (see `diagnostics.diagnose`), and what it does layer by layer.
     """
     model, tokenizer = load_model(reading.model, head="base", complete=True), load_tokenizer(reading.model)
     if reading.max_length > max_positions(model.config):
         extend_positions(model, reading.max_length)
     ids = sequences(load_texts(reading.task), tokenizer, reading.max_length, reading.paragraphs)
-    at_once = max(1, BATCH_TOKENS // reading.max_length)
+    at_once = max(1, batch_tokens // reading.max_length)
     batches = [BatchEncoding({"input_ids": x, "attention_mask": torch.ones_like(x)}) for x in ids.split(at_once)]
     base, about = look(model, batches), provenance("cpu")
-    for variant in variants:
-        row, rows = diagnose(model, batches, base, variant, reading.seed)
-        yield {**variant.columns, **row, **about}, summary(rows, ["layer"])
+    for candidate in candidates:
+        row, rows = diagnose(model, batches, base, candidate, reading.seed)
+        yield {**candidate.columns, **row, **about}, summary(rows, ["layer"])
 
 
-def read_all(reading: Reading) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`measure` every variant that reading.output does not have yet; that table is written when all are there.
+def read_all(reading: Reading, batch_tokens: int = 2048) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`measure` every candidate that the table at reading.output lacks (see `candidates.fill`).
 
-    Beside it, with "-layers" in the name, goes what each does layer by layer. What an interrupted call has measured is
-    kept (see `variants.fill`).
+    Beside it, with "-layers" in the name, goes what each does layer by layer.
 
     Returns:
-        The table, one row a variant; and the looks into the attention by variant and layer.
+        The table, a row for each candidate; and what each does layer by layer.
     """
     same = {"model": reading.model, "task": reading.task, "split": "validation", "length": reading.max_length}
     same |= {"paragraphs": reading.paragraphs, "hash_seed": reading.seed}
-    variants = list_variants(reading.variants)
-    return fill(Path(reading.output or ""), "layers", variants, same, lambda missing: measure(reading, missing))
+    asked = candidates_of(reading.variants)
+    path = Path(reading.output or "")
+    return fill(path, "layers", asked, same, lambda missing: measure(reading, missing, batch_tokens))

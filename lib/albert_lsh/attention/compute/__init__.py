@@ -1,1 +1,1 @@
-"""How attention is computed once it is known which keys a query sees."""
+"""How attention over the keys that are seen is computed."""

@@ -1,9 +1,8 @@
-"""Parts of attention on a GPU: Triton kernels that gather their rows themselves, forward and backward.
+"""Attention over the keys that are seen on a GPU: Triton kernels that gather their rows themselves.
 
-Rounds and parts follow one another as in `cpu`, and the backward pass is the same: with the merged output and the
-merged log-sum-exp the blocks' gradients add up (ring attention, Liu et al. 2023). Here each round is one launch, and
-beside the inputs, the output and their gradients there is nothing in memory that grows with the length: no rows in
-sorted order, no scores, no biases. See `kernels`.
+Each round is one launch, and rounds follow one another. The backward pass is that of `cpu`: with the merged output and
+the merged log-sum-exp the blocks' gradients add up (ring attention, Liu et al. 2023). Besides the inputs, the output
+and their gradients nothing in memory grows with length times head_dim: no sorted rows, no scores. See `kernels`.
 """
 
 import warnings
@@ -15,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.compute.blocks import MASKED
-from albert_lsh.attention.compute.cpu import one_batch
-from albert_lsh.attention.compute.parts import Bias, Part
+from albert_lsh.attention.rows import MASKED
+from albert_lsh.attention.seen import Seen
 
-WIDEST = 128  # numbers of a row, at most; a narrower one is filled up to a power of two inside the kernels
+WIDEST = 128  # numbers in a row, at most; a narrower one is filled up to a power of two inside the kernels
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 OLDEST = (8, 0)  # compute capability that Triton asks for; a T4 has 7.5
 ON_CPU = False  # tests set it: tensors on the CPU too, which only Triton's interpreter (TRITON_INTERPRET=1) can do
@@ -37,38 +35,29 @@ def warn_of(dim: int) -> None:
     warnings.warn(f"head dimension {dim} is above {WIDEST}: attention without Triton's kernels, slowly", stacklevel=4)
 
 
-def is_available(query: Tensor, sources: list[tuple[Tensor, Tensor]], dropout: float) -> bool:
+def is_available(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
     """Whether the kernels can do it: on a GPU that Triton knows, without dropout of weights, rows not too long."""
-    rows = [query, *(x for source in sources for x in source)]
-    known = query.dtype in DTYPES and all(x.dtype == query.dtype for x in rows)
+    known = query.dtype in DTYPES and query.dtype == key.dtype == value.dtype
     placed = torch.cuda.get_device_capability(query.device) >= OLDEST if query.is_cuda else ON_CPU
     if dropout > 0 or not known or not placed or kernels() is None:
         return False
-    widest = max(x.shape[-1] for x in rows)
+    widest = max(query.shape[-1], value.shape[-1])
     if widest > WIDEST:
         warn_of(widest)
     return widest <= WIDEST
 
 
-def arguments(part: Part, query: Tensor, value: Tensor, n_keys: int, scaling: float) -> dict[str, Any]:
-    """What both kernels are told of a part whose batch and heads are one; None for tables that it does not have."""
-    (queries, keys), bias, _ = part
-    _, n_rounds, n_clusters, query_places = queries.shape
-    key_places, dim, value_dim = keys.shape[3], query.shape[2], value.shape[2]
-    bias = Bias() if bias is None else bias
-    of_query, of_key = bias.clusters or (None, None)
-    window = bias.window
-    counted = bias.number_in if window is not None else None
-    position, start, width = window or (None, None, None)
-    tables = dict(
-        queries=queries, keys=keys, of_query=of_query, of_key=of_key, position=position, start=start, width=width,
-        left=bias.left, number_in=counted,
-    )  # fmt: skip
+def arguments(seen: Seen, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> dict[str, Any]:
+    """The arguments of both kernels; batch and heads are one. Tables that are not there are None."""
+    _, n_rounds, n_clusters, query_places = seen.queries.shape
+    key_places, dim, value_dim = seen.keys.shape[3], query.shape[2], value.shape[2]
+    of_query, of_key = seen.clusters or (None, None)
+    tables = dict(queries=seen.queries, keys=seen.keys, of_query=of_query, of_key=of_key, bias=seen.bias)
     return {name: None if table is None else table.contiguous() for name, table in tables.items()} | dict(
-        scaling=scaling, length=query.shape[1], n_keys=n_keys, n_rounds=n_rounds, n_clusters=n_clusters,
-        query_places=query_places, key_places=key_places, n_numbers=0 if counted is None else counted.shape[1],
-        about_queries=about(query_places), about_keys=about(key_places), OWN=bias.own, BEYOND=bias.beyond,
-        DIM=dim, VALUE_DIM=value_dim, WIDE=max(16, power_above(dim)), VALUE_WIDE=max(16, power_above(value_dim)),
+        scaling=scaling, length=query.shape[1], n_keys=key.shape[1], n_rounds=n_rounds, n_clusters=n_clusters,
+        query_places=query_places, key_places=key_places, about_queries=about(query_places),
+        about_keys=about(key_places), OTHERS=seen.others_only, DIM=dim, VALUE_DIM=value_dim,
+        WIDE=max(16, power_above(dim)), VALUE_WIDE=max(16, power_above(value_dim)),
     )  # fmt: skip
 
 
@@ -82,53 +71,44 @@ def about(places: int) -> int:
 
 
 def launch(kernel: Any, given: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """The rounds of a part one after the other, as a query's sums are those of the round before."""
+    """The rounds one after the other: a query's sums go on from those of the round before."""
     rows, n_rounds, n_clusters, places = given["queries"].shape
-    for number in range(n_rounds):
-        kernel[lambda tiles: (rows * n_clusters * -(-places // tiles["TILE_Q"]),)](**tensors, **given, number=number)
+    with torch.cuda.device_of(tensors["query"]):
+        for number in range(n_rounds):
+            kernel[lambda tiles: (rows * n_clusters * -(-places // tiles["TILE_Q"]),)](
+                **tensors, **given, number=number
+            )
 
 
 class GatheredAttention(torch.autograd.Function):
-    """Softmax over all keys that some parts show to a query; see `attend`. Batch and heads are one here."""
+    """Softmax over the keys that each query sees; see `attend`. Batch and heads are one here."""
 
     @staticmethod
-    def forward(ctx: Any, scaling: float, parts: list[tuple[Part, int]], query: Tensor, *rows: Tensor):
-        query, rows = query.contiguous(), tuple(x.contiguous() for x in rows)
-        out = query.new_zeros(*query.shape[:2], rows[1].shape[-1], dtype=torch.float32)
+    def forward(ctx: Any, scaling: float, seen: Seen, *rows: Tensor):
+        query, key, value = (x.contiguous() for x in rows)
+        out = query.new_zeros(*query.shape[:2], value.shape[-1], dtype=torch.float32)
         total = query.new_full(query.shape[:2], MASKED, dtype=torch.float32)
-        given = [arguments(part, query, rows[2 * n + 1], rows[2 * n].shape[1], scaling) for part, n in parts]
-        with torch.cuda.device_of(query):
-            for (_, n), one in zip(parts, given, strict=True):
-                tensors = dict(query=query, key=rows[2 * n], value=rows[2 * n + 1], out=out, total=total)
-                launch(kernels().forward, one, tensors)
+        given = arguments(seen, query, key, value, scaling)
+        launch(kernels().forward, given, dict(query=query, key=key, value=value, out=out, total=total))
         out = out.to(query.dtype)
-        ctx.save_for_backward(query, out, total, *rows)
-        ctx.given, ctx.sources = given, [n for _, n in parts]
-        ctx.mark_non_differentiable(total)
+        ctx.save_for_backward(query, key, value, out, total)
+        ctx.given = given
+        ctx.set_materialize_grads(False)
         return out, total
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        query, out, total, *rows = ctx.saved_tensors
-        delta = (upstream[0].float() * out.float()).sum(-1)
-        sums = [torch.zeros_like(x, dtype=torch.float32) for x in (query, *rows)]
-        with torch.cuda.device_of(query):
-            for n, one in zip(ctx.sources, ctx.given, strict=True):
-                inputs = dict(query=query, key=rows[2 * n], value=rows[2 * n + 1], upstream=upstream[0].contiguous())
-                grads = dict(of_q=sums[0], of_k=sums[2 * n + 1], of_v=sums[2 * n + 2])
-                launch(kernels().backward, one, inputs | grads | dict(total=total, delta=delta))
+    def backward(ctx: Any, upstream: Tensor, of_log_sum: Tensor | None) -> tuple[Tensor | None, ...]:
+        query, key, value, out, total = ctx.saved_tensors
+        delta = (upstream.float() * out.float()).sum(-1)
+        delta = delta if of_log_sum is None else delta - of_log_sum
+        inputs = dict(query=query, key=key, value=value, upstream=upstream.contiguous(), total=total, delta=delta)
+        sums = [torch.zeros_like(x, dtype=torch.float32) for x in (query, key, value)]
+        launch(kernels().backward, ctx.given, inputs | dict(zip(("of_q", "of_k", "of_v"), sums, strict=True)))
         return None, None, *(x.to(query.dtype) for x in sums)
 
 
-def attend(
-    query: Tensor, sources: list[tuple[Tensor, Tensor]], parts: list[tuple[Part, int]], scaling: float
-) -> tuple[Tensor, Tensor]:
-    """Softmax over all keys that the parts show to a query; arguments and results are those of `cpu.attend`.
-
-    Rows of padding are zeros, and the log-sum-exp is MASKED where a query sees no key.
-    """
-    flat = [(one_batch(part), which) for part, which in parts]
-    rows = [x.flatten(0, 1) for source in sources for x in source]
-    found = GatheredAttention.apply(scaling, flat, query.flatten(0, 1), *rows)
-    out, log_sum = (x.unflatten(0, query.shape[:2]) for x in found)
-    return out, log_sum
+def attend(query: Tensor, key: Tensor, value: Tensor, seen: Seen, scaling: float) -> tuple[Tensor, Tensor]:
+    """Softmax over the keys that each query sees; see `dispatch.attend`. Rows of padding are zeros."""
+    rows = (x.flatten(0, 1) for x in (query, key, value))
+    out, log_sum = GatheredAttention.apply(scaling, seen.flat(), *rows)
+    return out.unflatten(0, query.shape[:2]), log_sum.unflatten(0, query.shape[:2])

@@ -1,14 +1,12 @@
-"""Triton kernels for `gpu`: one round of a part, forward and backward, rows fetched from where they lie.
+"""Triton kernels for `gpu`: one round, forward and backward, rows read from where they lie.
 
 A program takes a tile of one block's queries and goes through the block's keys tile by tile, as FlashAttention 2 does
-(Dao 2023, algorithms 1 and 2). Where a tile's rows lie is read from the block's positions, as in the hash-sparse
-kernels of Pagliardini et al. (2023), but there is no sorted copy of anything. What a query has gathered in earlier
-rounds and parts, its output and the log-sum-exp of its scores, is where the softmax starts, so that rounds and parts
-need no merging.
+(Dao 2023, algorithms 1 and 2). The block's positions say where a tile's rows lie, as in the hash-sparse kernels of
+Pagliardini et al. (2023), but nothing is copied into sorted order. The softmax of a round starts from the output and
+the log-sum-exp of the rounds before, so that rounds need no merging.
 
-A position equal to the number of rows is that of no token: it loads zeros and stores nothing. Rows are numbered in 64
-bits, as row times width passes 2^31 in long batches. Which tables of `parts.Bias` a part has is known when a kernel is
-compiled: those that are None take no time.
+A position equal to the number of rows means "no token": it loads zeros and stores nothing. Rows are numbered in 64
+bits, because row times width passes 2^31 in long batches. Tables of `seen.Seen` that are None are compiled away.
 """
 
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from albert_lsh.attention.compute.blocks import MASKED
+from albert_lsh.attention.rows import MASKED
 
 NOTHING = tl.constexpr(MASKED)
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
@@ -79,56 +77,40 @@ def rows_at(row, index, n, DIM: tl.constexpr, WIDE: tl.constexpr):
 
 
 @triton.jit
-def scores_of(
-    q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OWN: tl.constexpr, BEYOND: tl.constexpr
-):
-    """Scores of a tile with the bias that `parts.Bias.of` has, -inf where a query does not see a key.
+def scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OTHERS: tl.constexpr):
+    """Scores of a tile with the bias of `seen.Seen`; -inf where there is no key or its bias is MASKED.
 
     at_query, at_key: positions of the tile's rows; place: places of its keys in their block.
     """
-    of_query, of_key, position, start, width, left, number_in = tables
-    length, n_keys, n_rounds, key_places, n_numbers = sizes
+    of_query, of_key, bias = tables
+    length, n_keys, n_rounds, key_places = sizes
     scores = product(q, tl.trans(k)) * scaling
-    seen = (at_key < n_keys)[None, :]
-    entry = row * (length + 1)  # of the first position, in tables of a row
-    if left is not None:
-        count = tl.load(left + block * key_places + place, mask=place < key_places, other=0)[None, :]
-        if number_in is not None:
-            members = tl.zeros(scores.shape, tl.int32)  # of the cluster that is a key, in the query's window
-            first = row * n_numbers + tl.load(start + entry + at_query)
-            for step in range(0, tl.load(width + row)):
-                members += (tl.load(number_in + first + step)[:, None] == place[None, :]).to(tl.int32)
-            count = count - members
-        seen = seen & (count > 0)
-        scores += tl.log(tl.maximum(count, 1).to(tl.float32))
-    else:
-        if of_query is not None:
-            met = tl.zeros(scores.shape, tl.int32)
-            for other in range(0, n_rounds):
-                one = (row * n_rounds + other) * (length + 1)
-                alike = tl.load(of_query + one + at_query)[:, None] == tl.load(of_key + one + at_key)[None, :]
-                met += alike.to(tl.int32)
-            scores -= tl.log(tl.maximum(met, 1).to(tl.float32))
-        if OWN:
-            seen = seen & (at_query[:, None] != at_key[None, :])
-        if position is not None:
-            distance = tl.load(position + entry + at_key)[None, :] - tl.load(start + entry + at_query)[:, None]
-            covered = (distance >= 0) & (distance < tl.load(width + row))
-            seen = seen & (covered == BEYOND)
+    if bias is not None:
+        scores += tl.load(bias + block * key_places + place, mask=place < key_places, other=NOTHING)[None, :]
+    if of_query is not None:
+        met = tl.zeros(scores.shape, tl.int32)
+        for other in range(0, n_rounds):
+            one = (row * n_rounds + other) * (length + 1)
+            alike = tl.load(of_query + one + at_query)[:, None] == tl.load(of_key + one + at_key)[None, :]
+            met += alike.to(tl.int32)
+        scores -= tl.log(tl.maximum(met, 1).to(tl.float32))
+    seen = (at_key < n_keys)[None, :] & (scores > NOTHING / 2)
+    if OTHERS:
+        seen = seen & (at_query[:, None] != at_key[None, :])
     return tl.where(seen, scores, float("-inf"))
 
 
 @tuned("out", "total")
 @triton.jit(do_not_specialize=["number"])
 def forward(
-    query, key, value, out, total, queries, keys, of_query, of_key, position, start, width, left, number_in,
-    scaling, number, length, n_keys, n_rounds, n_clusters, query_places, key_places, n_numbers,
-    about_queries, about_keys, OWN: tl.constexpr, BEYOND: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    query, key, value, out, total, queries, keys, of_query, of_key, bias,
+    scaling, number, length, n_keys, n_rounds, n_clusters, query_places, key_places,
+    about_queries, about_keys, OTHERS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     WIDE: tl.constexpr, VALUE_WIDE: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
 ):  # fmt: skip
-    """Add what a round shows to `out` and `total`, the softmax over what the queries have seen before.
+    """Add the keys of a round to `out` and `total`, the softmax over the rounds before.
 
-    A query stands in one place of a round, so that nobody else reads or writes its output meanwhile.
+    A query stands in one place of a round, so no other program reads or writes its output meanwhile.
     """
     row, cluster, first = tile(tl.program_id(0).to(tl.int64), query_places, n_clusters, TILE_Q)
     block = (row * n_rounds + number) * n_clusters + cluster
@@ -140,8 +122,8 @@ def forward(
     found = tl.load(out + at_o, mask=real_o, other=0.0)
     highest = tl.load(total + row * length + at_query, mask=real, other=NOTHING)
     weight = tl.full((TILE_Q,), 1.0, tl.float32)  # of what was found, in units of exp(highest)
-    tables = of_query, of_key, position, start, width, left, number_in
-    sizes = length, n_keys, n_rounds, key_places, n_numbers
+    tables = of_query, of_key, bias
+    sizes = length, n_keys, n_rounds, key_places
     for first_key in range(0, key_places, TILE_K):
         place = first_key + tl.arange(0, TILE_K)
         at_key = positions(keys, block, place, key_places, n_keys)
@@ -149,7 +131,7 @@ def forward(
         at_v, real_v = rows_at(row, at_key, n_keys, VALUE_DIM, VALUE_WIDE)
         k = tl.load(key + at_k, mask=real_k, other=0.0)
         v = tl.load(value + at_v, mask=real_v, other=0.0)
-        scores = scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OWN, BEYOND)
+        scores = scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OTHERS)
         higher = tl.maximum(highest, tl.max(scores, 1))
         shrunk = tl.exp(highest - higher)
         weights = tl.exp(scores - higher[:, None])
@@ -164,9 +146,9 @@ def forward(
 @triton.jit(do_not_specialize=["number"])
 def backward(
     query, key, value, upstream, total, delta, of_q, of_k, of_v,
-    queries, keys, of_query, of_key, position, start, width, left, number_in,
-    scaling, number, length, n_keys, n_rounds, n_clusters, query_places, key_places, n_numbers,
-    about_queries, about_keys, OWN: tl.constexpr, BEYOND: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    queries, keys, of_query, of_key, bias,
+    scaling, number, length, n_keys, n_rounds, n_clusters, query_places, key_places,
+    about_queries, about_keys, OTHERS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     WIDE: tl.constexpr, VALUE_WIDE: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
 ):  # fmt: skip
     """Add the gradients of a round to of_q, of_k and of_v.
@@ -174,10 +156,8 @@ def backward(
     total: log-sum-exp over everything that a query sees; delta: the product of its output and upstream gradient.
 
     A query stands in one place of a round: its gradient is loaded, added to and stored. A key may stand in several
-    (clusters that several blocks choose, a chunk and the one that looks back at it, neighbouring windows, keys that
-    all see, twice in one block even) and a block's queries in several tiles, so that gradients of keys are added
-    atomically, always: an atomic addition whose result nobody reads costs little where nobody else adds, and which
-    parts these are would have to be known. Their last bits thus differ from run to run, as with index_add_.
+    blocks, and a block's queries in several tiles, so gradients of keys are added atomically. Their last bits differ
+    from run to run, as with index_add_.
     """
     row, cluster, first = tile(tl.program_id(0).to(tl.int64), query_places, n_clusters, TILE_Q)
     block = (row * n_rounds + number) * n_clusters + cluster
@@ -190,8 +170,8 @@ def backward(
     log_sum = tl.load(total + row * length + at_query, mask=real, other=float("inf"))  # no query: all weights are 0
     mean = tl.load(delta + row * length + at_query, mask=real, other=0.0)
     found = tl.zeros((TILE_Q, WIDE), tl.float32)
-    tables = of_query, of_key, position, start, width, left, number_in
-    sizes = length, n_keys, n_rounds, key_places, n_numbers
+    tables = of_query, of_key, bias
+    sizes = length, n_keys, n_rounds, key_places
     for first_key in range(0, key_places, TILE_K):
         place = first_key + tl.arange(0, TILE_K)
         at_key = positions(keys, block, place, key_places, n_keys)
@@ -199,7 +179,7 @@ def backward(
         at_v, real_v = rows_at(row, at_key, n_keys, VALUE_DIM, VALUE_WIDE)
         k = tl.load(key + at_k, mask=real_k, other=0.0)
         v = tl.load(value + at_v, mask=real_v, other=0.0)
-        scores = scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OWN, BEYOND)
+        scores = scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OTHERS)
         weights = tl.exp(scores - log_sum[:, None])
         of_scores = weights * (product(up, tl.trans(v)) - mean[:, None])
         weights, of_scores = weights.to(q.dtype), of_scores.to(q.dtype)

@@ -1,17 +1,25 @@
-"""A balanced tree of median splits: clusters of equal size whose members are alike in many directions, not in one.
+"""Clusters of equal size by a balanced tree of median splits, as in a k-d tree.
 
-Every node is split along the leading direction of its own members, found by power iteration, so that no
-eigen-decomposition is needed. log2(clusters) levels, each linear in the length.
+Each node is split along the principal direction of its own members, found by power iteration from a random start. The
+tree has log2(clusters) levels, and each takes time linear in the length.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.compute.blocks import AT_ONCE, places, slices
-from albert_lsh.attention.select.hashing import centred, draw_directions
+from albert_lsh.attention.rows import AT_ONCE, places, slices
+from albert_lsh.attention.select.hashing import draw_directions
 
-POWER_STEPS = 3  # each costs two products a token and level
+POWER_STEPS = 3  # of the iteration; each takes two products per token
+TREE_PRODUCTS = 2 * POWER_STEPS + 1  # of head_dim numbers per token and level
+
+
+def centred(rows: Tensor, mask: Tensor) -> Tensor:
+    """Rows (batch, heads, length, dim) less the mean of those in mask (batch, heads, length); zero outside of it."""
+    kept = mask.unsqueeze(-1)
+    mean = (rows * kept).sum(2, keepdim=True) / kept.sum(2, keepdim=True).clamp(min=1)
+    return (rows - mean) * kept
 
 
 def tree(rows: Tensor, mask: Tensor, size: int | Tensor, generator: torch.Generator | None) -> Tensor:

@@ -1,7 +1,7 @@
-"""Each pass through a model's attention: which attention and which hashes it has, and what it was given.
+"""Between Transformers and our attentions: the function that every layer calls, and the state of one call.
 
-`attend_in_model` is the one function that Transformers calls for every attention of ours. `load.load_model` gives a
-model the hooks that hand it the pass: a `Call` from encoder to layers, a `CurrentPass` from layer to attention.
+`attend_in_model` is what Transformers calls for every attention of ours. Forward hooks, set by `count_passes`, hand it
+its state: a `Call` from encoder to layers, a `CurrentPass` from layer to attention. `record_passes` lets a user look.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,20 +15,15 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import flash_attention_mask
 
 from albert_lsh import attention as attentions
-from albert_lsh.attention.compute.blocks import count_tokens
 from albert_lsh.attention.reformer import ReformerSelfAttention
 from albert_lsh.model.config import max_positions
 from albert_lsh.model.memory import layers
 
-# The name under which Transformers knows our attentions.
-INTERFACE = "albert_lsh"
+INTERFACE = "albert_lsh"  # the name under which Transformers knows our attentions
 
 
 class Pass(NamedTuple):
-    """What one pass through an attention was given: enough to ask whom it let meet, or to do it again.
-
-    The weights of a convolution of the values are the model's and not among it.
-    """
+    """The inputs of one pass through an attention; enough to compute it again (a convolution's weights aside)."""
 
     attention: str
     settings: dict[str, Any]
@@ -39,42 +34,43 @@ class Pass(NamedTuple):
     padding_mask: Tensor | None  # (batch, length) bool
 
     def coverage(self) -> attentions.Coverage:
+        """What this pass attends to; see `attention.coverage`."""
         return attentions.coverage(
             self.attention, self.query, self.key, self.padding_mask, seed=self.seed, **self.settings
         )
 
     def pairs(self) -> Tensor:
+        """Which query meets which key; see `attention.pairs`."""
         return attentions.pairs(
             self.attention, self.query, self.key, self.padding_mask, seed=self.seed, **self.settings
         )
 
 
 def mean_coverage(passes: list[Pass]) -> attentions.Coverage:
-    """The coverage of several passes together: of all their pairs, and of all their queries."""
-    pairs, mass, compared, all_pairs, tokens = 0.0, 0.0, 0.0, 0, 0
-    for seen in passes:
-        lengths, found = count_tokens(seen.query, seen.padding_mask), seen.coverage()
-        n_pairs, n_tokens = int(lengths.square().sum()), int(lengths.sum())
-        pairs, compared, mass = (
-            pairs + found.pairs * n_pairs,
-            compared + found.compared * n_pairs,
-            mass + found.mass * n_tokens,
-        )
-        all_pairs, tokens = all_pairs + n_pairs, tokens + n_tokens
-    all_pairs, tokens = max(1, all_pairs), max(1, tokens)  # of nothing but padding the shares are 0
-    return attentions.Coverage(pairs / all_pairs, mass / tokens, compared / all_pairs)
+    """The coverage of several passes: means over all their pairs, of the mass over all their queries."""
+    totals, weights = dict.fromkeys(attentions.Coverage._fields, 0.0), {"pairs": 0, "mass": 0}
+    for one in passes:
+        batch, _, length, _ = one.query.shape
+        tokens = torch.full((batch,), length) if one.padding_mask is None else one.padding_mask.sum(-1)
+        sizes = {"pairs": int(tokens.square().sum()), "mass": int(tokens.sum())}
+        for name, share in one.coverage()._asdict().items():
+            totals[name] += share * sizes.get(name, sizes["pairs"])
+        weights = {name: weights[name] + size for name, size in sizes.items()}
+    # Of nothing but padding the shares are 0.
+    means = {name: total / max(1, weights.get(name, weights["pairs"])) for name, total in totals.items()}
+    return attentions.Coverage(**means)
 
 
-# The lists that record passes in this thread, each with the config of the model whose passes it records.
+# The lists that record passes in this thread, each with the config of the recorded model.
 RECORDING: ContextVar[tuple[tuple[Any, list[Pass]], ...]] = ContextVar("recording", default=())
 
 
 class Call:
     """One call of an encoder: its attention, and how many passes it has begun.
 
-    ALBERT goes through one and the same attention module twelve times and tells it no layer number. Counting the
-    passes of a call gives each its own hashes. The count is an argument that goes along with the call, not kept in
-    the model: so other calls of it, in other threads or of copies, do not disturb it.
+    ALBERT goes through one attention module twelve times and gives it no layer number; counting the passes gives each
+    its own hashes. The count is an argument of the call, not kept in the model, so calls in other threads or of copies
+    do not disturb it.
     """
 
     def __init__(self, config: Any):
@@ -88,40 +84,33 @@ class Call:
 
 
 class CurrentPass:
-    """A pass through the attention: its number, and the seed and settings that follow from it.
-
-    While training its hashes are drawn from torch's global generator, in evaluation they follow from the model's
-    seed and the number of the pass alone.
-    """
+    """One pass: its number, and the attention, settings and seed that follow from it."""
 
     def __init__(self, chosen: dict[str, Any], number: int, recorded: list[Pass] | None):
         self.chosen, self.number, self.recorded = chosen, number, recorded
         self.seed = chosen["seed"] + 1_000_003 * number
 
     def attention(self, training: bool) -> tuple[str, dict[str, Any]]:
-        """Name and settings of its attention; softmax where it is not chosen."""
+        """Name and settings of its attention; softmax if this pass is not chosen."""
         only, settings = self.chosen["passes"], self.chosen["settings"]
         if only is not None and self.number not in only:
             return "softmax", {}
-        if not training:
-            settings = {**settings, **self.chosen["evaluation_settings"]}
-        return self.chosen["attention"], settings
+        return self.chosen["attention"], settings if training else {**settings, **self.chosen["evaluation_settings"]}
 
     def generator(self, training: bool) -> torch.Generator | None:
-        """Of its hashes; None is torch's global one."""
+        """Of its hashes: torch's global one (None) in training; in evaluation it follows from seed and number."""
         return None if training else torch.Generator().manual_seed(self.seed)
 
     def record(self, query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None, training: bool) -> None:
-        """Keep what it is given, if somebody asked for it (`record_passes`)."""
+        """Append the inputs to the list of `record_passes`, if there is one."""
         if self.recorded is not None:
-            name, settings = self.attention(training)
             tensors = (query.detach(), key.detach(), value.detach(), padding_mask)
-            self.recorded.append(Pass(name, settings, self.seed, *tensors))
+            self.recorded.append(Pass(*self.attention(training), self.seed, *tensors))
             self.recorded = None  # once; the backward pass may compute it again
 
 
 def begin_call(encoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Forward pre-hook of an encoder: count its passes, and refuse a sequence longer than its positions."""
+    """Forward pre-hook of an encoder: begin a `Call`; refuse a sequence longer than the positions."""
     named = [kwargs[n] for n in ("input_ids", "inputs_embeds") if kwargs.get(n) is not None]
     tokens = next(iter([*named, *args]), None)  # without any, the model itself says what is wrong
     if tokens is not None and tokens.shape[1] > (limit := max_positions(encoder.config)):
@@ -133,13 +122,13 @@ def begin_call(encoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, di
 
 
 def begin_pass(layer: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Forward pre-hook of a layer, which is outside of what is recomputed: a pass done again keeps its number."""
+    """Forward pre-hook of a layer. It runs outside of what is recomputed: a repeated pass keeps its number."""
     rest = {name: value for name, value in kwargs.items() if name != "call"}
     return args, {**rest, "current_pass": kwargs["call"].begin_pass()}
 
 
 def count_passes(model: PreTrainedModel) -> None:
-    """Let every call of a model count its passes, and hand them to its attention modules."""
+    """Set the hooks that give every attention module its `CurrentPass`."""
     model.base_model.register_forward_pre_hook(begin_call, with_kwargs=True)
     for layer in layers(model):
         layer.register_forward_pre_hook(begin_pass, with_kwargs=True)
@@ -148,31 +137,29 @@ def count_passes(model: PreTrainedModel) -> None:
 def attend_in_model(
     module, query, key, value, attention_mask, dropout=0.0, scaling=None, *, current_pass: CurrentPass, **kwargs
 ) -> tuple[Tensor, None]:
-    """The function behind every attention of ours, as Transformers' AttentionInterface wants it.
+    """The function behind every attention of ours, with the signature of Transformers' AttentionInterface.
 
-    query, key, value: (batch, heads, length, head_dim); attention_mask: (batch, length), or None when nothing is
-    padded. Returns (batch, length, heads, head_dim) and no weights.
+    query, key, value: (batch, heads, length, head_dim); attention_mask: (batch, length), or None without padding.
+    Returns (batch, length, heads, head_dim), and no weights.
     """
     mask = None if attention_mask is None else attention_mask.bool()
     attentions.check_tensors(query, key, value, mask)
     current_pass.record(query, key, value, mask, module.training)
     name, settings = current_pass.attention(module.training)
-    generator = current_pass.generator(module.training)
     if settings.get("conv_kernel_size") is not None:
         settings = {**settings, "conv_weight": module.convolution.weight}
-    out = attentions.ATTENTIONS[name].attend(
-        query, key, value, mask, scaling=scaling, dropout=dropout, generator=generator, **settings
-    )
+    drawn = {"dropout": dropout, "generator": current_pass.generator(module.training)}
+    out = attentions.ATTENTIONS[name].attend(query, key, value, mask, scaling=scaling, **drawn, **settings)
     return out.transpose(1, 2).contiguous(), None
 
 
-# Without a mask function of the same name Transformers would silently hand over no mask at all.
+# Without a mask function of the same name Transformers would silently pass no mask at all.
 AttentionInterface.register(INTERFACE, attend_in_model)
 AttentionMaskInterface.register(INTERFACE, flash_attention_mask)
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
-    """The modules that hold query, key and value projections, or stand in their place, in the order of the layers."""
+    """The modules that hold the query, key and value projections, or replace them, in the order of the layers."""
     parts = ("query", "key", "value")
     return [
         m for m in model.modules() if isinstance(m, ReformerSelfAttention) or all(hasattr(m, part) for part in parts)
@@ -181,7 +168,10 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def record_passes(model: nn.Module) -> Iterator[list[Pass]]:
-    """Within, every attention pass of the model appends what it was given to a list, in the order of the layers.
+    """Record the inputs of every attention pass of a model, in the order of the layers.
+
+        with record_passes(model) as passes:
+            model(**inputs)
 
     Calls in other threads are not recorded.
     """
@@ -195,9 +185,9 @@ def record_passes(model: nn.Module) -> Iterator[list[Pass]]:
 
 @torch.no_grad()
 def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> attentions.Coverage:
-    """The shares of pairs and of softmax's mass that a model attends to in evaluation, over all passes and heads.
+    """The `mean_coverage` of a model in evaluation, over all passes, heads and batches.
 
-    batches: inputs of the model, by name, on its device.
+    batches: the model's inputs by name, on its device.
     """
     model.eval()
     seen = []

@@ -1,0 +1,63 @@
+"""Softmax attention over some of the keys, from a function that selects them.
+
+`sparse(see, ...)` makes an `Attention` of `see(query, key, mask, *, scaling, generator, **settings) -> Seen`, where
+query and key are float32 and mask is (batch, heads, length) bool. Every such attention has the setting `rest`: one key
+more for each query, the mean of all keys that it does not see, weighted by the logarithm of their number.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from albert_lsh.attention.compute.dispatch import attend, attend_with_rest, the_rest
+from albert_lsh.attention.definition import Attention
+from albert_lsh.attention.rows import token_mask
+from albert_lsh.attention.seen import Seen, count_mean_keys, count_pairs
+
+
+def sparse(
+    about: str, see: Callable[..., Seen], cost: Callable[..., float], *, settings: dict[str, Any], **more
+) -> Attention:
+    """The attention over the keys of `see`.
+
+    Args:
+        about, cost, settings, more: fields of `Attention`; `cost` is without the rest.
+    """
+
+    @torch.no_grad()
+    def look(query: Tensor, key: Tensor, padding_mask: Tensor | None, scaling: float, generator, settings) -> Seen:
+        with torch.autocast(query.device.type, enabled=False):
+            mask = token_mask(query, padding_mask)
+            return see(query.float(), key.float(), mask, scaling=scaling, generator=generator, **settings)
+
+    def compute(
+        query, key, value, padding_mask=None, *, scaling, rest=False, dropout=0.0, generator=None, **settings
+    ) -> Tensor:
+        """Softmax over the keys that each query sees. Gradients flow to the queries, to the keys and values seen, and
+        through mean keys; the choice of keys has none."""
+        seen = look(query, key, padding_mask, scaling, generator, settings)
+        rows = query, seen.with_means(key), seen.with_means(value)
+        if rest:
+            return attend_with_rest(*rows, seen, token_mask(query, padding_mask), scaling=scaling, dropout=dropout)
+        return attend(*rows, seen, scaling=scaling, dropout=dropout)[0]
+
+    def pairs(query, key, padding_mask=None, *, generator=None, rest=False, **settings) -> Tensor:
+        seen = look(query, key, padding_mask, query.shape[-1] ** -0.5, generator, settings)
+        return count_pairs(seen, query.shape[2])
+
+    def mean_keys(query, key, padding_mask=None, *, generator=None, rest=False, **settings) -> Tensor:
+        seen = look(query, key, padding_mask, query.shape[-1] ** -0.5, generator, settings)
+        found = count_mean_keys(seen, query.shape[2])
+        if rest:
+            mask, rows = token_mask(query, padding_mask), seen.with_means(key).float()
+            found = found + ((the_rest(rows, rows, seen, mask)[2] > 0) & mask).sum(-1)
+        return found
+
+    def full_cost(length: int, head_dim: int, *, rest: bool = False, **settings) -> float:
+        return cost(length, head_dim, **settings) + (2 * length * head_dim if rest else 0)
+
+    return Attention(
+        about, compute, pairs, full_cost, settings={**settings, "rest": False}, mean_keys=mean_keys, **more
+    )

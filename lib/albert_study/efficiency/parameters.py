@@ -1,0 +1,71 @@
+"""The parameters of efficiency.ipynb."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from albert_lsh.training.parameters import Count, errors_named, from_given, on_this_machine
+from albert_study.efficiency.contenders import CONTENDERS
+
+NOTEBOOK = "efficiency.ipynb"
+# A training step: a contender that a model can have, and options of load_model that save memory.
+STEPS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name, contender in CONTENDERS.items() if contender.attention},
+    "softmax, recomputed": ("softmax", {"recompute": True}),
+    "lsh, recomputed": ("lsh", {"recompute": True}),
+    "lsh, recomputed, in chunks": ("lsh", {"recompute": True, "feed_forward_chunk": 512}),
+}
+
+
+Size = Annotated[int, Field(ge=64, le=2**24)]  # a power of two: reformer-pytorch cuts a sequence into equal buckets
+
+
+@dataclass(frozen=True)
+class EfficiencyParameters:
+    """What is measured, at which lengths, and how often; the notebook explains each."""
+
+    lengths: Annotated[list[Size], Field(min_length=1)]
+    cases: Annotated[list[str], Field(min_length=1)]
+    step_lengths: list[Size]
+    step_cases: list[str]
+    keys: Size = 512
+    precision: str = "fp32"
+    device: str = "cpu"
+    repeats: Count = 5
+    longest_quadratic: Count = 4096
+    slowest: Annotated[float, Field(ge=0)] = 50.0
+    memory: bool = True
+    text_model: str | None = None
+    text_length: Size = 2048
+    output_dir: str = "results/efficiency"
+    figures_dir: str = "figures"
+
+    @classmethod
+    def check(cls, given: dict[str, Any]) -> "EfficiencyParameters":
+        """From a notebook's variables (pass `globals()`), or from any dictionary.
+
+        Raises:
+            ParameterError: a name that is no parameter, an unknown case, a length or number of keys that is no power
+                of two, memory to be measured on a GPU, a device or precision that this machine does not have.
+        """
+        with errors_named(NOTEBOOK):
+            asked = from_given(cls, given, NOTEBOOK)
+            asked._check_values()
+            return dataclasses.replace(asked, **on_this_machine(asked.device, asked.precision))
+
+    def _check_values(self) -> None:
+        for name, known in (("cases", CONTENDERS), ("step_cases", STEPS)):
+            if unknown := [case for case in getattr(self, name) if case not in known]:
+                raise ValueError(f"{name}: {unknown[0]!r} is not one of: {', '.join(known)}")
+        for size in (*self.lengths, *self.step_lengths, self.keys, self.text_length):
+            if size & (size - 1):
+                raise ValueError(f"{size} is no power of two, as lengths and keys must be")
+        if self.memory and self.device != "cpu":
+            raise ValueError(f"memory=True needs device='cpu', not {self.device!r}")
+
+    def table(self, kind: str) -> Path:
+        """Of time, step, memory or quality."""
+        return Path(self.output_dir) / f"{kind}-{self.device}-{self.precision}.csv"

@@ -1,0 +1,152 @@
+"""The attentions under test, and tables with a row for each.
+
+`candidates_of` takes them as a notebook's parameter `variants` names them. `fill` has them measured and writes their
+table; what an earlier call has measured is kept.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from albert_lsh import attention as attentions
+from albert_lsh.training.files import write_atomically
+
+SHARE = "share_asked"  # the column of `Candidate.share`
+Name = tuple[str, float | None]
+Measured = tuple[dict[str, Any], pd.DataFrame]  # of one candidate: its row, and the looks behind it
+
+
+class Candidate(NamedTuple):
+    """An attention with its settings; label and share together are its own."""
+
+    label: str
+    attention: str
+    settings: dict[str, Any]
+
+    @property
+    def share(self) -> float | None:
+        """Of the pairs, that was asked for; None where the settings say the budget themselves."""
+        return self.settings.get("share")
+
+    @property
+    def name(self) -> Name:
+        return self.label, self.share
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """How a row of a table names it."""
+        named = _named(self.name)
+        return {**named, "attention": self.attention, "settings": json.dumps(self.settings)}
+
+
+def candidates_of(given: dict[str, Any]) -> list[Candidate]:
+    """Candidates as a notebook or a study names them, their settings completed.
+
+    Args:
+        given: {label: {"attention": name, settings ...}}; "shares", a list in place of the setting "share", stands
+            for a candidate with each share.
+    Raises:
+        ValueError: no candidate, or one that cannot be (the message names it).
+    """
+    if not given:
+        raise ValueError("variants={} must name at least one")
+    found = []
+    for label, value in given.items():
+        settings = dict(value) if isinstance(value, dict) else {}
+        name = settings.pop("attention", None)
+        try:
+            if {"share", "shares"} <= settings.keys():
+                raise ValueError("share and shares cannot both be given")
+            budgets = [{"share": share} for share in settings.pop("shares")] if "shares" in settings else [{}]
+            for budget in budgets:
+                found.append(Candidate(label, name, attentions.check(name, {**settings, **budget})))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"variants: {label!r}: {error}") from error
+    return found
+
+
+def fill(
+    path: Path,
+    beside: str,
+    candidates: list[Candidate],
+    same: dict[str, Any],
+    measure: Callable[[list[Candidate]], Iterator[Measured]],
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A table with a row for each candidate, and one beside it with their looks; measures what is missing.
+
+    After each candidate everything is written to a file with ".partial" in its name, where the next call finds it if
+    this one is interrupted. The tables appear when all candidates are there, the one at `path` last. Rows of candidates
+    that are not asked for stay in a finished table.
+
+    Args:
+        path: of the table; the other one has "-<beside>" in its name.
+        same: columns that are added to every row; a row in which they differ is measured again.
+        measure: yields the candidates' rows, which begin with `Candidate.columns`, and their looks.
+    Returns:
+        The rows, and the looks with the columns of a name, of these candidates in their order.
+    """
+    looks_path, partial = path.with_name(f"{path.stem}-{beside}.csv"), path.with_suffix(".partial.json")
+    wanted = {candidate.name: {**candidate.columns, **same} for candidate in candidates}
+
+    def fitting(found: dict[Name, Measured]) -> dict[Name, Measured]:
+        """Those that are wanted and were measured in the same way, with looks."""
+        return {
+            name: (row, looks)
+            for name, (row, looks) in found.items()
+            if name in wanted and row.items() >= wanted[name].items() and len(looks)
+        }
+
+    finished = _read(path, looks_path)
+    kept = fitting(finished)
+    there = fitting(_read_partial(partial)) | kept
+    missing = [candidate for candidate in candidates if candidate.name not in there]
+    for candidate, (row, looks) in zip(missing, measure(missing) if missing else (), strict=True):
+        there[candidate.name] = {**row, **same}, looks.assign(**_named(candidate.name))
+        begun = [(row, looks.to_dict("records")) for row, looks in there.values()]
+        write_atomically(partial, json.dumps(begun, default=lambda number: number.item()))
+    there = {name: there[name] for name in wanted}
+    if there.keys() != kept.keys():
+        table, looks = _tables(there | {name: found for name, found in finished.items() if name not in wanted})
+        if SHARE in looks:
+            looks[SHARE] = looks[SHARE].astype(object)  # it names rows, and is not to be shortened
+        write_atomically(looks_path, looks.to_csv(index=False, float_format="%.6g"))
+        write_atomically(path, table.to_csv(index=False))
+    partial.unlink(missing_ok=True)
+    return _tables(there)
+
+
+def _named(name: Name) -> dict[str, Any]:
+    """The columns of a candidate's name."""
+    label, share = name
+    return {"variant": label} if share is None else {"variant": label, SHARE: share}
+
+
+def _names(rows: pd.DataFrame) -> pd.Series:
+    """The name of the candidate that each row is of."""
+    shares = rows[SHARE] if SHARE in rows else pd.Series(float("nan"), rows.index)
+    pairs = zip(rows["variant"], shares, strict=True)
+    return pd.Series([(label, None if pd.isna(share) else share) for label, share in pairs], rows.index, dtype=object)
+
+
+def _read(path: Path, looks_path: Path) -> dict[Name, Measured]:
+    """What a table and the one beside it hold, by candidate."""
+    if not path.exists() or not looks_path.exists():
+        return {}
+    table, looks = (pd.read_csv(file, dtype={"variant": str}) for file in (path, looks_path))
+    rows = [{str(k): v for k, v in row.items() if pd.notna(v)} for row in table.to_dict("records")]
+    names = _names(looks)
+    return {name: (row, looks[names == name]) for name, row in zip(_names(table), rows, strict=True)}
+
+
+def _read_partial(partial: Path) -> dict[Name, Measured]:
+    """What an interrupted call has measured, by candidate."""
+    found = json.loads(partial.read_text(encoding="utf-8")) if partial.exists() else []
+    return {(row["variant"], row.get(SHARE)): (row, pd.DataFrame(looks)) for row, looks in found}
+
+
+def _tables(found: dict[Name, Measured]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    rows, looks = zip(*found.values(), strict=True)
+    return pd.DataFrame(rows), pd.concat([part for part in looks if len(part)], ignore_index=True)
