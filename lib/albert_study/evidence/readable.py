@@ -31,7 +31,7 @@ def readable_tables(root: Path) -> dict[str, Table]:
 
 def attentions_table() -> Table:
     """The attentions of the library, with their settings."""
-    about = {name: (known.about, ", ".join(known.settings)) for name, known in attention.ATTENTIONS.items()}
+    about = {name: (known.about, ", ".join(known.defaults)) for name, known in attention.ATTENTIONS.items()}
     return Table(pd.DataFrame.from_dict(about, orient="index", columns=["what it is", "settings"]))
 
 
