@@ -90,7 +90,9 @@ def test_what_is_slow_is_left_out_at_longer_lengths(tmp_path):
 
 def test_slopes_are_powers_of_the_length():
     lengths = np.array([2048, 4096, 8192])
-    rows = pd.DataFrame({"case": ["a"] * 3 + ["b"] * 3, "length": [*lengths, *lengths], "seconds": [*lengths**2, *lengths]})
+    rows = pd.DataFrame(
+        {"case": ["a"] * 3 + ["b"] * 3, "length": [*lengths, *lengths], "seconds": [*lengths**2, *lengths]}
+    )
     assert slopes(rows, "seconds").to_dict() == pytest.approx({"a": 2, "b": 1})
 
 
@@ -125,7 +127,9 @@ def test_between_two_machines_a_crossing_is_not_interpolated(column):
 def test_a_length_where_one_was_timed_on_another_machine_does_not_count():
     table = crossing({"softmax": [1, 4, 16], "case": [2, 1, 8]})
     table.loc[(table["length"] == 1024) & (table["case"] == "case"), "device"] = "another"
-    assert crossing_bounds(table).loc["case"].tolist() == pytest.approx([1024, 1024])  # 2 times as slow at 512, twice as fast at 2,048
+    assert crossing_bounds(table).loc["case"].tolist() == pytest.approx(
+        [1024, 1024]
+    )  # 2 times as slow at 512, twice as fast at 2,048
 
 
 @pytest.mark.parametrize(
