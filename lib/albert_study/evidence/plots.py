@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from albert_lsh.model.passes import Pass
+from albert_lsh.model.interface import Pass
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from sklearn.metrics import ConfusionMatrixDisplay

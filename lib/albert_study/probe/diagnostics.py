@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from albert_lsh.model.passes import Pass, mean_coverage, record_passes
+from albert_lsh.model.interface import Pass, mean_coverage, record_passes
 from transformers import BatchEncoding, PreTrainedModel
 
 from albert_lsh import attention as attentions
