@@ -6,13 +6,13 @@ import papermill
 import pytest
 
 from albert_lsh.attention import coverage
+from albert_lsh.training.files import repository_root
 from albert_lsh.training.parameters import ParameterError
 from albert_study.efficiency.contenders import CONTENDERS
 from albert_study.efficiency.growth import crossing_bounds, slopes
 from albert_study.efficiency.measure import GrowingTable, measure_all, measure_memory
 from albert_study.efficiency.parameters import STEPS, EfficiencyParameters
 from albert_study.efficiency.workloads import inputs
-from test_study import ROOT
 
 FEW = {"lengths": [128], "cases": ["softmax", "lsh"], "step_lengths": [], "step_cases": [], "keys": 64, "repeats": 1}
 
@@ -25,7 +25,7 @@ def test_the_notebook_measures_every_case_and_draws(tmp_path):
     parameters = {"lengths": [64], "cases": list(CONTENDERS), "keys": 64, "repeats": 1, "memory": False}
     parameters |= {"step_lengths": [64], "step_cases": ["softmax", "lsh"]}
     papermill.execute_notebook(
-        ROOT / "notebooks" / "efficiency.ipynb",
+        repository_root() / "notebooks" / "efficiency.ipynb",
         tmp_path / "out.ipynb",
         parameters={**parameters, "output_dir": str(tmp_path), "figures_dir": str(tmp_path)},
         kernel_name="python3",

@@ -10,6 +10,7 @@ from datasets import Dataset
 
 from albert_lsh import record_passes
 from albert_lsh.tasks.table import TaskError
+from albert_lsh.training.files import repository_root
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.trainer import Clock
 from albert_study.long_range import duplication
@@ -17,7 +18,6 @@ from albert_study.long_range.comparison import comparison
 from albert_study.long_range.parameters import LongRange
 from albert_study.long_range.tasks import encode_bytes
 from albert_study.long_range.train import build_model, collator, train_all
-from test_study import ROOT
 
 SMALL = {
     "max_length": 32,
@@ -219,7 +219,7 @@ def test_a_word_is_learned_in_a_few_steps(tmp_path):
 def test_the_notebook_runs(tmp_path, reviews):
     parameters = {**SMALL, "task": "text", "only": ["softmax", "lsh"], "output_dir": str(tmp_path / "out")}
     parameters |= {"data_dir": str(reviews), "train_examples": None, "steps": 2}
-    notebook = ROOT / "notebooks" / "long_range.ipynb"
+    notebook = repository_root() / "notebooks" / "long_range.ipynb"
     papermill.execute_notebook(
         notebook, tmp_path / "out.ipynb", parameters=parameters, kernel_name="python3", progress_bar=False
     )

@@ -17,6 +17,7 @@ import torch
 from albert_lsh import load_model
 from albert_lsh.model.load import ModelError, max_positions
 from albert_lsh.training.checkpoints import read_seal
+from albert_lsh.training.files import repository_root
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.trainer import Clock
 from albert_study.evidence.figures import plot_pretraining
@@ -26,7 +27,6 @@ from albert_study.pretraining.objectives import IGNORED
 from albert_study.pretraining.parameters import Pretraining
 from albert_study.pretraining.pretrain import main, prepare_text, pretrain
 from pretraining_text import rows_of, sentences, write_text
-from test_study import ROOT
 
 HASHING = {"attention": "lsh", "attention_settings": {"n_hashes": 3, "cluster_size": 4}}
 SMALL = {"max_length": 64, "steps": 24, "batch_size": 4, "eval_steps": 8, "eval_sequences": 8, "precision": "fp32"}
@@ -103,9 +103,10 @@ def test_interrupted_and_met_by_a_full_disk_it_ends_as_if_undisturbed(given, und
         if state.global_step == 11:
             raise Killed
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Clock, "on_step_end", kill)
+    monkeypatch.setattr(Clock, "on_step_end", kill)
+    with pytest.raises(Killed):
         pretrain(Pretraining.check(parameters))
+    monkeypatch.undo()
     first = tmp_path / "checkpoints" / "checkpoint-8"
     assert not (tmp_path / "result.json").exists()
     with small_files(), pytest.raises(Exception, match="too large"):
@@ -232,10 +233,9 @@ def test_the_error_of_a_gap_is_that_of_repeating_it():
 def executed(given, tmp_path_factory):
     """The folder of a run with softmax that the notebook has made."""
     folder = tmp_path_factory.mktemp("notebook")
-    papermill.execute_notebook(
-        ROOT / "notebooks" / "pretrain.ipynb", folder / "out.ipynb", {**given, "output_dir": str(folder / "run")},
-        progress_bar=False, cwd=folder,
-    )  # fmt: skip
+    notebook, parameters = repository_root() / "notebooks" / "pretrain.ipynb", {**given, "text_config": None}
+    parameters["output_dir"] = str(folder / "run")
+    papermill.execute_notebook(notebook, folder / "out.ipynb", parameters, progress_bar=False, cwd=folder)
     return folder / "run"
 
 
