@@ -25,7 +25,7 @@ from albert_study.efficiency.figures import draw_efficiency
 from albert_study.efficiency.memory import peak_memory
 from albert_study.efficiency.parameters import NOTEBOOK, STEPS, EfficiencyParameters
 from albert_study.efficiency.workloads import Run, batch_of, inputs, one_pass, seconds_of, training_step
-from albert_study.evidence.styles import save
+from albert_study.evidence.looks import save
 from albert_study.probe.candidates import Candidate
 from albert_study.probe.diagnostics import compare, look, summary
 from albert_study.probe.reading import load_texts, sequences

@@ -1,25 +1,108 @@
 """The report: `python -m albert_study.evidence.report` compiles report/report.typ into report/report.pdf.
 
-The report reads tables and figures itself. Typst cannot ask whether a file exists, so results/tables/index.csv lists
-what there is; with it in place, any Typst compiler does (`typst compile --root . report/report.typ`).
+report.typ is text. What it shows comes ready from here: tables as report/tables/<name>.csv (those of `readable`), and
+in report/numbers.json the names of studies and figures, notes on the tables, and the numbers of the text that are in
+no table. With these in place any Typst compiler does (`typst compile --root . report/report.typ`).
 """
 
+import json
 import os
+import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from albert_lsh.training.files import repository_root, write_atomically
+from albert_study.evidence.formats import between, commits, form, scale_of, spread
+from albert_study.evidence.readable import readable_tables, studies_of
+from albert_study.evidence.records import load_measurements
+
+TASKS = ("mrpc", "sst2", "stsb", "squad")  # of the switched models, in the order of the text
 
 
-def write_index(root: Path) -> Path:
-    """List the tables and figures there are in results/tables/index.csv."""
-    index = root / "results" / "tables" / "index.csv"
-    tables = [
-        path for folder in ("tables", "efficiency", "long_range") for path in (root / "results" / folder).glob("*.csv")
-    ]
-    there = [path for path in tables if path != index and ".partial" not in path.name]
-    found = sorted(path.relative_to(root).as_posix() for path in [*there, *(root / "figures").glob("*.svg")])
-    write_atomically(index, "\n".join(["file", *found]) + "\n")
-    return index
+def typographic(text: str) -> str:
+    """The text with a minus in place of a hyphen before a number."""
+    return re.sub(r"(?<![\w-])-(?=\d)", "−", text)
+
+
+def write_numbers(root: Path) -> None:
+    """Write report/tables/*.csv and report/numbers.json from what there is in results/ and figures/."""
+    folder, tables = root / "report" / "tables", readable_tables(root)
+    shutil.rmtree(folder, ignore_errors=True)  # a table whose results are gone must not be shown
+    for name, table in tables.items():
+        write_atomically(
+            folder / f"{name}.csv", typographic(table.rows.to_csv(index_label=table.rows.index.name or ""))
+        )
+    numbers = {
+        "tables": {name: typographic(table.note) for name, table in tables.items()},
+        "figures": sorted(path.stem for path in (root / "figures").glob("*.svg")),
+        "studies": [study_numbers(study, root) for study in studies_of(root)],
+        **text_numbers(root),
+    }
+    write_atomically(root / "report" / "numbers.json", typographic(json.dumps(numbers, ensure_ascii=False, indent=1)))
+
+
+def study_numbers(study: str, root: Path) -> dict[str, Any]:
+    """A study's name and tasks, how many seeds its arms have, its differences in words, and where it learnt nothing."""
+    scores = load_measurements(f"{study}-scores", "tables", root)
+    changes = load_measurements(f"{study}-changes", "tables", root)
+    return {
+        "name": study,
+        "tasks": list(scores["task"].unique()),
+        "seeds": between(scores["seeds"]) + (" seed" if scores["seeds"].max() == 1 else " seeds"),
+        "differences": list(differences(changes[changes["headline"]])) if len(changes) else [],
+        "not learnt": [
+            f"{row['task']} with {row['arm']} ({study}: {form(row['score'], how)} against {form(row['majority'], how)})"
+            for row in scores.to_dict("records")
+            if row["score"] <= row["majority"] and (how := str(scale_of(row["task"])[1]))
+        ],
+    }
+
+
+def differences(changes: pd.DataFrame) -> Iterator[dict[str, str]]:
+    """For each task what every change costs, in a sentence."""
+    for task, rows in changes.groupby("task", sort=False):
+        how = f"+{scale_of(str(task))[1]}"
+        parts = [
+            f"{row['change']} {spread(row['difference'], row['standard_error'], how)}" for _, row in rows.iterrows()
+        ]
+        text = "; ".join(parts) + "."
+        if len(reformer := rows[rows["to"] == "reformer"]):
+            text += f" reformer attended to {form(reformer['attended_to'].iloc[0], '%')} of the pairs."
+        yield {"task": str(task), "seeds": between(rows["seeds"]), "text": text}
+
+
+def text_numbers(root: Path) -> dict[str, Any]:
+    """The numbers of the text that are in no table of the report."""
+    numbers: dict[str, Any] = {}
+    if len(rows := load_measurements("fidelity-switched", "tables", root)) and set(TASKS) <= set(rows["task"]):
+        cells = rows.set_index(["variant", "share_asked", "task"])["kept"]
+        numbers["kept"] = {
+            f"{variant} {share:g}": [form(cells.get((variant, share, task)), "%") or "–" for task in TASKS]
+            for variant, share in dict.fromkeys(zip(rows["variant"], rows["share_asked"], strict=True))
+        }
+        mrpc = rows[rows["task"] == "mrpc"].iloc[0]
+        numbers["span of mrpc"] = form(100 * (mrpc["softmax"] - mrpc["majority"]), "0")
+    if len(rows := load_measurements("bound", "efficiency", root)):
+        speeds, times = rows[rows["gflops"].notna()], rows[rows["seconds"].notna()]
+        names = speeds["what"] + speeds["queries"].map(lambda q: f", {q:.0f} queries" if pd.notna(q) else "")
+        numbers["bound"] = dict(zip(names, (form(v, "0") for v in speeds["gflops"]), strict=True))
+        names = times["what"] + ", " + times["allocator"]
+        numbers["bound"] |= dict(zip(names, (form(v, "2") for v in times["seconds"]), strict=True))
+        numbers["bound"]["commit"] = commits(rows)
+    if len(rows := load_measurements("time-cpu-fp32", "efficiency", root)):
+        lengths = rows.sort_values("length").groupby("device", sort=False)["length"].unique()
+        numbers["devices"] = "; ".join(f"{on}: {', '.join(map(str, of))} tokens" for on, of in lengths.items())
+    if len(rows := load_measurements("pretraining", "tables", root)):
+        new = rows[rows["start"].isna()]
+        numbers["pretraining"] = {
+            "masked": " or ".join(form(share, "%") for share in new["masked_share"].unique()),
+            "tokens": " or ".join(form(tokens / 1e6, "1") for tokens in new["tokens"].unique()),
+        }
+    return numbers
 
 
 def build_report(root: str | Path | None = None) -> Path:
@@ -31,7 +114,7 @@ def build_report(root: str | Path | None = None) -> Path:
     import typst  # only here: the library does without the "study" extra
 
     root = Path(root) if root else repository_root()
-    write_index(root)
+    write_numbers(root)
     report = root / "report" / "report.pdf"
     partial = report.with_name("report.partial.pdf")
     try:

@@ -1,12 +1,10 @@
-"""Tables of a study: every run, the scores of its arms, what each change costs, and the published counterparts.
+"""Tables of a study, as numbers: results/tables/*.csv. `readable` turns them into what people read.
 
-    runs = load_runs(study="minilm")     one row a run, from results/runs/<study>/<task>/<model>/<arm>/seed-<n>/
-    score_table(runs)                    one row a task, model and arm
-    changes(runs)                        one row a pair of neighbouring arms and metric
-    beside_published(runs, published)    ours beside studies/published.csv
-    write_tables("minilm")               all of them, as results/tables/minilm-*.csv
-
-Scores are as the run records have them: GLUE from 0 to 1, SQuAD from 0 to 100.
+score_table(runs)                    one row a task, model and arm
+changes(runs)                        one row a pair of neighbouring arms and metric
+beside_published(runs, published)    ours beside studies/published.csv
+switched_table(rows)                 one row a task, variant and share
+write_tables("minilm")               all of a study's, as results/tables/minilm-*.csv
 """
 
 import warnings
@@ -17,13 +15,18 @@ from typing import Any
 import pandas as pd
 
 from albert_lsh import attention
-from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import repository_root, write_atomically
-from albert_lsh.training.record import read_result
-from albert_study.evidence.pretraining import gaps, load_pretraining
-from albert_study.evidence.rounding import rounded
-from albert_study.evidence.switched import check_complete, load_switched, planned, predictors, switched_table
-from albert_study.runner import load_readings
+from albert_study.evidence.records import (
+    COSTS,
+    SETTINGS,
+    load_pretraining,
+    load_published,
+    load_reading,
+    load_runs,
+    load_switched,
+    planned,
+)
+from albert_study.evidence.statistics import listed, paired, paired_ratio, rank_correlation
 
 # Neighbouring arms: from, to, and what lies between them.
 CHANGES = (
@@ -32,80 +35,20 @@ CHANGES = (
     ("shared-qk", "shared-qk-lsh", "hashing on top of tying"),
     ("shared-qk-lsh", "reformer", "new projections"),
     ("shared-qk", "reformer", "new projections, and what hashing there is"),
+    ("softmax", "plain-lsh", "plain hashing alone"),
     ("softmax", "lsh", "hashing alone"),
+    ("plain-lsh", "window", "the nearest keys instead of hashed ones"),
+    ("plain-lsh", "random", "random keys instead of hashed ones"),
     ("lsh", "window", "the nearest keys instead of hashed ones"),
     ("lsh", "random", "random keys instead of hashed ones"),
     ("nano-random", "nano", "pretraining"),
     ("nano-lsh-random", "nano-lsh", "pretraining, with hashing"),
 )
 ARM = ["task", "model", "arm"]  # what is averaged over seeds
-COSTS = ["attended_share", "attention_mass", "train_seconds", "examples_per_second", "peak_memory_bytes"]
-SETTINGS = ["max_length", "batch_size", "learning_rate", "epochs", "precision", "attention_settings"]
-PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
-
-
-def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.DataFrame:
-    """Every complete run below `folder` (results/runs of the checkout), one row each, sorted by task, arm and seed.
-
-    Columns: study, arm, folder, the run's parameters, its headline (name) and score, metric.<name>, majority.<name>,
-    chance.<name>, what it attended and cost, version.<package>, and the rest of its environment.
-
-    Raises:
-        ValueError: a result.json that is damaged or incomplete (the message names it), or no run at all.
-    """
-    folder = Path(folder) if folder else repository_root() / "results" / "runs"
-    found = sorted(folder.glob(f"{study or '*'}/*/*/*/seed-*/result.json"))
-    if not found:
-        raise ValueError(f"no result.json below {folder / (study or '')}: no run of this study is complete yet")
-    runs = pd.DataFrame([read_run(path) for path in found])
-    keys = runs[["study", "task", "model", "attention", "arm", "seed"]].copy()
-    for name, known in (("task", list(TASKS)), ("attention", attention.names())):
-        keys[name] = keys[name].map({value: rank for rank, value in enumerate(known)})
-    return runs.loc[keys.sort_values(list(keys.columns)).index].reset_index(drop=True)
-
-
-def read_run(path: Path) -> dict[str, Any]:
-    """One run's result.json as a flat row; ValueError naming the file and what is wrong with it."""
-    record = read_result(path)
-    hint = "delete it, and the run will be made again"
-    try:
-        row = {
-            "study": path.parents[4].name if len(path.parents) > 4 else "",
-            "arm": path.parents[1].name,
-            "folder": path.parent,
-        }
-        row |= record["parameters"]
-        row |= {"headline": record["headline"]["name"], "score": float(record["headline"]["value"])}
-        for kind, values in (("metric", record["metrics"]), *((k, record[k]) for k in ("majority", "chance"))):
-            row |= {f"{kind}.{name}": float(value) for name, value in values.items()}
-            if {"accuracy", "f1"} <= set(values):  # the original reports MRPC so
-                row[f"{kind}.accuracy_f1_mean"] = (values["accuracy"] + values["f1"]) / 2
-        row |= {name: float(record[name]) for name in COSTS}
-        row |= {f"examples.{split}": n for split, n in record.get("examples", {}).items()}
-        row |= {f"version.{name}": version for name, version in record["environment"]["packages"].items()}
-        row |= {name: record["environment"][name] for name in ("python", "commit", "date")}
-        row["commit"] = row["commit"] or "unknown"  # outside a checkout there is none
-        row["processor"] = record["environment"]["device"]
-        for name in ("task", "model", "attention", "seed", *SETTINGS):
-            _ = row[name]
-    except KeyError as error:
-        raise ValueError(f"{path} is damaged (no {error.args[0]!r}); {hint}") from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); {hint}") from error
-    return row
-
-
-def load_history(folder: str | Path) -> pd.DataFrame:
-    """history.csv of a run's folder: step, epoch, train_loss, eval_loss, ... with NaN where a row has none."""
-    path = Path(folder) / "history.csv"
-    try:
-        history = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    missing = {"step", "epoch", "train_loss", "eval_loss"} - set(history)
-    if missing:
-        raise ValueError(f"{path} is damaged: it has no column {', '.join(sorted(missing))}")
-    return history
+DIAGNOSTICS = ["share", "mass", "recall", "error", "drift", "changed"]
+# Two pretraining runs that differ in nothing but these saw the same sequences, masks and first weights.
+ATTENTION = ("attention", "attention_settings")
+FORM = ("recompute", "feed_forward_chunk", "device")  # how it is computed, not what
 
 
 def score_table(runs: pd.DataFrame) -> pd.DataFrame:
@@ -123,11 +66,11 @@ def _score_row(arm: pd.DataFrame) -> dict[str, Any]:
     row = {name: first[name] for name in [*ARM, "attention", "headline"]}
     row |= {"score": arm["score"].mean(), "sd": arm["score"].std(ddof=1), "seeds": len(arm)}
     row |= {kind: _mean(arm, f"{kind}.{headline}") for kind in ("majority", "chance")}
-    row |= {name: arm[name].mean() for name in COSTS}
-    row |= {name: "; ".join(dict.fromkeys(map(str, arm[name]))) for name in [*SETTINGS, "commit"]}
+    row |= {name: arm[name].mean() for name in COSTS if name in arm}
+    row |= {name: listed(arm[name]) for name in [*SETTINGS, "commit"]}
     row |= {str(name): value for name, value in first.items() if str(name).startswith("examples.")}
     row["processor"] = first["processor"]
-    for metric in _metrics(arm):
+    for metric in metrics_of(arm):
         row |= {metric: arm[f"metric.{metric}"].mean(), f"sd.{metric}": arm[f"metric.{metric}"].std(ddof=1)}
         row |= {f"{kind}.{metric}": _mean(arm, f"{kind}.{metric}") for kind in ("majority", "chance")}
     return row
@@ -138,55 +81,30 @@ def _mean(runs: pd.DataFrame, column: str) -> float:
     return runs[column].mean() if column in runs else float("nan")
 
 
-def _metrics(runs: pd.DataFrame) -> Iterator[str]:
+def metrics_of(runs: pd.DataFrame) -> Iterator[str]:
     """The metrics that these runs have."""
     for column in runs:
         if str(column).startswith("metric.") and runs[column].notna().any():
             yield str(column).removeprefix("metric.")
 
 
-def scale_of(task: str) -> tuple[int, int]:
-    """The best score of a task, and how many decimals of its scores mean something."""
-    return (100, 1) if task in TASKS and TASKS[task].is_squad else (1, 3)
-
-
-def pivot(scores: pd.DataFrame) -> pd.DataFrame:
-    """A score table for reading: arms down, tasks across, "mean ± sd (seeds)", and the two baselines below.
-
-    Where an arm has several models there is a row for each arm and model.
-    """
-    table: dict[str, dict[str, str]] = {}
-    several = (scores.groupby("arm")["model"].nunique() > 1).any()
-    for row in scores.to_dict("records"):
-        task, arm = row["task"], row["arm"]
-        digits = scale_of(task)[1]
-        number = {k: rounded(row[k], digits) for k in ("score", "sd", "majority", "chance") if pd.notna(row[k])}
-        column = table.setdefault(f"{task} ({row['headline']})", {})
-        sd = f" ± {number['sd']}" if "sd" in number else ""
-        column[f"{arm}, {row['model']}" if several else arm] = f"{number['score']}{sd} ({row['seeds']})"
-        column |= {"majority class": number.get("majority", ""), "chance": number.get("chance", "")}
-    read = pd.DataFrame(table)
-    baselines = ["majority class", "chance"]
-    return read.loc[[*(arm for arm in read.index if arm not in baselines), *baselines]].fillna("")
-
-
 def changes(runs: pd.DataFrame) -> pd.DataFrame:
     """What lies between neighbouring arms, per task, model and metric, paired by seed.
 
-    Only seeds that both arms have count; `standard_error` is that of the mean difference, NaN with one such seed.
-    The attended shares say whether anything was hashed at all.
+    Only seeds that both arms have count; `standard_error` is that of the mean difference, NaN with one such seed, and
+    `clear` says whether Student's 95 % interval leaves out zero. The attended shares say whether anything was hashed.
     """
     rows = []
     for (task, model), group in runs.groupby(["task", "model"], sort=False):
         arms = {arm: rows_of.set_index("seed") for arm, rows_of in group.groupby("arm")}
         for before, after, what in (c for c in CHANGES if c[0] in arms and c[1] in arms):
-            for metric in _metrics(group):
-                a, b = (arms[arm][f"metric.{metric}"] for arm in (before, after))
-                difference = (b - a).dropna()
+            seeds = arms[before].index.intersection(arms[after].index)
+            shares = [arms[arm].loc[seeds, "attended_share"].mean() for arm in (before, after)]
+            for metric in metrics_of(group):
+                found = paired(*(arms[arm][f"metric.{metric}"] for arm in (before, after)))
                 row = {"task": task, "model": model, "change": what, "from": before, "to": after, "metric": metric}
-                row |= {"headline": metric == group["headline"].iloc[0], "difference": difference.mean()}
-                row |= {"standard_error": difference.sem(ddof=1), "seeds": len(difference)}
-                shares = [arms[arm].loc[difference.index, "attended_share"].mean() for arm in (before, after)]
+                row |= {"headline": metric == group["headline"].iloc[0], "difference": found.mean}
+                row |= {"standard_error": found.standard_error, "seeds": found.pairs, "clear": found.is_clear}
                 rows.append(row | dict(zip(("attended_from", "attended_to"), shares, strict=True)))
     table = pd.DataFrame(rows)
     return table[table["seeds"] > 0].reset_index(drop=True) if rows else table
@@ -202,22 +120,69 @@ def beside_published(runs: pd.DataFrame, published: pd.DataFrame) -> pd.DataFram
         | {"sd": arm[f"metric.{metric}"].std(ddof=1), "seeds": len(arm)}
         | {kind: _mean(arm, f"{kind}.{metric}") for kind in ("majority", "chance")}
         for key, arm in runs.groupby(ARM, sort=False)
-        for metric in _metrics(arm)
+        for metric in metrics_of(arm)
     ]
     theirs = published.rename(columns={"value": "published", "model": "published_model"})
     return pd.DataFrame(long).merge(theirs, on=["task", "arm", "metric"], how="inner")
 
 
-def load_published(path: str | Path | None = None) -> pd.DataFrame:
-    """studies/published.csv; ValueError naming it if a column is missing or a value is no number."""
-    path = Path(path) if path else repository_root() / "studies" / "published.csv"
-    table = pd.read_csv(path, keep_default_na=False, dtype={name: str for name in PUBLISHED})
-    if list(table) != PUBLISHED:
-        raise ValueError(f"{path} must have the columns {', '.join(PUBLISHED)}; it has {', '.join(map(str, table))}")
-    try:
-        return table.assign(value=table["value"].astype(float))
-    except ValueError as error:
-        raise ValueError(f"{path}: a value is no number ({error})") from error
+def switched_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Per task, variant and share asked for, the mean over models (seeds), and the deviation of what is kept."""
+    groups = rows.groupby(["task", "variant", "share_asked"], sort=False)
+    means = ["score", "softmax", "majority", "kept", "changed", "drift", "share", "cost", "compared"]
+    table = groups[[name for name in [*means, "mass", "recall", "error"] if name in rows]].mean()
+    table.insert(4, "sd.kept", groups["kept"].std(ddof=1))
+    table["seeds"] = groups["seed"].nunique()
+    for name in ("attention", "score_name", "examples", "settings", "commit"):
+        table[name] = groups[name].agg(listed)
+    table = table.reset_index()
+    table["order"] = table.groupby(["task", "variant"])["kept"].transform("mean")  # the best on top
+    order = table.sort_values(["task", "order", "share_asked"], ascending=[True, False, False])
+    return order.drop(columns="order")
+
+
+def predictors(switched: pd.DataFrame) -> pd.DataFrame:
+    """Which diagnostic predicts the score? Spearman's rank correlation of each with what is kept, by task.
+
+    `all` is taken over the variants and shares of a `switched_table` together, `at_a_share` over the variants at each
+    share, mean over the shares that have four variants or more; `variants` says how many rows there were.
+    """
+    rows = []
+    for task, of_task in switched.groupby("task", sort=False):
+        shares = [rows_of for _, rows_of in of_task.groupby("share_asked") if len(rows_of) >= 4]
+        for name in DIAGNOSTICS:
+            each = pd.Series([rank_correlation(rows_of["kept"], rows_of[name]) for rows_of in shares])
+            together = rank_correlation(of_task["kept"], of_task[name])
+            row = {"task": task, "diagnostic": name, "all": together, "at_a_share": each.mean()}
+            rows.append(row | {"variants": len(of_task)})
+    return pd.DataFrame(rows)
+
+
+def pretraining_gaps(runs: pd.DataFrame) -> pd.DataFrame:
+    """Each pretraining run against the softmax run that differs from it in the attention alone, by metric.
+
+    Both were evaluated on the same held-out sequences and masks, so that the difference is paired; its error is taken
+    over sequences and says nothing about other seeds.
+
+    Raises:
+        ValueError: the runs were evaluated on different masked tokens.
+    """
+    rows = []
+    parameters = runs.columns[: runs.columns.get_loc("metric.mlm_loss")]
+    where = (*ATTENTION, *FORM, "run", "folder", "output_dir", "cache_dir", "resume")
+    for _, of_kind in runs.groupby([name for name in parameters if name not in where], dropna=False, sort=False):
+        is_softmax = of_kind["attention"] == "softmax"
+        for _, other in of_kind[~is_softmax].iterrows():
+            for _, one in of_kind[is_softmax].iterrows():
+                before, after = (pd.read_csv(Path(row["folder"]) / "held-out.csv") for row in (one, other))
+                if not before["tokens"].equals(after["tokens"]):
+                    raise ValueError(f"{other['run']} and {one['run']} were evaluated on different masked tokens")
+                for metric, column in (("mlm_loss", "lost"), ("mlm_accuracy", "found"), ("sop_accuracy", "order")):
+                    weights = before["tokens"] if column != "order" else pd.Series(1.0, before.index)
+                    found = paired_ratio(before[column], after[column], weights)
+                    row = {"from": one["run"], "to": other["run"], "metric": metric, "difference": found.mean}
+                    rows.append(row | {"standard_error": found.standard_error, "sequences": found.pairs})
+    return pd.DataFrame(rows)
 
 
 def settings_table() -> pd.DataFrame:
@@ -227,24 +192,20 @@ def settings_table() -> pd.DataFrame:
     to choose (one for each block of queries), which no budget counts.
     """
     rows: list[dict[str, Any]] = []
-    for label, fixed in (("lsh", {"far_field": False}), ("lsh, far field", {"far_field": True})):
+    for label, far in (("lsh", False), ("lsh, far field", True)):
         for length in (2**k for k in range(5, 15)):
             for share in (0.5, 0.25, 0.125, 0.0625):
-                row = {"attention": label, "length": length, "share": share}
+                rows.append({"attention": label, "length": length, "share": share})
                 try:
-                    settings = attention.settings_for("lsh", length, share, **fixed)
+                    settings = attention.settings_for("lsh", length, share, far_field=far)
                 except ValueError:
-                    rows.append(row)
                     continue
                 everybodys, size, chosen = (settings[k] for k in ("global_tokens", "cluster_size", "n_hashes"))
                 clusters, block = -(-(length - everybodys) // size), settings.get("block_size", 1)
-                row |= {"global_tokens": everybodys, "cluster_size": size, "n_hashes": chosen, "block_size": block}
-                row |= {"of_all": everybodys / length, "of_clusters": chosen * size / length}
-                row |= {
-                    "mean_keys": (clusters - chosen) / length if fixed["far_field"] else 0.0,
-                    "compared": clusters / length / block,
-                }
-                rows.append(row)
+                rows[-1] |= {"global_tokens": everybodys, "cluster_size": size, "n_hashes": chosen, "block_size": block}
+                rows[-1] |= {"of_all": everybodys / length, "of_clusters": chosen * size / length}
+                rows[-1] |= {"mean_keys": (clusters - chosen) / length if far else 0.0}
+                rows[-1] |= {"compared": clusters / length / block}
     whole = ("global_tokens", "cluster_size", "n_hashes", "block_size")
     return pd.DataFrame(rows).astype({name: "Int64" for name in whole})
 
@@ -261,7 +222,8 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
     """
     root = Path(root) if root else repository_root()
     written = []
-    for name, table in {**{f"{study}-{k}": v for k, v in study_tables(study, root).items()}, **common(root)}.items():
+    tables = {f"{study}-{name}": table for name, table in study_tables(study, root).items()} | common_tables(root)
+    for name, table in tables.items():
         path = root / "results" / "tables" / f"{name}.csv"
         if table.empty:
             path.unlink(missing_ok=True)
@@ -277,28 +239,25 @@ def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
     if missing := [run.result for run in plan if not (root / run.result).exists()]:
         made = f"{len(plan) - len(missing)} of the {len(plan)} runs"
         warnings.warn(f"{study}: {made} of the study are made; missing: {', '.join(missing)}", stacklevel=3)
-    tables = {
+    variants, held_out = (load_switched(study, root, split) for split in ("validation", "held-out"))
+    switched = variants if variants.empty else switched_table(variants)
+    return {
         "runs": runs.drop(columns=["folder", "study"]),
         "scores": score_table(runs),
         "changes": changes(runs),
         "published": beside_published(runs, load_published(root / "studies" / "published.csv")),
+        "variants": variants,
+        "switched": switched,
+        "predictors": switched if switched.empty else predictors(switched),
+        "held-out": held_out if held_out.empty else switched_table(held_out),
+        "reading": load_reading(study, root),
     }
-    tables["variants"] = switched = load_switched(study, root)
-    tables["switched"] = switched if switched.empty else switched_table(switched)
-    tables["predictors"] = switched if switched.empty else predictors(tables["switched"])
-    held_out = load_switched(study, root, "held-out")
-    tables["held-out"] = held_out if held_out.empty else switched_table(held_out)
-    folder = root / "results" / "runs" / study / "reading"
-    readings = sorted(path for path in folder.glob("*.csv") if path.stem.isdigit())  # not what is half done
-    if readings and plan:
-        check_complete(f"{study}, reading", [root / path for path in load_readings(study, root)])
-    tables["reading"] = pd.concat(map(pd.read_csv, readings)) if readings else pd.DataFrame()
-    return tables
 
 
-def common(root: Path) -> dict[str, pd.DataFrame]:
+def common_tables(root: Path) -> dict[str, pd.DataFrame]:
     """Tables that belong to no study, by name."""
-    tables = {"settings": settings_table()}
-    if not (pretraining := load_pretraining(root / "results" / "pretraining")).empty:
-        tables |= {"pretraining": pretraining.drop(columns=["folder"]), "pretraining-gaps": gaps(pretraining)}
-    return tables
+    pretraining = load_pretraining(root / "results" / "pretraining")
+    if pretraining.empty:
+        return {"settings": settings_table()}
+    gaps = pretraining_gaps(pretraining)
+    return {"settings": settings_table(), "pretraining": pretraining.drop(columns="folder"), "pretraining-gaps": gaps}

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from albert_lsh.model.interface import Pass, mean_coverage, record_passes
 from transformers import BatchEncoding, PreTrainedModel
 
 from albert_lsh import attention as attentions
+from albert_lsh.model.interface import Pass, mean_coverage, record_passes
 from albert_lsh.model.load import switch_attention
 from albert_study.probe.candidates import Candidate
 

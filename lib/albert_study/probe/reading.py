@@ -15,7 +15,7 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.tasks.table import load_data
-from albert_lsh.training.parameters import check_ranges, errors_named, from_given
+from albert_lsh.training.parameters import Count, Seed, errors_named, from_given
 from albert_lsh.training.record import provenance
 from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill
 from albert_study.probe.diagnostics import diagnose, look, summary
@@ -28,9 +28,9 @@ class Reading:
     variants: dict[str, Any]
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
     task: str = "squad"
-    max_length: int = 256
-    paragraphs: int = 100
-    seed: int = 0
+    max_length: Count = 256
+    paragraphs: Count = 100
+    seed: Seed = 0
     output: str | None = None
 
     @classmethod
@@ -38,7 +38,6 @@ class Reading:
         """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
         with errors_named("reading.ipynb"):
             reading = from_given(cls, given, "reading.ipynb")
-            check_ranges(reading, {"max_length": 1, "paragraphs": 1, "seed": 0}, positive=(), shares=())
             candidates_of(reading.variants)
         return replace(reading, output=reading.output or f"results/runs/notebook/reading-{reading.max_length}.csv")
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from albert_lsh.model.interface import Pass
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from sklearn.metrics import ConfusionMatrixDisplay
 
-from albert_study.evidence.styles import style_of
+from albert_lsh.model.interface import Pass
+from albert_study.evidence.looks import style_of
 from albert_study.probe.candidates import SHARE
 
 

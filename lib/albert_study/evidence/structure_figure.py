@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from albert_study.evidence.styles import STYLES, lighter, new_figure
+from albert_study.evidence.looks import STYLES, lighter, new_figure
 
 # What stands in the place of the parts of an attention block, bottom to top; "" where the pretrained part is kept.
 PARTS = ("query projection", "key projection", "value projection", "attention core", "output projection")

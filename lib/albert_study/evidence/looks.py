@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
@@ -28,6 +29,7 @@ STYLES = {  # colours after Okabe and Ito, told apart by colour-blind readers to
     "reformer": Style("#d55e00", "--", "s", "///"),
     "shared-qk": Style("#e69f00", "-.", "^", "\\\\\\"),
     "shared-qk-lsh": Style("#cc79a7", (0, (6, 1, 1, 1, 1, 1)), "v", "xxx"),
+    "plain-lsh": Style("#999933", (0, (3, 1.5)), "d", "xx"),
     "lsh": Style("#0072b2", (0, (7, 1.5)), "D", "---"),
     "window": Style("#56b4e9", ":", "P", "..."),
     "random": Style("#009e73", (0, (1, 1.5)), "X", "|||"),
@@ -54,6 +56,20 @@ LOOK: Any = {
 def style_of(attention: str) -> Style:
     """The attention's style; that of an unknown one is grey."""
     return STYLES.get(attention, Style("#999999", "-", "*", "++"))
+
+
+def hollow(attentions: "pd.Series[str]") -> dict[str, dict[str, Any]]:
+    """Matplotlib's arguments for variants: the colour of their attention; the first of an attention has a full marker,
+    the second a hollow one, the others none.
+
+    attentions: by variant.
+    """
+    looks: dict[str, dict[str, Any]] = {}
+    for variant, rank in attentions.groupby(attentions).cumcount().items():
+        style = style_of(attentions[variant])
+        look = {"color": style.colour, "linestyle": style.line, "marker": style.marker if rank < 2 else ""}
+        looks[str(variant)] = look | ({"markerfacecolor": "white"} if rank else {})
+    return looks
 
 
 def plain(text: object) -> str:

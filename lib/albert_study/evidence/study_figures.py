@@ -1,10 +1,10 @@
 """Figures of a study from its run records.
 
-`write_figures("minilm")` draws figures/minilm-*.{svg,pdf} and figures/{structure,settings}.{svg,pdf}.
+`write_figures("minilm")` draws figures/minilm-*.{svg,pdf} and figures/{structure,settings,pretraining}.{svg,pdf}.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +16,19 @@ from matplotlib.ticker import MaxNLocator
 
 from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import repository_root
-from albert_study.evidence.pretraining import load_pretraining
-from albert_study.evidence.rounding import rounded
-from albert_study.evidence.structure import plot_structure
-from albert_study.evidence.styles import LOOK, STYLES, add_legend, lighter, new_figure, plain, save, style_of
-from albert_study.evidence.switched import load_switched, switched_table
-from albert_study.evidence.tables import (
-    load_history,
-    load_runs,
-    scale_of,
-    score_table,
-    settings_table,
-)
+from albert_study.evidence.formats import between, form, scale_of, spread
+from albert_study.evidence.looks import LOOK, STYLES, add_legend, hollow, lighter, new_figure, plain, save, style_of
+from albert_study.evidence.records import load_history, load_pretraining, load_runs, load_switched
+from albert_study.evidence.structure_figure import plot_structure
+from albert_study.evidence.tables import score_table, settings_table, switched_table
 
 EPOCHS_ARM = re.compile(r"-\d+-epochs$")  # arms trained longer, shown in a figure of their own
-
-
-VARIANTS = {  # whose colour a variant of `fidelity` has
-    "lsh, far field": "shared-qk-lsh",
-    "lsh, no far field": "softmax-eager",
-    "plain lsh": "reformer",
-    "window, global tokens": "window",
-    "random, global tokens": "random",
-}
 
 
 def seeds_of(runs: pd.DataFrame) -> str:
     """How many seeds the arms have: "3 seeds", or "1 to 3 seeds" where they differ."""
     counts = runs.groupby("arm")["seed"].nunique()
-    few, many = counts.min(), counts.max()
-    return f"{many} seed{'s' if many > 1 else ''}" if few == many else f"{few} to {many} seeds"
+    return f"{between(counts)} seed{'s' if counts.max() > 1 else ''}"
 
 
 def loss_name(task: str) -> str:
@@ -58,19 +41,18 @@ def curve(histories: Iterable[pd.DataFrame], value: str, over: str) -> pd.DataFr
     return rows.groupby(over)[value].agg(["mean", "min", "max"])
 
 
-def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str, *, markers: bool) -> None:
+def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str) -> None:
     """One curve an arm, the mean over its seeds, in a band from the lowest to the highest."""
     for arm, of_arm in runs.groupby("arm", sort=False):
         histories = [history for history in map(load_history, of_arm["folder"]) if value in history]
         if not histories:
             continue
-        points = curve(histories, value, over)
-        style = style_of(of_arm["attention"].iloc[0])
+        points, style = curve(histories, value, over), style_of(of_arm["attention"].iloc[0])
         colour = lighter(style.colour) if of_arm["random_weights"].iloc[0] else style.colour
-        look: dict[str, Any] = {"color": colour, "linestyle": style.line}
-        if markers or len(points) < 2:
+        look: dict[str, Any] = {"color": colour, "linestyle": style.line, "label": plain(arm)}
+        if value != "train_loss" or len(points) < 2:
             look |= {"marker": style.marker, "markeredgecolor": "white", "markeredgewidth": 0.4}
-        axis.plot(points.index, points["mean"], label=plain(arm), **look)
+        axis.plot(points.index, points["mean"], **look)
         axis.fill_between(points.index, points["min"], points["max"], color=colour, alpha=0.15, linewidth=0)
 
 
@@ -79,10 +61,10 @@ def plot_loss(runs: pd.DataFrame) -> Figure:
     task = runs["task"].iloc[0]
     rows = -(-runs["arm"].nunique() // 4)
     figure, axes = new_figure(3.5, 1.65 + 0.13 * rows, ncols=2, sharey=True)
-    for axis, name, markers in ((axes[0, 0], "train", False), (axes[0, 1], "eval", True)):
-        draw_curves(axis, runs, f"{name}_loss", "step", markers=markers)
-        axis.set(xlabel="optimiser step", xlim=(0, None))
-        axis.set_title(f"{task}, training" if name == "train" else f"evaluation ({seeds_of(runs)})")
+    for axis, name, title in zip(axes[0], ("train", "eval"), (f"{task}, training", "evaluation"), strict=True):
+        draw_curves(axis, runs, f"{name}_loss", "step")
+        seeds = f" ({seeds_of(runs)})" if name == "eval" else ""
+        axis.set(xlabel="optimiser step", xlim=(0, None), title=title + seeds)
     axes[0, 0].set(ylabel=f"loss ({loss_name(task)})", ylim=(0, None))
     add_legend(figure, axes[0, 1], columns=4)
     return figure
@@ -95,11 +77,12 @@ def plot_convergence(runs: pd.DataFrame) -> Figure:
     draw_baselines(axes[0, 2], score_table(runs).iloc[0], horizontal=True)
     titles = (f"{task}, training loss", "evaluation loss", f"score ({seeds_of(runs)})")
     for axis, column, title in zip(axes[0], ("train_loss", "eval_loss", headline), titles, strict=True):
-        draw_curves(axis, runs, column, "epoch", markers=column != "train_loss")
-        unit = f" ({loss_name(task)})" if "loss" in column else ""
-        axis.set(title=title, xlabel="epoch", ylabel=f"loss{unit}" if unit else headline, xlim=(0, None))
+        draw_curves(axis, runs, column, "epoch")
+        is_loss = "loss" in column
+        axis.set(title=title, xlabel="epoch", xlim=(0, None))
+        axis.set_ylabel(f"loss ({loss_name(task)})" if is_loss else headline)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.set_ylim(0 if unit else None, None)
+        axis.set_ylim(0 if is_loss else None, None)
     add_legend(figure, axes[0, 2], columns=4)
     return figure
 
@@ -112,16 +95,11 @@ def draw_baselines(axis: Axes, row: pd.Series, *, horizontal: bool = False) -> N
             draw(row[kind], color="#444444", linestyle=line, linewidth=0.9, zorder=3, label=label)
 
 
-def panels_of(scores: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The scores task by task (and model by model where there are several), each with its title."""
-    several = scores["model"].nunique() > 1
-    for (task, model), of_task in scores.groupby(["task", "model"], sort=False):
-        yield (f"{task}, {model}" if several else str(task)), of_task
-
-
 def plot_scores(scores: pd.DataFrame) -> Figure:
-    """Headline scores as bars, one panel a task: mean over seeds, standard deviation, majority class and chance."""
-    panels = list(panels_of(scores))
+    """Headline scores as bars, mean and standard deviation over seeds; one panel a task (and model, where several)."""
+    several = scores["model"].nunique() > 1
+    panels = [(f"{task}, {model}" if several else str(task), of_task)
+              for (task, model), of_task in scores.groupby(["task", "model"], sort=False)]  # fmt: skip
     columns = 1 if len(panels) <= 3 else 2
     rows = -(-len(panels) // columns)
     bars = [max(len(arms) for _, arms in panels[r * columns : (r + 1) * columns]) for r in range(rows)]
@@ -142,11 +120,11 @@ def draw_bars(axis: Axes, arms: pd.DataFrame, title: str, slots: int) -> None:
     for place, row in enumerate(arms.to_dict("records")):
         style = style_of(row["attention"])
         error = row["sd"] if pd.notna(row["sd"]) else None
-        fill: dict[str, Any] = {"facecolor": lighter(style.colour), "edgecolor": style.colour}
+        fill: dict[str, Any] = {"facecolor": lighter(style.colour), "edgecolor": style.colour, "hatch": style.hatch}
         whisker = {"elinewidth": 0.9, "ecolor": "#444444"}
-        axis.barh(place, row["score"], 0.72, xerr=error, capsize=2, hatch=style.hatch, error_kw=whisker, **fill)
-        spread = f" ± {rounded(row['sd'], digits)}" if error is not None else ""
-        text = f"{rounded(row['score'], digits)}{spread}, {row['seeds']} seed{'s' if row['seeds'] > 1 else ''}"
+        axis.barh(place, row["score"], 0.72, xerr=error, capsize=2, error_kw=whisker, **fill)
+        seeds = f"{row['seeds']} seed{'s' if row['seeds'] > 1 else ''}"
+        text = f"{spread(row['score'], row['sd'], str(digits))}, {seeds}"
         axis.text(1.02, place, text, transform=axis.get_yaxis_transform(), va="center", fontsize=6.5)
     draw_baselines(axis, arms.iloc[0])
     axis.set_yticks(range(len(arms)), [plain(arm) for arm in arms["arm"]])
@@ -159,37 +137,32 @@ def plot_switched(table: pd.DataFrame) -> Figure:
     """What is left of the score, and the error of the output, against the share attended; one column a task."""
     tasks = list(table["task"].unique())
     figure, axes = new_figure(1.75 * max(2, len(tasks)), 3.3, nrows=2, ncols=len(tasks), sharey="row")
+    looks = hollow(table.drop_duplicates("variant").sort_values("variant").set_index("variant")["attention"])
     for (upper, lower), task in zip(axes.T, tasks, strict=True):
-        for label, rows in table[table["task"] == task].groupby("label", sort=False):
-            style, rows = style_of(VARIANTS.get(str(label), str(label))), rows.sort_values("share")
-            filled = {"markerfacecolor": "white"} if "global" in str(label) or "plain" in str(label) else {}
-            look = {
-                "color": style.colour,
-                "linestyle": style.line,
-                "marker": style.marker,
-                "label": plain(label),
-                **filled,
-            }
-            spread = rows["sd.kept"].fillna(0).where(rows["kept"] > -0.3, 0)  # none where the point is cut
-            upper.errorbar(rows["share"], rows["kept"].clip(lower=-0.3), spread, **look)
+        of_task = table[table["task"] == task]
+        for variant, rows in of_task.groupby("variant", sort=False):
+            look, rows = looks[variant], rows.sort_values("share")
+            error = rows["sd.kept"].fillna(0).where(rows["kept"] > -0.3, 0)  # none where the point is cut
+            upper.errorbar(rows["share"], rows["kept"].clip(lower=-0.3), error, label=plain(variant), **look)
             lower.plot(rows["share"], rows["error"], **look)
         upper.axhline(1, color="black", linewidth=0.5)
         upper.axhline(0, color="black", linewidth=0.5, linestyle=":")
-        upper.set(title=f"{plain(task)} ({table[table['task'] == task]['score_name'].iloc[0]})", ylim=(-0.35, 1.15))
+        upper.set(title=f"{plain(task)} ({of_task['score_name'].iloc[0]})", ylim=(-0.35, 1.15))
         lower.set(xlabel="share of pairs attended", ylim=(0, None))
     axes[0, 0].set_ylabel("share of the score kept")
     axes[1, 0].set_ylabel("error of the output")
-    add_legend(figure, axes[0, 0], 4)
+    with_most = max(axes[0], key=lambda axis: len(axis.get_legend_handles_labels()[1]))
+    add_legend(figure, with_most, 4)
     return figure
 
 
 def plot_settings(table: pd.DataFrame, share: float = 0.25) -> Figure:
     """How `settings_for` spends a share of the pairs, against the length, without and with a far field."""
     kinds = {"of_all": "seen by all", "of_clusters": "of chosen clusters", "mean_keys": "mean keys"}
+    shades = dict(zip(kinds, ("#444444", STYLES["lsh"].colour, STYLES["shared-qk-lsh"].colour), strict=True))
     figure, axes = new_figure(5.2, 2.2, ncols=2, sharey=True)
     for axis, (label, rows) in zip(axes[0], table[table["share"] == share].groupby("attention"), strict=True):
         rows = rows.dropna().sort_values("length")
-        shades = dict(zip(kinds, ("#444444", STYLES["lsh"].colour, STYLES["shared-qk-lsh"].colour), strict=True))
         below = 0 * rows["length"]
         for (name, text), hatch in zip(kinds.items(), ("", "---", "xxx"), strict=True):
             look: dict[str, Any] = {"facecolor": lighter(shades[name]), "edgecolor": shades[name], "hatch": hatch}
@@ -198,7 +171,7 @@ def plot_settings(table: pd.DataFrame, share: float = 0.25) -> Figure:
         axis.plot(rows["length"], rows["compared"], "k:", label="mean keys compared with")
         axis.axhline(share, color="black", linewidth=0.5)
         axis.set_xscale("log", base=2)
-        axis.set(title=f"{label}, a share of {share:g}", xlabel="length (tokens)")
+        axis.set(title=f"{label}, a share of {form(share, '%')}", xlabel="length (tokens)")
     axes[0, 0].set(ylabel="share of the keys", ylim=(0, None))
     add_legend(figure, axes[0, 0], 4)
     return figure
@@ -208,7 +181,7 @@ def plot_pretraining(runs: pd.DataFrame) -> Figure:
     """Held-out loss and accuracies against the step, a curve a run, beside what counting pieces (or a coin) reaches."""
     panels = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
     panels["sop_accuracy"] = "accuracy, order of segments"
-    figure, axes = new_figure(6.3, 2.3, nrows=1, ncols=len(panels))
+    figure, axes = new_figure(6.3, 2.3, ncols=len(panels))
     for axis, (name, title) in zip(axes[0], panels.items(), strict=True):
         for _, run in runs.iterrows():
             style, history = style_of(run["attention"]), pd.read_csv(Path(run["folder"]) / "history.csv")
@@ -216,16 +189,15 @@ def plot_pretraining(runs: pd.DataFrame) -> Figure:
             axis.plot(points["step"], points[name], linestyle=style.line, color=style.colour, label=plain(run["run"]))
         axis.axhline(runs[f"counting.{name}"].mean(), color="#777777", linestyle=":", label="counting, or a coin")
         axis.set(xlabel="step", title=title)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    add_legend(figure, axes[0, 0], 3)
     return figure
 
 
 def write_figures(study: str, root: str | Path | None = None) -> list[Path]:
-    """Draw a study: its scores, its losses task by task, convergence where arms have it, and the structure."""
+    """Draw a study: its scores, its losses task by task, convergence where arms have it, and the common figures."""
     root = Path(root) if root else repository_root()
     runs = load_runs(root / "results" / "runs", study)
     longer = runs["arm"].str.contains(EPOCHS_ARM)
-    folder = root / "figures"
     with mpl.rc_context(LOOK):
         figures = {"structure": plot_structure(), "settings": plot_settings(settings_table())}
         if not longer.all():
@@ -238,4 +210,4 @@ def write_figures(study: str, root: str | Path | None = None) -> list[Path]:
         pretraining = load_pretraining(root / "results" / "pretraining")
         if not pretraining.empty and not (new := pretraining[pretraining["start"].isna()]).empty:
             figures["pretraining"] = plot_pretraining(new)  # those that go on from another's weights begin elsewhere
-        return [path for name, figure in figures.items() for path in save(figure, folder / name)]
+        return [path for name, figure in figures.items() for path in save(figure, root / "figures" / name)]

@@ -1,0 +1,35 @@
+"""All tables as people read them: in README, in docs/ and in the report. They are made from results/**/*.csv alone.
+
+`readable_tables(root)` gives each by its name: minilm-scores, fidelity-switched-mrpc, efficiency-time-fp32, ...
+"""
+
+from pathlib import Path
+
+import pandas as pd
+
+from albert_study.evidence.formats import Table
+from albert_study.evidence.readable_measurements import efficiency_tables, long_tables, pretraining_tables
+from albert_study.evidence.readable_studies import change_tables, reading_tables, score_tables, switched_tables
+from albert_study.evidence.records import load_measurements
+
+
+def readable_tables(root: Path) -> dict[str, Table]:
+    """Every table for which there are results, by name; studies in the order of `studies_of`."""
+
+    def load(name: str, folder: str = "tables") -> pd.DataFrame:
+        return load_measurements(name, folder, root)
+
+    found: dict[str, Table] = {}
+    for study in studies_of(root):
+        for make in (score_tables, change_tables, switched_tables, reading_tables):
+            found |= make(study, load)
+    for make_common in (efficiency_tables, pretraining_tables, long_tables):
+        found |= make_common(load)
+    return found
+
+
+def studies_of(root: Path) -> list[str]:
+    """The studies that have tables: the questions asked first, then the others, the embedded one last."""
+    found = sorted(path.name.removesuffix("-scores.csv") for path in (root / "results/tables").glob("*-scores.csv"))
+    order = ("minilm", "original", "original-readme")
+    return sorted(found, key=lambda study: (order.index(study) if study in order else len(order), study == "mini"))

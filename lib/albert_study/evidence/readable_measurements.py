@@ -1,0 +1,147 @@
+"""Time and memory, pretraining and long sequences: their tables as people read them."""
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from albert_study.efficiency.measure import crossing_bounds
+from albert_study.evidence.formats import Named, Table, about, commits, form, listing, rounded, spread, wide
+
+OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
+OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
+FASTER = {  # who is compared in speed: ours, theirs
+    ("plain lsh", "reformer-pytorch"),  # as it was: a key counts in each round in which it is met
+    ("plain-lsh", "reformer-pytorch"),
+    ("plain-lsh, one round", "reformer-pytorch, one round"),
+    ("plain-lsh, one round", "reformer-pytorch"),
+    ("lsh", "reformer-pytorch"),
+    ("lsh, window, far field", "reformer-pytorch"),
+}
+TRAINED = ["max_length", "label", "seed", "steps", "seconds", "shorter"]  # what a row of `duplication` is
+
+
+def by_length(rows: pd.DataFrame, value: str) -> pd.DataFrame:
+    return rows.pivot(index="case", columns="length", values=value).rename_axis(index=None)
+
+
+def numbers(table: pd.DataFrame, how: str) -> pd.DataFrame:
+    return table.rename(columns="{:,}".format).map(lambda value: form(value, how))
+
+
+def faster_from(times: pd.DataFrame) -> pd.DataFrame:
+    """The length from which each case is faster than softmax attention, or those between which it lies."""
+    rows = {}
+    for case, (above, up_to) in crossing_bounds(times).dropna().sort_values(["up_to", "above"]).iterrows():
+        first, last = (f"{int(rounded(x)):,}" for x in (above, up_to))
+        rows[case] = first if first == last else f"{last} or less" if above == 0 else f"between {first} and {last}"
+    return pd.DataFrame({"tokens": pd.Series(rows, dtype=str)})
+
+
+def efficiency_tables(load: Callable) -> Named:
+    """Time, memory, a training step, and what is kept of softmax's output."""
+    for kind in ("fp32", "bf16", "bf16-amx"):
+        if (rows := load(f"time-cpu-{kind}", "efficiency")).empty:
+            continue
+        rows = rows[rows["pass"] == "forward+backward"]
+        seconds = by_length(rows, "seconds")
+        note = f"{'; '.join(rows['device'].unique())}; {commits(rows)}."
+        yield f"efficiency-time-{kind}", Table(numbers(seconds / seconds.loc["softmax"], "2"), note)
+        if kind == "fp32":
+            yield "efficiency-faster-from", Table(faster_from(rows), note)
+            speed = {f"{a} against {b}": seconds.loc[b] / seconds.loc[a] for a, b in FASTER if a in seconds.index}
+            yield "efficiency-speed", Table(numbers(pd.DataFrame(speed).T.sort_index(), "1"), note)
+    if not (rows := load("memory-cpu-fp32", "efficiency")).empty:
+        rows = rows[rows["kind"] == "attention"]
+        yield "efficiency-memory", Table(numbers(by_length(rows, "bytes") / 2**20, "0"), f"MiB; {commits(rows)}.")
+    if not (rows := load("step-cpu-fp32", "efficiency")).empty:
+        steps = by_length(rows, "seconds")
+        base = steps.loc["softmax"].fillna(steps.loc["softmax, recomputed"])
+        yield "efficiency-step", Table(numbers(steps / base, "2"), f"{commits(rows).capitalize()}.")
+    if not (rows := load("quality-cpu-fp32", "efficiency")).empty:
+        columns = {"pairs": ("pairs", "%"), "cost": ("cost", "%"), "softmax's mass": ("mass", "2")}
+        columns |= {"error of the output": ("error", "3"), "seconds": ("seconds", "2")}
+        first = rows.iloc[0]
+        note = f"{first['length']:,} tokens, {first['text_model']}, {first['keys']} keys per query; {commits(rows)}."
+        yield "efficiency-quality", Table(listing(rows, "case", columns), note)
+    if not (rows := load("long-step", "efficiency")).empty:
+        billions = rows[["left", "bytes", "refused"]] / 1e9
+        billions["refused"] = billions["refused"].map(
+            lambda more: f"refused {form(more, '1')} GB more" if more > 0 else "fits"
+        )
+        columns = {
+            "batch": ("batch", ""),
+            "tokens": ("length", ""),
+            "left, GB": ("left", "1"),
+            "memory": ("refused", ""),
+        }
+        rows = rows.assign(**billions)
+        table = listing(rows, "attention", columns | {"peak, GB": ("bytes", "1")})
+        yield "efficiency-fits", Table(table, f"{commits(rows).capitalize()}.")
+    if not (rows := load("duplicates")).empty:
+        columns = {"clusters of": ("cluster_size", ""), "pairs seen": ("pairs", "2")}
+        columns |= {"error, once": ("error_once", "2"), "error, each time": ("error_each", "2")}
+        yield "duplicates", Table(listing(rows, "n_hashes", columns).rename_axis("rounds"), about("duplicates", rows))
+
+
+def pretraining_tables(load: Callable) -> Named:
+    """New models; what hashing costs on the same tokens; and a model gone on with under another attention."""
+    if (runs := load("pretraining")).empty:
+        return
+    gaps, continued = load("pretraining-gaps"), runs[runs["start"].notna()].sort_values("start.mlm_loss")
+    new = runs[runs["start"].isna()].assign(tokens=runs["tokens"] / 1e6, none=0.0)
+    columns = {"pairs seen": ("attended_share", "%"), "cost": ("full_cost", "%"), "million tokens": ("tokens", "1")}
+    speed = {"tokens/s": ("tokens_per_second", "0"), "on": ("device", "")}
+    last = listing(new, "run", columns | {OBJECTIVES[m]: (f"metric.{m}", "3") for m in OBJECTIVES} | speed)
+    first = listing(new.assign(run=new["run"] + ", before the first step", tokens=0.0), "run",
+                    columns | {OBJECTIVES[m]: (f"start.{m}", "3") for m in OBJECTIVES})  # fmt: skip
+    counting = {OBJECTIVES[m]: form(new[f"counting.{m}"].mean(), "3") for m in OBJECTIVES}
+    counted = pd.DataFrame(counting, index=["counting pieces, or a coin"])
+    yield "pretraining", Table(pd.concat([last, first, counted]).fillna(""), f"{commits(new).capitalize()}.")
+    gaps["shown"] = [spread(*pair, "+4") for pair in zip(gaps["difference"], gaps["standard_error"], strict=True)]
+    gaps["name"], gaps["step"] = gaps["metric"].map(OBJECTIVES), gaps["from"] + " → " + gaps["to"]
+    table = wide(gaps[gaps["to"].isin(new["run"])], "step", "name", {"": ("shown", "")})
+    errors = f"Standard errors over {gaps['sequences'].max()} held-out sequences, paired."
+    yield "pretraining-gaps", Table(table, errors)
+    if continued.empty:
+        return
+    loss = gaps[gaps["metric"] == "mlm_loss"].set_index("to").reindex(continued["run"])
+    brackets = [f" ({spread(d, e, '+3')})" if pd.notna(d) else ""
+                for d, e in zip(loss["difference"], loss["standard_error"], strict=True)]  # fmt: skip
+    continued = continued.assign(trained_on=continued["metric.mlm_loss"].map(lambda v: form(v, "3")) + brackets)
+    columns = {
+        "pairs seen": ("attended_share", "%"),
+        "cost": ("full_cost", "%"),
+        "softmax's mass": ("attention_mass", "2"),
+    }
+    columns |= {"loss, switched": ("start.mlm_loss", "3"), "loss, trained on": ("trained_on", "")}
+    columns |= {"order, switched": ("start.sop_accuracy", "3"), "order, trained on": ("metric.sop_accuracy", "3")}
+    from_what, steps, rate = (", ".join(map(str, continued[k].unique())) for k in ("start", "steps", "learning_rate"))
+    note = f"From {from_what}, {steps} steps, learning rate {rate}; {commits(continued)}."
+    yield "pretraining-continued", Table(listing(continued, "attention", columns), note)
+
+
+def long_tables(load: Callable) -> Named:
+    """Models trained on long sequences; in brackets, or in columns of their own, what is published."""
+    if not (rows := load("duplication", "long_range")).empty:
+        published = rows["published"].map(lambda share: f" ({form(share, '%1')})" if pd.notna(share) else "")
+        rows["shown"] = rows["accuracy"].map(lambda share: form(share, "%1")) + published
+        for length, some in rows.groupby("max_length"):
+            under = wide(some, "label", "evaluated", {"": ("shown", "")})
+            columns = {"steps": ("steps", ""), "seconds": ("seconds", "0"), "shorter than published": ("shorter", "")}
+            trained = listing(some.drop_duplicates(TRAINED), "label", columns)
+            note = f"{length:,} tokens; chance {form(some['chance'].iloc[0], '%1')}."
+            yield f"duplication-{length}", Table(trained.iloc[:, :2].join(under).join(trained.iloc[:, 2:]), note)
+    for task in ("listops", "text"):
+        if (rows := load(task, "long_range")).empty:
+            continue
+        columns = {"pairs": ("attended", "%"), "cost": ("full_cost", "%"), "accuracy": ("accuracy", "%1")}
+        columns |= {"arena": ("arena", "%2"), "re-run": ("rerun", "%2")}
+        columns |= {"steps": ("steps", ""), "seconds": ("seconds", "0")}
+        first = rows.iloc[0]
+        note = f"{first['max_length']:,} tokens; majority class {form(first['majority'], '%1')}, chance "
+        note += f"{form(first['chance'], '%1')}; {first['test_examples']:,} test examples. "
+        if rows["shorter"].nunique() > 1:
+            columns["shorter than published"] = ("shorter", "")
+        else:
+            note += f"Shorter than published: {first['shorter']}."
+        yield task, Table(listing(rows, "label", columns), note)

@@ -1,0 +1,180 @@
+"""The one reader of what experiments have written; every table, figure and page starts from here.
+
+    load_runs(study="minilm")      fine-tuning: results/runs/<study>/<task>/<model>/<arm>/seed-<n>/result.json
+    load_history(folder)           the curves of one run
+    load_switched("fidelity")      models whose attention was switched: fidelity-<split>.csv in the runs' folders
+    load_reading("fidelity")       a pretrained model that reads paragraphs: results/runs/<study>/reading/<length>.csv
+    load_pretraining()             results/pretraining/**/result.json
+    load_measurements("time-cpu-fp32", "efficiency")     results/<folder>/<name>.csv
+    load_published()               studies/published.csv
+
+Scores are as the records have them: GLUE from 0 to 1, SQuAD from 0 to 100.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from albert_lsh import attention
+from albert_lsh.tasks.table import TASKS
+from albert_lsh.training.files import repository_root
+from albert_lsh.training.record import read_result
+from albert_study.runner import Run, load_readings, load_study
+
+COSTS = ("attended_share", "attention_mass", "full_cost", "train_seconds", "examples_per_second", "peak_memory_bytes")
+SETTINGS = ("max_length", "batch_size", "learning_rate", "epochs", "precision", "attention_settings")
+PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
+DELETE = "delete it, and the run will be made again"
+
+
+def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.DataFrame:
+    """Every complete run below `folder` (results/runs of the checkout), one row each, sorted by task, arm and seed.
+
+    Columns: study, arm, folder, the run's parameters, its headline (name) and score, metric.<name>, majority.<name>,
+    chance.<name>, COSTS as far as the records have them, version.<package>, and the rest of the environment.
+
+    Raises:
+        ValueError: a result.json that is damaged or incomplete (the message names it), or no run at all.
+    """
+    folder = Path(folder) if folder else repository_root() / "results" / "runs"
+    found = sorted(folder.glob(f"{study or '*'}/*/*/*/seed-*/result.json"))
+    if not found:
+        raise ValueError(f"no result.json below {folder / (study or '')}: no run of this study is complete yet")
+    runs = pd.DataFrame([read_run(path) for path in found])
+    keys = runs[["study", "task", "model", "attention", "arm", "seed"]].copy()
+    for name, known in (("task", list(TASKS)), ("attention", attention.names())):
+        keys[name] = keys[name].map({value: rank for rank, value in enumerate(known)})
+    return runs.loc[keys.sort_values(list(keys.columns)).index].reset_index(drop=True)
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """One fine-tuning run's result.json as a flat row; ValueError naming the file and what is wrong with it."""
+    record = read_result(path)
+    study = path.parents[4].name if len(path.parents) > 4 else ""
+    try:
+        row = {"study": study, "arm": path.parents[1].name, "folder": path.parent, **record["parameters"]}
+        row |= {"headline": record["headline"]["name"], "score": float(record["headline"]["value"])}
+        for kind, values in {"metric": record["metrics"], **{k: record[k] for k in ("majority", "chance")}}.items():
+            row |= {f"{kind}.{name}": float(value) for name, value in values.items()}
+            if {"accuracy", "f1"} <= set(values):  # the original reports MRPC so
+                row[f"{kind}.accuracy_f1_mean"] = (values["accuracy"] + values["f1"]) / 2
+        row |= {name: float(record[name]) for name in COSTS if name != "full_cost" or record.get(name) is not None}
+        row |= {f"examples.{split}": n for split, n in record.get("examples", {}).items()}
+        row |= {f"version.{name}": version for name, version in record["environment"]["packages"].items()}
+        row |= {name: record["environment"][name] for name in ("python", "commit", "date")}
+        row["commit"] = row["commit"] or "unknown"  # outside a checkout there is none
+        row["processor"] = record["environment"]["device"]
+        for name in ("task", "model", "attention", "seed", *SETTINGS):
+            _ = row[name]
+    except KeyError as error:
+        raise ValueError(f"{path} is damaged (no {error.args[0]!r}); {DELETE}") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); {DELETE}") from error
+    return row
+
+
+def load_history(folder: str | Path) -> pd.DataFrame:
+    """history.csv of a run's folder: step, epoch, train_loss, eval_loss, ... with NaN where a row has none."""
+    path = Path(folder) / "history.csv"
+    try:
+        history = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if missing := {"step", "epoch", "train_loss", "eval_loss"} - set(history):
+        raise ValueError(f"{path} is damaged: it has no column {', '.join(sorted(missing))}")
+    return history
+
+
+def planned(study: str, root: Path) -> list[Run]:
+    """The runs that the study's file asks for; none where it has no file, as the runs of notebooks have none."""
+    return load_study(study, root) if (root / "studies" / f"{study}.yaml").is_file() else []
+
+
+def check_complete(what: str, paths: Iterable[Path]) -> None:
+    """Raise ValueError, naming what is missing: a mean over some of the tables would mislead."""
+    paths = list(paths)
+    if missing := [str(path) for path in paths if not path.exists()]:
+        there = len(paths) - len(missing)
+        raise ValueError(f"{what}: {there} of {len(paths)} tables are there; missing: {', '.join(missing)}")
+
+
+def load_switched(study: str, root: Path, split: str = "validation") -> pd.DataFrame:
+    """What became of a study's models under other attentions: one row a model and variant (see `fidelity.measure`).
+
+    `share_asked` is the share of the pairs that a variant was given. Empty if nothing was switched.
+
+    Raises:
+        ValueError: tables of some of the study's models are missing (the message names them).
+    """
+    found = sorted((root / "results" / "runs" / study).glob(f"*/*/*/seed-*/fidelity-{split}.csv"))
+    if not found:
+        return pd.DataFrame()
+    check_complete(
+        f"{study}, {split}", (root / run.table(split) for run in planned(study, root) if split in run.switched)
+    )
+    return pd.concat([pd.read_csv(path).assign(model=path.parents[2].name) for path in found], ignore_index=True)
+
+
+def load_reading(study: str, root: Path) -> pd.DataFrame:
+    """What attentions do to the output of a pretrained model that reads paragraphs: a row a length and variant.
+
+    Raises:
+        ValueError: the table of one of the study's lengths is missing.
+    """
+    found = sorted((root / "results" / "runs" / study / "reading").glob("*.csv"))
+    if not (tables := [path for path in found if path.stem.isdigit()]):  # not what is half done
+        return pd.DataFrame()
+    if (root / "studies" / f"{study}.yaml").is_file():
+        check_complete(f"{study}, reading", (root / path for path in load_readings(study, root)))
+    return pd.concat(map(pd.read_csv, tables))
+
+
+def load_pretraining(folder: str | Path | None = None) -> pd.DataFrame:
+    """Every finished run below `folder` (results/pretraining of the checkout), one row each; empty if there is none.
+
+    Columns: run, folder, the parameters, metric.<name>, start.<name> (before the first step), counting.<name> (what
+    counting pieces reaches), COSTS, tokens trained, tokens_per_second, and the environment.
+
+    Raises:
+        ValueError: a result.json that is damaged; the message names it.
+    """
+    folder = Path(folder) if folder else repository_root() / "results" / "pretraining"
+    return pd.DataFrame([_read_pretraining(path, folder) for path in sorted(folder.rglob("result.json"))])
+
+
+def _read_pretraining(path: Path, folder: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        asked, environment = record["parameters"], record["environment"]
+        row = {"run": str(path.parent.relative_to(folder)), "folder": str(path.parent)}
+        row |= {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in asked.items()}
+        start = pd.read_csv(path.with_name("history.csv")).iloc[0]
+        for kind, values in (("metric", record["metrics"]), ("start", start), ("counting", record["counting"])):
+            row |= {f"{kind}.{name}": values[name] for name in record["metrics"]}
+        same = (*COSTS[:3], "parameters_of_model", "devices", "train_seconds", "tokens_per_second")
+        row |= {name: record[name] for name in same if name in record} | {"tokens": record["tokens"]["trained"]}
+        packages = " ".join(f"{name}=={number}" for name, number in environment["packages"].items())
+        return row | environment | {"packages": packages}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); {DELETE}") from error
+
+
+def load_measurements(name: str, folder: str, root: Path) -> pd.DataFrame:
+    """results/<folder>/<name>.csv; empty if it is not there."""
+    path = root / "results" / folder / f"{name}.csv"
+    return pd.read_csv(path) if path.exists() else pd.DataFrame()
+
+
+def load_published(path: str | Path | None = None) -> pd.DataFrame:
+    """studies/published.csv; ValueError naming it if a column is missing or a value is no number."""
+    path = Path(path) if path else repository_root() / "studies" / "published.csv"
+    table = pd.read_csv(path, keep_default_na=False, dtype={name: str for name in PUBLISHED})
+    if list(table) != PUBLISHED:
+        raise ValueError(f"{path} must have the columns {', '.join(PUBLISHED)}; it has {', '.join(map(str, table))}")
+    try:
+        return table.assign(value=table["value"].astype(float))
+    except ValueError as error:
+        raise ValueError(f"{path}: a value is no number ({error})") from error

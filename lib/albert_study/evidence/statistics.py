@@ -1,0 +1,48 @@
+"""The statistics of the tables: means over seeds, paired differences, and how sure they are."""
+
+import math
+from typing import NamedTuple
+
+import pandas as pd
+from scipy import stats
+
+
+class Difference(NamedTuple):
+    """A mean difference and its standard error, NaN where one pair is all there is."""
+
+    mean: float
+    standard_error: float
+    pairs: int
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether Student's 95 % interval leaves out zero; False with one pair."""
+        return self.pairs > 1 and abs(self.mean) > stats.t.ppf(0.975, self.pairs - 1) * self.standard_error
+
+
+def paired(before: pd.Series, after: pd.Series) -> Difference:
+    """after - before, paired by their index; what only one of them has does not count."""
+    difference = (after - before).dropna()
+    return Difference(difference.mean(), difference.sem(ddof=1), len(difference))
+
+
+def paired_ratio(before: pd.Series, after: pd.Series, weights: pd.Series) -> Difference:
+    """By how much sum(values) / sum(weights) differs, paired by row.
+
+    The error is that of a ratio of sums (Cochran 1977, chapter 6).
+    """
+    difference = after - before
+    mean = difference.sum() / weights.sum()
+    residual = difference - mean * weights
+    error = math.sqrt((residual**2).sum() * len(before) / (len(before) - 1)) / weights.sum()
+    return Difference(float(mean), float(error), len(before))
+
+
+def rank_correlation(values: pd.Series, others: pd.Series) -> float:
+    """Spearman's."""
+    return values.corr(others, method="spearman")
+
+
+def listed(values: pd.Series) -> str:
+    """The different values, in their order: "a; b"."""
+    return "; ".join(dict.fromkeys(map(str, values)))

@@ -1,0 +1,139 @@
+"""What results/ holds: records that today's library reads, no folder of a machine, one name for one method."""
+
+import csv
+import dataclasses
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from albert_lsh import attention
+from albert_lsh.training.parameters import Parameters
+from albert_lsh.training.record import read_result
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = subprocess.run(
+    ["git", "-C", str(ROOT), "ls-files", "results"], capture_output=True, text=True, check=True
+).stdout.split()
+RECORDS = [path for path in KEPT if path.endswith("/result.json")]
+TABLES = [path for path in KEPT if path.endswith(".csv")]
+FOLDER = re.compile(r"/(?:home|work|root|tmp|content|usr|opt|mnt|srv|private|Users)/")
+NO_PATH = re.compile(
+    r'"image/\w+": (?:"[^"]*"|\[[^\]]*\])|https?://[^\s"]+'
+)  # pictures, which are encoded, and addresses
+PEERS = {"reformer-pytorch", "product of 2048 x 2048", "fused kernel"}  # measured beside our attentions
+# Variants that have left the code. Their rows stay as they were, with the commit that made them.
+DEAD = {
+    "hashing: keys": "hashing='keys'",
+    "hashing: cross-polytope": "hashing='cross-polytope'",
+    "hashing: plain": "hashing='plain' under choose='mean-key'",
+    "collisions, keys, 2 rounds": "choose='collision' with global tokens",
+    "collisions, keys, 4 rounds": "choose='collision' with global tokens",
+    "collisions, cross-polytope, 4 rounds": "choose='collision' with global tokens",
+    "collisions, plain, 4 rounds": "choose='collision' with global tokens",
+    "plain lsh, global tokens": "choose='collision' with global tokens",
+    "blocks of 4": "a block of queries chooses by the sum of its members' softmax (choose='mean-key')",
+    "blocks of 8": "the same",
+    "lsh, blocks of 16": "the same",
+    "lsh, far field, blocks of 16": "the same",
+    "plain lsh": "four rounds, duplicates='each'; `plain-lsh` counts a key once",
+}
+GONE = {"hashing", "choose", "duplicates"}  # settings that no attention has any more
+merged = pytest.mark.skipif("plain-lsh" not in attention.names(), reason="needs the attention `plain-lsh`")
+
+
+def rows():
+    for path in TABLES:
+        with (ROOT / path).open(newline="") as file:
+            for row in csv.DictReader(file):
+                yield path, row
+
+
+def settings(row):
+    """A row's settings of its attention; tables have them as JSON or as Python shows a dictionary."""
+    text = row.get("settings") or row.get("attention_settings") or "{}"
+    names = {"'": '"', "None": "null", "True": "true", "False": "false"}
+    return json.loads(re.sub("|".join(names), lambda found: names[found[0]], text))
+
+
+def value_at(record, name):
+    for part in name.split("."):
+        record = record[part]
+    return record
+
+
+def records():
+    for path in RECORDS:
+        record = json.loads((ROOT / path).read_text())
+        yield path, record, record["parameters"]
+
+
+def test_records_have_one_schema_and_say_what_was_inferred():
+    assert RECORDS
+    for path, record, asked in records():
+        assert (record["status"], record["schema"]) == ("complete", 3), path
+        for name in record["inferred"]:
+            value_at(record, name)
+        assert asked["output_dir"] == str(Path(path).parent)
+        assert not GONE & set(asked["attention_settings"]), path
+        if path.startswith("results/runs/"):
+            assert set(asked) >= {field.name for field in dataclasses.fields(Parameters)}, path
+
+
+@merged
+def test_attentions_of_records_can_be_had_again():
+    for path, _, asked in records():
+        there = asked["attention_settings"]
+        assert there.items() <= attention.check(asked["attention"], there).items(), path
+
+
+@merged
+def test_records_are_read():
+    for path, record, asked in records():
+        if path.startswith("results/runs/"):
+            found = read_result(ROOT / path)
+            assert found["parameters"].items() >= asked.items(), path
+            assert found["metrics"] == record["metrics"], path
+
+
+def test_no_file_names_a_folder_of_a_machine():
+    found = [path for path in KEPT if FOLDER.search(NO_PATH.sub("", (ROOT / path).read_text(errors="ignore")))]
+    assert KEPT
+    assert not found
+
+
+def test_attentions_in_tables_are_known_or_said_to_be_dead():
+    known = {*attention.names(), "plain-lsh", *PEERS, *DEAD}
+    columns = ("attention", "case", "what")
+    named = {(path, row[column].split(",")[0]) for path, row in rows() for column in columns if row.get(column)}
+    assert named
+    assert not {(path, name) for path, name in named if name not in known}
+
+
+def test_settings_that_are_gone_are_in_rows_of_dead_variants_alone():
+    with_gone = {(path, row.get("variant", "")) for path, row in rows() if GONE & set(settings(row))}
+    assert with_gone
+    assert {name for _, name in with_gone} <= set(DEAD)
+    assert all(
+        (path, row.get("variant", "")) in with_gone
+        for path, row in rows()
+        if row.get("variant", "") in DEAD and settings(row)
+    )
+
+
+@merged
+def test_settings_in_tables_can_be_asked_for_again():
+    seen = {
+        (row.get("attention"), json.dumps(settings(row))) for _, row in rows() if row.get("variant", "") not in DEAD
+    }
+    for name, text in seen:
+        if name and name in attention.names():
+            attention.check(name, json.loads(text))
+
+
+def test_arms_named_after_an_attention_have_it():
+    for path, _, asked in records():
+        if path.startswith("results/runs/") and (arm := Path(path).parts[-3]) in {*attention.names(), "plain-lsh"}:
+            assert asked["attention"] == arm, path
