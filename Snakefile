@@ -108,4 +108,4 @@ rule report:
 
 
 onerror:
-    print(failures(JOBS), file=sys.stderr)
+    print(failures(NAME, JOBS), file=sys.stderr)

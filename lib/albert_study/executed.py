@@ -1,16 +1,24 @@
-"""Executed notebooks as the repository keeps them: no folder of a machine, no text of others.
+"""Notebooks executed, and kept without any folder of a machine or text of others.
 
 To clean notebooks that are kept already:
 
     python -m albert_study.executed results/efficiency/*.ipynb
 """
 
+import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import papermill
+
+from albert_lsh.training.files import relative_to_root, repository_root
+from albert_lsh.training.locks import FolderInUseError, hold, release
+from albert_study.gpus import one_gpu
 
 EXAMPLES = "examples"  # tag of cells that show texts of the data
 # An absolute path of two parts or more; it may follow a colour code, but is no part of a URL, a tag or a fraction.
@@ -59,6 +67,55 @@ def clean_file(path: Path, ours: bool = False) -> None:
     notebook = nbformat.read(path, as_version=4)
     clean(notebook, ours)
     nbformat.write(notebook, path)
+
+
+@contextmanager
+def executing(kept: Path) -> Iterator[Path]:
+    """Within, a notebook is executed at the path that is yielded; it is renamed to `kept` at the end.
+
+    If it fails, it goes to <name>.failed.partial.ipynb until it succeeds. Nobody else executes it meanwhile.
+
+    Raises:
+        SystemExit: naming `kept` and what went wrong.
+    """
+    partial, failed = kept.with_suffix(".partial.ipynb"), kept.with_suffix(".failed.partial.ipynb")
+    try:
+        hold(kept.parent, kept.stem)
+    except FolderInUseError as error:
+        raise SystemExit(f"error: {error}") from error
+    partial.unlink(missing_ok=True)  # of an attempt that was killed
+    try:
+        with one_gpu():
+            yield partial
+        if partial.exists():
+            os.replace(partial, kept)
+        failed.unlink(missing_ok=True)
+    except Exception as error:
+        if partial.exists():
+            os.replace(partial, failed)
+        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+        raise SystemExit(f"FAILED {relative_to_root(kept)}\n{text}") from error
+    finally:
+        release(kept.parent, kept.stem)
+
+
+def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attempts: int = 3) -> None:
+    """papermill, from the repository's root; a kernel that loses a race for a port while starting is started again."""
+    root = repository_root()
+    for attempt in range(attempts):
+        try:
+            papermill.execute_notebook(
+                str(root / "notebooks" / name),
+                str(output),
+                parameters=parameters,
+                cwd=str(root),
+                progress_bar=False,
+                kernel_name="python3",
+            )
+            return
+        except RuntimeError as error:
+            if "before replying to kernel_info" not in str(error) or attempt == attempts - 1:
+                raise
 
 
 if __name__ == "__main__":

@@ -13,26 +13,18 @@ The Snakefile makes all of a study. Its file may have
 """
 
 import dataclasses
-import json
-import os
-import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import papermill
-
-from albert_lsh.attention import names
+from albert_lsh import attention as attentions
 from albert_lsh.tasks.table import TaskError, find_task
-from albert_lsh.training.files import relative_to_root, repository_root, run_folder, write_atomically
-from albert_lsh.training.locks import FolderInUseError, hold, release
+from albert_lsh.training.files import relative_to_root, repository_root, run_folder
 from albert_lsh.training.parameters import Parameters
 from albert_lsh.training.record import read_result
-from albert_study.executed import clean_file
-from albert_study.gpus import one_gpu
+from albert_study.executed import clean_file, execute_notebook, executing
 from albert_study.study_file import StudyError, load_file
 
 
@@ -65,18 +57,17 @@ class Run:
         return relative_to_root(self.folder / f"fidelity-{split}.csv")
 
     def differences(self) -> list[str]:
-        """What its result was made with, where the study's file says otherwise; ValueError if the result is damaged."""
+        """What its result was made with, where the study's file says otherwise; ValueError if the result is damaged.
+
+        Settings of an attention are compared completed, so that a record need not have one that was added later.
+        """
         there = read_result(self.folder / "result.json")["parameters"]
-        given = json.loads(json.dumps(Parameters.check(self.parameters, self.notebook).what()))  # as a record has it
+        given = Parameters.check(self.parameters, self.notebook).what()
+        there["attention_settings"] = attentions.check(there["attention"], there["attention_settings"])
         for name in ("device", "precision"):  # where the file does not say which, any machine's own will do
             if self.parameters.get(name, "auto") == "auto":
                 del given[name]
-        # A setting added after the record is not in it; the study's file must say what it was.
-        known, said = there["attention_settings"], self.parameters.get("attention_settings", {})
-        unsaid = sorted(given["attention_settings"].keys() - known.keys() - said.keys())
-        given["attention_settings"] = {k: v for k, v in given["attention_settings"].items() if k in known}
-        found = [f"{name} not known yet; say in the study's file what it was" for name in unsaid]
-        return found + [f"{k}={there.get(k)!r}, not {v!r}" for k, v in given.items() if there.get(k) != v]
+        return [f"{k}={there.get(k)!r}, not {v!r}" for k, v in given.items() if there.get(k) != v]
 
     def is_done(self) -> bool:
         """Whether its result stands; StudyError if that is damaged, or was made with other parameters."""
@@ -162,7 +153,7 @@ def load_study(name: str, root: Path | None = None) -> list[Run]:
             **{k: v for k, v in of_task.items() if k not in ("arms", "seeds", "switched")},
         }
         for arm, of_arm in of_task["arms"].items():
-            own = {"attention": arm} if arm in names() or "attention" not in shared else {}
+            own = {"attention": arm} if arm in attentions.names() or "attention" not in shared else {}
             given = {**shared, **own, **(of_arm or {}), "task": task}
             seeds = given.pop("seeds", of_task.get("seeds", content.get("seeds", [0])))
             # Only runs with save_model=True have a model to evaluate.
@@ -261,43 +252,6 @@ def mark(study: str, name: str, results: list[str]) -> str:
     return str(path)
 
 
-def error_file(kept: Path) -> Path:
-    return kept.with_suffix(".error.partial.txt")
-
-
-@contextmanager
-def executing(kept: Path) -> Iterator[Path]:
-    """Within, a notebook is executed at the path that is yielded; afterwards it stands at `kept`, cleaned.
-
-    If it fails it goes to <name>.failed.partial.ipynb and the traceback to <name>.error.partial.txt; both go when it
-    succeeds. Nobody else executes the same notebook meanwhile. (Its kernel locks the run, see `record.open_run`.)
-
-    Raises:
-        SystemExit: naming the path.
-    """
-    partial, failed = kept.with_suffix(".partial.ipynb"), kept.with_suffix(".failed.partial.ipynb")
-    try:
-        hold(kept.parent, kept.stem)
-    except FolderInUseError as error:
-        raise SystemExit(f"error: {error}") from error
-    for left in (error_file(kept), partial):  # by an attempt that was killed
-        left.unlink(missing_ok=True)
-    try:
-        with one_gpu():
-            yield partial
-        if partial.exists():
-            os.replace(partial, kept)
-        failed.unlink(missing_ok=True)
-    except Exception as error:
-        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-        write_atomically(error_file(kept), text)
-        if partial.exists():
-            os.replace(partial, failed)
-        raise SystemExit(f"{relative_to_root(kept)} failed:\n{text}") from error
-    finally:
-        release(kept.parent, kept.stem)
-
-
 def execute(job: Job) -> None:
     """Execute a job's notebook; SystemExit if it fails. A run that is done is left alone."""
     missing = job.missing()
@@ -316,28 +270,11 @@ def execute(job: Job) -> None:
         clean_file(partial, ours=task.startswith("mini-"))
 
 
-def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attempts: int = 3) -> None:
-    """papermill, from the repository's root; kernels that lose a race for a port while starting are started again."""
-    for attempt in range(attempts):
-        try:
-            papermill.execute_notebook(
-                str(repository_root() / "notebooks" / name),
-                str(output),
-                parameters=parameters,
-                cwd=str(repository_root()),
-                progress_bar=False,
-                kernel_name="python3",
-            )
-            return
-        except RuntimeError as error:
-            if "before replying to kernel_info" not in str(error) or attempt == attempts - 1:
-                raise
-
-
-def failures(jobs: dict[str, Job]) -> str:
-    """What failed of some jobs, by name, each with its notebook's own traceback."""
-    found = {job.kept: error_file(repository_root() / job.kept) for job in jobs.values()}
-    return "\n\n".join(f"FAILED {kept}\n{path.read_text()}" for kept, path in found.items() if path.exists())
+def failures(study: str, jobs: dict[str, Job]) -> str:
+    """What the logs of jobs that Snakemake has started say of those that failed."""
+    logs = (Path("logs") / study / "jobs" / f"{name}.log" for name, job in jobs.items() if job.missing())
+    texts = (log.read_text() for log in logs if log.exists())
+    return "\n\n".join(text[text.index("FAILED ") :] for text in texts if "FAILED " in text)
 
 
 def main(arguments: list[str]) -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -34,6 +35,11 @@ class Candidate(NamedTuple):
     @property
     def name(self) -> Name:
         return self.label, self.share
+
+    @property
+    def file_name(self) -> str:
+        """Its name as that of a file, without an ending."""
+        return quote(self.label if self.share is None else f"{self.label} {self.share!r}", safe=" ,:()")
 
     @property
     def columns(self) -> dict[str, Any]:

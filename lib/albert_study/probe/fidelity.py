@@ -22,6 +22,7 @@ from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTok
 
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.tasks import metrics, squad
+from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.tasks.table import encode, find_task, held_out, load_data
 from albert_lsh.training.parameters import Count, Parameters, Seed, errors_named, from_given, on_this_machine
 from albert_lsh.training.recipe import StudyTrainer, sample, training_arguments
@@ -64,6 +65,7 @@ class Subject(NamedTuple):
     """A fine-tuned model and the examples that it is asked about, shortest first."""
 
     parameters: Parameters
+    split: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     examples: Dataset
@@ -107,74 +109,86 @@ def prepare(parameters: Parameters, split: str = "validation", examples: int | N
         processing_class=tokenizer,
         data_collator=DataCollatorWithPadding(tokenizer),
     )
-    return Subject(parameters, model, tokenizer, rows, encoded, name, majority, trainer)
+    return Subject(parameters, split, model, tokenizer, rows, encoded, name, majority, trainer)
 
 
-def answer(subject: Subject) -> tuple[float, np.ndarray]:
-    """The score under the model's present attention, and its answers in the examples' order."""
-    task, found = find_task(subject.parameters.task), subject.trainer.predict(subject.encoded)
-    if not task.is_squad:
-        answers = metrics.answers_of(np.asarray(found.predictions), task.num_labels)
-        return metrics.scores((subject.score_name,), np.asarray(found.label_ids), answers)[subject.score_name], answers
-    start, end = (np.asarray(logits) for logits in found.predictions[:2])
-    no_answer = squad.has_unanswerable(subject.examples)
-    best = squad.best_answers(subject.examples, subject.encoded, start, end, no_answer=no_answer)
-    texts = {key: best[key].text for key in subject.examples["id"]}
-    return squad.score(subject.examples, texts)[subject.score_name], np.asarray(list(texts.values()), dtype=object)
+class Answers(NamedTuple):
+    """What a model says of the examples."""
+
+    score: float
+    given: list[Any]  # in the same order every time: class numbers, values, or texts
+    table: pd.DataFrame  # as `tasks.predictions` keeps them
 
 
-def changed(before: np.ndarray, after: np.ndarray) -> float:
-    """Share of the answers that change; a number (STS-B's 0 to 5) changes when it moves by more than half a point."""
-    if before.dtype.kind == "f":
-        return float((np.abs(before - after) > 0.5).mean())
-    return float((before != after).mean())
+def answer(subject: Subject) -> Answers:
+    """What the model says under its present attention."""
+    task, logits = find_task(subject.parameters.task), subject.trainer.predict(subject.encoded).predictions
+    if task.is_squad:
+        table = squad.predictions(subject.examples, subject.encoded, logits)
+        scores, texts = squad.scores_of(subject.examples, table), squad.texts_of(subject.examples, table)
+        return Answers(scores[subject.score_name], list(texts.values()), table)
+    table = metrics.predictions(task, subject.split, np.asarray(logits), subject.encoded)
+    given = table["logit_0" if task.is_regression else "answer"].tolist()
+    return Answers(metrics.scores_of(task, table)[subject.score_name], given, table)
 
 
-def measure(subject: Subject, candidates: list[Candidate], *, seed: int = 0, examples: int = 64) -> Iterator[Measured]:
+def changed(before: list[Any], after: list[Any]) -> float:
+    """Share of the answers that change; a value (STS-B's 0 to 5) changes when it moves by more than half a point."""
+    pairs = zip(before, after, strict=True)
+    return float(np.mean([abs(x - y) > 0.5 if isinstance(x, float) else x != y for x, y in pairs]))
+
+
+def measure(
+    subject: Subject, candidates: list[Candidate], folder: Path, *, seed: int = 0, examples: int = 64
+) -> Iterator[Measured]:
     """Answer under softmax, then under one candidate after the other.
 
     Args:
+        folder: for the predictions, a file per candidate (see `tasks.predictions`): `Candidate.file_name`.parquet.
         seed: of the hashes.
         examples: how many to look into the attention on.
     Yields:
         For each candidate its row of the table, and its `compare` rows with the layer they belong to.
     """
     switch_attention(subject.model, "softmax")
-    softmax, before = answer(subject)
+    softmax = answer(subject)
     batches = list(sample(subject.model, subject.tokenizer, subject.encoded, examples))
     base = look(subject.model, batches)
-    span = softmax - subject.majority
+    span = softmax.score - subject.majority
     for candidate in candidates:
         diagnosed, rows = diagnose(subject.model, batches, base, candidate, seed)
         switch_attention(subject.model, candidate.attention, candidate.settings, seed)
-        score, after = answer(subject)
+        found = answer(subject)
         switch_attention(subject.model, "softmax")
         row: dict[str, Any] = {
             **candidate.columns,
             "score_name": subject.score_name,
-            "score": score,
-            "softmax": softmax,
+            "score": found.score,
+            "softmax": softmax.score,
             "majority": subject.majority,
-            "kept": (score - subject.majority) / span if span else math.nan,  # no share of nothing
-            "changed": changed(before, after),
+            "kept": (found.score - subject.majority) / span if span else math.nan,  # no share of nothing
+            "changed": changed(softmax.given, found.given),
         }
+        write_predictions(folder / f"{candidate.file_name}.parquet", found.table)
         yield row | diagnosed, rows
 
 
 def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFrame]:
     """`measure` every candidate that the table at asked.output lacks (see `candidates.fill`).
 
-    Beside it, with "-heads" in the name, go the diagnostics of each layer and head, and of short and long sequences.
+    Beside it go, with "-heads" in the name, the diagnostics of each layer and head, and of short and long sequences;
+    and in a folder with "-predictions" in its name the predictions under every candidate.
 
     Returns:
         The table, a row for each candidate; and the diagnostics by candidate, layer, head and length.
     """
     same = {"task": subject.parameters.task, "seed": subject.parameters.seed, "hash_seed": asked.seed}
     same |= {"split": asked.split, "examples": len(subject.examples), "looked_into": asked.looked_into}
-    about = provenance(subject.parameters.device)
+    about, path = provenance(subject.parameters.device), Path(asked.output or "")
+    folder = path.with_name(f"{path.stem}-predictions")
 
     def measured(missing: list[Candidate]) -> Iterator[Measured]:
-        for row, rows in measure(subject, missing, seed=asked.seed, examples=asked.looked_into):
+        for row, rows in measure(subject, missing, folder, seed=asked.seed, examples=asked.looked_into):
             yield {**row, **about}, by_head_and_length(rows)
 
-    return fill(Path(asked.output or ""), "heads", candidates_of(asked.variants), same, measured)
+    return fill(path, "heads", candidates_of(asked.variants), same, measured)
