@@ -74,8 +74,9 @@ def hollow(attentions: "pd.Series[str]") -> dict[str, dict[str, Any]]:
     attentions: by variant.
     """
     looks: dict[str, dict[str, Any]] = {}
-    for variant, rank in attentions.groupby(attentions).cumcount().items():
-        style = style_of(attentions[variant])
+    ranks = attentions.groupby(attentions).cumcount()
+    for variant, attention, rank in zip(attentions.index, attentions, ranks, strict=True):
+        style = style_of(attention)
         look = {"color": style.colour, "linestyle": style.line, "marker": style.marker if rank < 2 else ""}
         looks[str(variant)] = look | ({"markerfacecolor": "white"} if rank else {})
     return looks

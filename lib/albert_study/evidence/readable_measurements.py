@@ -37,8 +37,8 @@ def faster_from(times: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"tokens": pd.Series(rows, dtype=str)})
 
 
-def efficiency_tables(load: Callable) -> Named:
-    """Time, memory, a training step, and what is kept of softmax's output."""
+def time_tables(load: Callable) -> Named:
+    """Time of a forward and backward pass as a multiple of softmax's, by length; who is faster, and from where."""
     for kind in ("fp32", "bf16", "bf16-amx"):
         if (rows := load(f"time-cpu-{kind}", "efficiency")).empty:
             continue
@@ -50,6 +50,10 @@ def efficiency_tables(load: Callable) -> Named:
             yield "efficiency-faster-from", Table(faster_from(rows), note)
             speed = {f"{a} against {b}": seconds.loc[b] / seconds.loc[a] for a, b in FASTER if a in seconds.index}
             yield "efficiency-speed", Table(numbers(pd.DataFrame(speed).T.sort_index(), "1"), note)
+
+
+def efficiency_tables(load: Callable) -> Named:
+    """Memory, a training step, and what is kept of softmax's output."""
     if not (rows := load("memory-cpu-fp32", "efficiency")).empty:
         rows = rows[rows["kind"] == "attention"]
         yield "efficiency-memory", Table(numbers(by_length(rows, "bytes") / 2**20, "0"), f"MiB; {commits(rows)}.")

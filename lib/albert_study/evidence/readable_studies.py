@@ -63,7 +63,7 @@ def score_tables(study: str, load: Callable) -> Named:
         for title, column in (("cost", "full_cost"), ("pairs seen", "attended_share")):
             if column in rows and rows[column].notna().any():
                 shown = rows.set_index("label")[column].map(lambda share: form(share, "%"))
-                place = next(i for i, name in enumerate(short) if name.startswith(f"{task} (")) + 1
+                place = next(i for i, name in enumerate(short) if str(name).startswith(f"{task} (")) + 1
                 short.insert(place, f"{task}: {title}", shown.reindex(short.index).fillna(""))
     mean = "Mean ± standard deviation (number of seeds), development sets. "
     yield f"{study}-scores", Table(short, mean + note)
@@ -79,7 +79,7 @@ def score_tables(study: str, load: Callable) -> Named:
 
 def settings_of(scores: pd.DataFrame) -> pd.DataFrame:
     """One row a task and recipe: which attentions had it, and how many training and evaluation examples."""
-    splits = [name for name in scores if name.startswith("examples.") and name != "examples.train"]
+    splits = [name for name in map(str, scores) if name.startswith("examples.") and name != "examples.train"]
     evaluated = scores[splits].bfill(axis="columns").iloc[:, 0] if splits else scores["seeds"].map(lambda _: None)
     trained = scores.get("examples.train", pd.Series(index=scores.index, dtype=float))
     examples = [f"{form(a, '0')} / {form(b, '0')}" for a, b in zip(trained, evaluated, strict=True)]

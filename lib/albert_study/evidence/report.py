@@ -34,7 +34,7 @@ def write_numbers(root: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # a table whose results are gone must not be shown
     for name, table in tables.items():
         write_atomically(
-            folder / f"{name}.csv", typographic(table.rows.to_csv(index_label=table.rows.index.name or ""))
+            folder / f"{name}.csv", typographic(table.rows.to_csv(index_label=str(table.rows.index.name or "")))
         )
     numbers = {
         "tables": {name: typographic(table.note) for name, table in tables.items()},

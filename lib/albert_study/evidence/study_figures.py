@@ -193,21 +193,27 @@ def plot_pretraining(runs: pd.DataFrame) -> Figure:
     return figure
 
 
-def write_figures(study: str, root: str | Path | None = None) -> list[Path]:
-    """Draw a study: its scores, its losses task by task, convergence where arms have it, and the common figures."""
-    root = Path(root) if root else repository_root()
+def draw_figures(study: str, root: Path) -> dict[str, Figure]:
+    """A study's scores, its losses task by task, convergence where arms have it, and the common figures, by name."""
     runs = load_runs(root / "results" / "runs", study)
     longer = runs["arm"].str.contains(EPOCHS_ARM)
+    figures = {"structure": plot_structure(), "settings": plot_settings(settings_table())}
+    if not longer.all():
+        figures[f"{study}-scores"] = plot_scores(score_table(runs[~longer]))
+    for name, plot, chosen in (("loss", plot_loss, ~longer), ("convergence", plot_convergence, longer)):
+        for task, of_task in runs[chosen].groupby("task", sort=False):
+            figures[f"{study}-{name}-{task}"] = plot(of_task)
+    if not (switched := load_switched(study, root)).empty:
+        figures[f"{study}-switched"] = plot_switched(switched_table(switched))
+    pretraining = load_pretraining(root / "results" / "pretraining")
+    if not pretraining.empty and not (new := pretraining[pretraining["start"].isna()]).empty:
+        figures["pretraining"] = plot_pretraining(new)  # those that go on from another's weights begin elsewhere
+    return figures
+
+
+def write_figures(study: str, root: str | Path | None = None) -> list[Path]:
+    """Draw a study and save each figure as figures/<name>.svg and .pdf; returns the paths written."""
+    root = Path(root) if root else repository_root()
     with mpl.rc_context(LOOK):
-        figures = {"structure": plot_structure(), "settings": plot_settings(settings_table())}
-        if not longer.all():
-            figures[f"{study}-scores"] = plot_scores(score_table(runs[~longer]))
-        for name, plot, chosen in (("loss", plot_loss, ~longer), ("convergence", plot_convergence, longer)):
-            for task, of_task in runs[chosen].groupby("task", sort=False):
-                figures[f"{study}-{name}-{task}"] = plot(of_task)
-        if not (switched := load_switched(study, root)).empty:
-            figures[f"{study}-switched"] = plot_switched(switched_table(switched))
-        pretraining = load_pretraining(root / "results" / "pretraining")
-        if not pretraining.empty and not (new := pretraining[pretraining["start"].isna()]).empty:
-            figures["pretraining"] = plot_pretraining(new)  # those that go on from another's weights begin elsewhere
+        figures = draw_figures(study, root)
         return [path for name, figure in figures.items() for path in save(figure, root / "figures" / name)]
