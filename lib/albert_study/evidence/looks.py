@@ -4,6 +4,7 @@ So they can be read in grey too. Figures are vector, and the same, byte for byte
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +70,7 @@ def style_of(attention: str) -> Style:
 
 def hollow(attentions: "pd.Series[str]") -> dict[str, dict[str, Any]]:
     """Matplotlib's arguments for variants: the colour of their attention; the first of an attention has a full marker,
-    the second a hollow one, the others none.
+    the second a hollow one, the others hollow squares.
 
     attentions: by variant.
     """
@@ -77,7 +78,7 @@ def hollow(attentions: "pd.Series[str]") -> dict[str, dict[str, Any]]:
     ranks = attentions.groupby(attentions).cumcount()
     for variant, attention, rank in zip(attentions.index, attentions, ranks, strict=True):
         style = style_of(attention)
-        look = {"color": style.colour, "linestyle": style.line, "marker": style.marker if rank < 2 else ""}
+        look = {"color": style.colour, "linestyle": style.line, "marker": style.marker if rank < 2 else "s"}
         looks[str(variant)] = look | ({"markerfacecolor": "white"} if rank else {})
     return looks
 
@@ -105,11 +106,22 @@ def add_legend(figure: Figure, axis: Axes, columns: int) -> None:
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", **look)
 
 
+def name_clips(path: Path) -> None:
+    """Number an SVG's clips. Matplotlib names them by their exact floats, whose last digit differs between processes."""
+    text = path.read_text(encoding="utf-8")
+    clips = dict.fromkeys(re.findall(r'<clipPath id="(\w+)">', text))
+    for number, clip in enumerate(clips):
+        text = text.replace(clip, f"clip{number}")
+    path.write_text(text, encoding="utf-8")
+
+
 def save(figure: Figure, stem: Path) -> list[Path]:
     """The figure as <stem>.svg and <stem>.pdf, each in one step and without dates."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
         partial = stem.with_name(f"{stem.name}.partial.{kind}")
         figure.savefig(partial, format=kind, metadata=metadata)
+        if kind == "svg":
+            name_clips(partial)
         os.replace(partial, f"{stem}.{kind}")
     return [Path(f"{stem}.svg"), Path(f"{stem}.pdf")]

@@ -23,7 +23,7 @@ class Difference(NamedTuple):
 def paired(before: pd.Series, after: pd.Series) -> Difference:
     """after - before, paired by their index; what only one of them has does not count."""
     difference = (after - before).dropna()
-    return Difference(difference.mean(), difference.sem(ddof=1), len(difference))
+    return Difference(float(difference.mean()), float(difference.sem(ddof=1)), len(difference))
 
 
 def paired_ratio(before: pd.Series, after: pd.Series, weights: pd.Series) -> Difference:
