@@ -107,7 +107,7 @@ def add_legend(figure: Figure, axis: Axes, columns: int) -> None:
 
 
 def name_clips(path: Path) -> None:
-    """Number an SVG's clips. Matplotlib names them by their exact floats, whose last digit differs between processes."""
+    """Number an SVG's clips. Matplotlib names them by floats, whose last digit differs between processes."""
     text = path.read_text(encoding="utf-8")
     clips = dict.fromkeys(re.findall(r'<clipPath id="(\w+)">', text))
     for number, clip in enumerate(clips):

@@ -23,7 +23,8 @@ class Difference(NamedTuple):
 def paired(before: pd.Series, after: pd.Series) -> Difference:
     """after - before, paired by their index; what only one of them has does not count."""
     difference = (after - before).dropna()
-    return Difference(float(difference.mean()), float(difference.sem(ddof=1)), len(difference))
+    pairs = len(difference)
+    return Difference(difference.mean(), difference.std(ddof=1) / math.sqrt(max(pairs, 1)), pairs)
 
 
 def paired_ratio(before: pd.Series, after: pd.Series, weights: pd.Series) -> Difference:
