@@ -3,11 +3,18 @@
 from itertools import islice
 from pathlib import Path
 
+from datasets import Dataset
+
 from albert_lsh.tasks import mini
 
 
 def sentences() -> list[str]:
     return list(mini.build("mini-sst2")["train"]["sentence"])
+
+
+def rows_of(lines: list[str]) -> Dataset:
+    """Lines as `corpus.load_text` gives them."""
+    return Dataset.from_dict({"text": lines})
 
 
 def write_text(path: Path, documents: int = 60) -> Path:

@@ -9,7 +9,9 @@ from scipy import sparse
 from albert_study.pretraining.corpus import train_tokenizer
 from albert_study.pretraining.first_weights import NEIGHBOURS, begin_as_bag_of_words, count_neighbours, word_vectors
 from albert_study.pretraining.objectives import Collator
-from albert_study.pretraining.pretrain import Pretraining, prepare, prepare_text
+from albert_study.pretraining.parameters import Pretraining
+from albert_study.pretraining.pretrain import prepare_albert, prepare_text
+from pretraining_text import rows_of
 
 TEXT = [[5, 3, 5, 8, 1, 2], [7], [2, 9, 3, 3]]
 PIECES = 12
@@ -29,11 +31,11 @@ def begun(tmp_path_factory):
     """A new model before and after its first weights, with what it would be trained with."""
     folder = tmp_path_factory.mktemp("text")
     (folder / "text.txt").write_text("\n".join(of_topics()), encoding="utf-8")
-    train_tokenizer(of_topics(), 150).save_pretrained(folder / "tokenizer")
+    train_tokenizer(rows_of(list(of_topics())), 150).save_pretrained(folder / "tokenizer")
     given = {"text": str(folder / "text.txt"), "tokenizer": str(folder / "tokenizer"), "max_length": 64}
     asked = Pretraining.check({**given, "cache_dir": str(folder), "precision": "fp32", "dry_run": True})
     material = prepare_text(asked, folder)
-    plain, model = prepare(asked, material.tokenizer), prepare(asked, material.tokenizer)
+    plain, model = (prepare_albert(asked, material.tokenizer) for _ in range(2))
     begin_as_bag_of_words(model, material.sentences)
     return plain.eval(), model.eval(), material
 
@@ -91,7 +93,7 @@ def test_what_stands_near_tells_more(begun):
 
 def test_held_out_text_is_not_counted(begun):
     _, _, material = begun
-    assert len(material.sentences) == material.held_out.sequences[0]["first"]
+    assert len(material.sentences) == material.held_out.packed[0, 0]
 
 
 def test_a_piece_that_is_not_in_the_text_keeps_its_random_vector(begun):

@@ -11,12 +11,12 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from albert_lsh.attention.compute.blocks import MASKED, Blocks
+from albert_lsh.attention.compute.parts import Part, attend_part, merge
 
 from albert_lsh import attention
 from albert_lsh.attention import lsh
 from albert_lsh.attention.compute import gpu
-from albert_lsh.attention.compute.blocks import MASKED, Blocks
-from albert_lsh.attention.compute.parts import Part, attend_part, merge
 from attention_cases import PLAIN, REFERENCES, error, padding, run, tensors
 from references import naive
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from albert_study.efficiency.measure import crossing_bounds
+from albert_study.efficiency.growth import crossing_bounds
 from albert_study.evidence.formats import Named, Table, about, commits, form, listing, rounded, spread, wide
 
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
@@ -60,6 +60,8 @@ def efficiency_tables(load: Callable) -> Named:
     if not (rows := load("quality-cpu-fp32", "efficiency")).empty:
         columns = {"pairs": ("pairs", "%"), "cost": ("cost", "%"), "softmax's mass": ("mass", "2")}
         columns |= {"error of the output": ("error", "3"), "seconds": ("seconds", "2")}
+        if "cost" in rows:
+            rows["cost"] /= rows.loc[rows["case"] == "softmax", "cost"].iloc[0]
         first = rows.iloc[0]
         note = f"{first['length']:,} tokens, {first['text_model']}, {first['keys']} keys per query; {commits(rows)}."
         yield "efficiency-quality", Table(listing(rows, "case", columns), note)

@@ -89,7 +89,7 @@ def encode(rows: dict[str, list[str]], tokenizer: str) -> dict[str, list[list[in
     """The ids of the sentences of some rows, without special tokens; [] for an empty line."""
     lines = [line.strip() for text in rows["text"] for line in text.split("\n")]
     pieces = [line[i : i + LINE] for line in lines for i in range(0, len(line) or 1, LINE)]
-    sentences = [sentence for piece in pieces for sentence in SENTENCE.split(piece)]
+    sentences = [sentence for piece in pieces if not piece.isspace() for sentence in SENTENCE.split(piece)]
     ids = [one.ids for one in backend(tokenizer).encode_batch(sentences, add_special_tokens=False)]
     return {"ids": [one[i : i + LONGEST] for one in ids for i in range(0, len(one) or 1, LONGEST)]}
 
