@@ -87,7 +87,8 @@ def like_qqp(n, rng):
 
 
 @pytest.mark.parametrize(
-    ("made", "n", "kept"), [(like_squad, 10_570, "float32"), (like_squad, 11_873, "float32"), (like_qqp, 40_430, "float16")]
+    ("made", "n", "kept"),
+    [(like_squad, 10_570, "float32"), (like_squad, 11_873, "float32"), (like_qqp, 40_430, "float16")],
 )
 def test_the_largest_development_sets_fit(made, n, kept, tmp_path):
     """Noise compresses worst. Only outputs are rounded, and only where the file is too large otherwise."""

@@ -1,9 +1,9 @@
 """Less memory in training, with the same results: two ideas of Reformer that an ALBERT can use.
 
-    recompute             a layer's activations are computed again in the backward pass, not stored (Chen et al. 2016;
-                          Reformer makes its layers reversible to the same end)
-    feed_forward_chunk    the feed-forward part takes a few positions at a time (Kitaev et al. 2020, section 3.1), each
-                          chunk recomputed, so that its wide activations are never stored together
+recompute             a layer's activations are computed again in the backward pass, not stored (Chen et al. 2016;
+                      Reformer makes its layers reversible to the same end)
+feed_forward_chunk    the feed-forward part takes a few positions at a time (Kitaev et al. 2020, section 3.1), each
+                      chunk recomputed, so that its wide activations are never stored together
 """
 
 from collections.abc import Callable

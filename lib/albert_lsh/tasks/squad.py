@@ -67,8 +67,8 @@ def windows(examples: Dataset, tokenizer: Any, *, max_length: int, stride: int |
 
 def windows_of(question: str, context: str, tokenizer: Any, *, max_length: int) -> tuple[Dataset, Dataset]:
     """One question whose answer is not known, as an example; and its `windows`."""
-    answers = [{"text": [], "answer_start": []}]
-    example: dict[str, list] = {"id": [""], "question": [question], "context": [context], "answers": answers}
+    example: dict[str, list] = {"id": [""], "question": [question], "context": [context]}
+    example["answers"] = [{"text": [], "answer_start": []}]
     return Dataset.from_dict(example), Dataset.from_dict(_encode(example, tokenizer, max_length, None))
 
 
@@ -263,7 +263,8 @@ def texts_of(examples: Dataset, table: pd.DataFrame, *, always: bool = False) ->
     contexts = dict(zip(examples["id"], examples["context"], strict=True))
     columns = (table[name].tolist() for name in ("id", "start", "end", "answered"))
     return {
-        key: contexts[key][start:end] if always or given else "" for key, start, end, given in zip(*columns, strict=True)
+        key: contexts[key][start:end] if always or given else ""
+        for key, start, end, given in zip(*columns, strict=True)
     }
 
 

@@ -12,7 +12,6 @@ import re
 import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Protocol, Union, get_args, get_origin
 
@@ -179,12 +178,12 @@ def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
         return cls(**{name: getattr(made, name) for name in values})
     except ValidationError as failed:
         error = failed.errors()[0]
-        name, *inside = error["loc"]
+        place, *inside = map(str, error["loc"])
         if error["type"] == "missing":
-            raise ParameterError(f"{name} must be given ({notebook})") from failed
-        place = f"{name}{''.join(f'[{step!r}]' for step in inside)}={reprlib.repr(error['input'])}"
+            raise ParameterError(f"{place} must be given ({notebook})") from failed
+        place += "".join(f"[{step}]" for step in inside)
         expected = re.sub(r"^\w+ should", "must", error["msg"])
-        raise ParameterError(f"{place} {expected} ({notebook})") from failed
+        raise ParameterError(f"{place}={reprlib.repr(error['input'])} {expected} ({notebook})") from failed
 
 
 def _is_parameter(name: str, value: Any) -> bool:

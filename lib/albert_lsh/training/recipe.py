@@ -24,9 +24,9 @@ from transformers import (
 )
 
 from albert_lsh.attention import Coverage
+from albert_lsh.model.interface import mean_attended
 from albert_lsh.model.load import extend_positions, load_config, load_model, max_positions, switch_attention
 from albert_lsh.model.memory import save_memory
-from albert_lsh.model.interface import mean_attended
 from albert_lsh.training.checkpoints import newest
 from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_lsh.training.trainer import CURVE_POINTS, EvaluateEvery, Fit, StudyTrainer, fit, training_arguments

@@ -9,7 +9,7 @@ import json
 import platform
 import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from albert_lsh import attention as attentions
 from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.training import locks
 from albert_lsh.training.files import delete, relative_to_root, repository_root, write_atomically
-from albert_lsh.training.parameters import ParameterError, Parameters, Recorded, on_this_machine
+from albert_lsh.training.parameters import ParameterError, Recorded, on_this_machine
 from albert_lsh.training.trainer import Fit
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
@@ -95,15 +95,10 @@ def environment(device: str) -> dict[str, Any]:
         ParameterError: device is "cuda", and there is none.
     """
     device = on_this_machine(device, "auto")["device"]
-    packages: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = None
+    installed = {distribution.name: distribution.version for distribution in distributions()}
     return {
         "python": platform.python_version(),
-        "packages": packages,
+        "packages": {name: installed.get(name) for name in PACKAGES},
         "device": torch.cuda.get_device_name() if device == "cuda" else f"cpu, {processor_name()}",
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
