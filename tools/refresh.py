@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from albert_study.efficiency.measure import crossing_bounds
+from albert_study.efficiency.growth import crossing_bounds
 from albert_study.evidence.rounding import percent, rounded
 from albert_study.evidence.tables import pivot, scale_of
 from albert_study.long_range.train import shown

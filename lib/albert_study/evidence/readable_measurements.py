@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from albert_study.efficiency.measure import crossing_bounds
+from albert_study.efficiency.growth import crossing_bounds
 from albert_study.evidence.formats import Named, Table, about, commits, form, listing, rounded, spread, wide
 
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
