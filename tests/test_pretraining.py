@@ -20,8 +20,10 @@ from albert_lsh.training.checkpoints import read_seal
 from albert_lsh.training.files import repository_root
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.trainer import Clock
-from albert_study.evidence.figures import plot_pretraining
-from albert_study.evidence.pretraining import gap, gaps, load_pretraining
+from albert_study.evidence.records import load_pretraining
+from albert_study.evidence.statistics import paired_ratio
+from albert_study.evidence.study_figures import plot_pretraining
+from albert_study.evidence.tables import pretraining_gaps
 from albert_study.pretraining.corpus import CorpusError, train_tokenizer
 from albert_study.pretraining.objectives import IGNORED
 from albert_study.pretraining.parameters import Pretraining
@@ -215,18 +217,15 @@ def test_the_error_of_a_gap_is_that_of_repeating_it():
     """Against the spread of the gap over many draws of the sequences."""
     rng = np.random.default_rng(0)
 
-    def draw():
-        tokens = rng.integers(5, 20, 200)
-        one = tokens * rng.normal(3, 0.5, 200)
-        return [
-            pd.DataFrame({"tokens": tokens, "lost": lost}) for lost in (one, one + tokens * rng.normal(0.1, 0.3, 200))
-        ]
+    def gap():
+        tokens = pd.Series(rng.integers(5, 20, 200))
+        before = tokens * rng.normal(3, 0.5, 200)
+        return paired_ratio(before, before + tokens * rng.normal(0.1, 0.3, 200), tokens)
 
-    found = np.array([gap(*draw(), "lost") for _ in range(400)])
-    assert found[:, 0].mean() == pytest.approx(0.1, abs=0.005)
-    assert found[:, 1].mean() == pytest.approx(found[:, 0].std(), rel=0.12)
-    with pytest.raises(ValueError, match="different masked tokens"):
-        gap(draw()[0], draw()[1], "lost")
+    found = [gap() for _ in range(400)]
+    means = np.array([one.mean for one in found])
+    assert means.mean() == pytest.approx(0.1, abs=0.005)
+    assert np.mean([one.standard_error for one in found]) == pytest.approx(means.std(), rel=0.12)
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +243,7 @@ def test_the_notebooks_run_beside_another(executed, undisturbed, tmp_path):
     shutil.copytree(executed, tmp_path / "softmax")
     runs = load_pretraining(tmp_path)
     assert runs["run"].tolist() == ["hashed", "softmax"]
-    table = gaps(runs).set_index("metric")
+    table = pretraining_gaps(runs).set_index("metric")
     assert (table["from"] == "softmax").all()
     for name in table.index:
         expected = runs[f"metric.{name}"].iloc[0] - runs[f"metric.{name}"].iloc[1]
