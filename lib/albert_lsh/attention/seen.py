@@ -28,12 +28,14 @@ class Seen(NamedTuple):
     others_only: bool = False  # a query does not see its own key
     distinct: bool = False  # no key stands twice in a round, which makes adding up gradients faster
     means: Tensor | None = None  # (batch, heads, clusters, places): clusters whose means are the appended rows
-    unchosen: Tensor | None = None  # (batch, heads, blocks, clusters) bool: clusters that make up the rest of a block
+    chosen: Tensor | None = (
+        None  # (batch, heads, blocks, n): the clusters of `means` that a block sees, their number for none
+    )
 
     @property
     def each_once(self) -> bool:
         """Whether a key weighs once, however often it is listed."""
-        return self.clusters is not None or self.queries.shape[2] == 1
+        return (self.clusters is not None or self.queries.shape[2] == 1) and not self.others_only
 
     def flat(self) -> "Seen":
         """The same with batch and heads in one dimension."""

@@ -15,7 +15,7 @@ from albert_lsh.attention.compute.dispatch import attend
 from albert_lsh.attention.definition import Attention, Budget, rounds_and_size
 from albert_lsh.attention.rows import MASKED, count_tokens, cut, largest, per_sequence, sort_tokens, token_mask
 from albert_lsh.attention.seen import Seen, count_pairs
-from albert_lsh.attention.select.hashing import generators_of_rounds
+from albert_lsh.attention.select.hashing import generators_of_rounds, normal_numbers
 from albert_lsh.attention.shared_qk import only_others, unit_queries
 
 MOST_BUCKETS = 64  # of one choice among random directions
@@ -24,11 +24,10 @@ MOST_BUCKETS = 64  # of one choice among random directions
 def draw_rotations(query: Tensor, n_buckets: int, generators: list[torch.Generator]) -> Tensor:
     """Random directions, half as many as buckets: (heads, rounds, head_dim, n_buckets / 2), float32.
 
-    Drawn on the CPU, so that every device hashes alike, for each round apart and one direction after the other, so
-    that a longer batch adds directions and changes none.
+    Drawn for each round apart and one direction after the other: a longer batch adds directions and changes none.
     """
     _, heads, _, dim = query.shape
-    rounds = [torch.randn(n_buckets // 2, heads, dim, generator=one) for one in generators]
+    rounds = [normal_numbers(n_buckets // 2, heads, dim, generator=one) for one in generators]
     return torch.stack(rounds).permute(2, 0, 3, 1).to(query.device)
 
 
