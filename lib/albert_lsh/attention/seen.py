@@ -39,10 +39,13 @@ class Seen(NamedTuple):
 
     def flat(self) -> "Seen":
         """The same with batch and heads in one dimension."""
-        queries = self.queries.expand(*self.keys.shape[:3], -1, -1)
-        tensors = (None if x is None else x.flatten(0, 1) for x in (queries, self.keys, self.bias))
-        clusters = None if self.clusters is None else tuple(table.flatten(0, 1) for table in self.clusters)
-        return Seen(*tensors, clusters, self.others_only, self.distinct)  # type: ignore[arg-type]
+        queries, keys = self.queries.expand(*self.keys.shape[:3], -1, -1).flatten(0, 1), self.keys.flatten(0, 1)
+        bias = None if self.bias is None else self.bias.flatten(0, 1)
+        clusters = None
+        if self.clusters is not None:
+            of_query, of_key = self.clusters
+            clusters = of_query.flatten(0, 1), of_key.flatten(0, 1)
+        return Seen(queries, keys, bias, clusters, self.others_only, self.distinct)
 
     def with_means(self, rows: Tensor) -> Tensor:
         """Rows (batch, heads, length, dim), with a mean row for each of the clusters if `bias` weighs them."""

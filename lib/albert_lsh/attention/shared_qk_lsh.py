@@ -95,11 +95,11 @@ def shared_qk_lsh_attention(
 ) -> Tensor:
     """Shared-QK attention inside neighbouring chunks of tokens sorted by hash bucket; `key` is not used."""
     seen = see(query, padding_mask, rest=rest, generator=generator, **settings)
-    rows = unit_queries(query), value
+    rows = [unit_queries(query), value]
     if rest:
         mask = token_mask(query, padding_mask).unsqueeze(-1)
-        count = mask.sum(2, keepdim=True).clamp(min=1)
-        rows = tuple(torch.cat([x, ((x.float() * mask).sum(2, keepdim=True) / count).to(x.dtype)], 2) for x in rows)
+        means = [(x.float() * mask).sum(2, keepdim=True) / mask.sum(2, keepdim=True).clamp(min=1) for x in rows]
+        rows = [torch.cat([x, mean.to(x.dtype)], dim=2) for x, mean in zip(rows, means, strict=True)]
     out, log_sum = attend(query, *rows, seen, scaling=scaling, dropout=dropout)
     return torch.where((log_sum < MASKED / 2).unsqueeze(-1), value, out)  # a token that sees no other sees itself
 
