@@ -100,7 +100,7 @@ def shared_qk_lsh_attention(
         mask = token_mask(query, padding_mask).unsqueeze(-1)
         means = [(x.float() * mask).sum(2, keepdim=True) / mask.sum(2, keepdim=True).clamp(min=1) for x in rows]
         rows = [torch.cat([x, mean.to(x.dtype)], dim=2) for x, mean in zip(rows, means, strict=True)]
-    out, log_sum = attend(query, *rows, seen, scaling=scaling, dropout=dropout)
+    out, log_sum = attend(query, rows[0], rows[1], seen, scaling=scaling, dropout=dropout)
     return torch.where((log_sum < MASKED / 2).unsqueeze(-1), value, out)  # a token that sees no other sees itself
 
 
