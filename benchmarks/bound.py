@@ -23,12 +23,13 @@ import torch
 from albert_lsh.attention.compute.cpu import BACKWARD, FORWARD
 from albert_lsh.training.files import repository_root, write_atomically
 from albert_lsh.training.record import provenance
-from albert_study.efficiency.cases import CASES
-from albert_study.efficiency.measure import Measuring, inputs, pass_of, seconds_of
+from albert_study.efficiency.contenders import CONTENDERS
+from albert_study.efficiency.parameters import EfficiencyParameters
+from albert_study.efficiency.workloads import inputs, one_pass, seconds_of
 
 SHAPES = [(64, 128), (128, 128), (256, 256), (512, 512)]  # queries and keys of a block
 DIM, PAIRS, LENGTH, KEYS = 64, 2**23, 4096, 512
-TIMED = ["softmax", "reformer-pytorch", "reformer-pytorch, one round", "plain lsh", "plain lsh, one round"]
+TIMED = ["softmax", "reformer-pytorch", "reformer-pytorch, one round", "plain-lsh", "plain-lsh, one round"]
 KEPT = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000", "MALLOC_TOP_PAD_": "500000000"}
 
 
@@ -63,8 +64,8 @@ def rates() -> list[dict[str, Any]]:
 
 def timed() -> dict[str, float]:
     """Seconds of each case, forward and backward, in this process."""
-    tensors = inputs(LENGTH, Measuring([LENGTH], TIMED, [], []))
-    runs = {name: pass_of(CASES[name].build(LENGTH, KEYS), tensors, backward=True) for name in TIMED}
+    tensors = inputs(LENGTH, EfficiencyParameters([LENGTH], TIMED, [], []))
+    runs = {name: one_pass(CONTENDERS[name].build(LENGTH, KEYS), tensors, backward=True) for name in TIMED}
     return {name: statistics.median(found) for name, found in seconds_of(runs, 3).items()}
 
 

@@ -12,7 +12,6 @@ import re
 import resource
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,9 @@ import torch
 
 from albert_lsh.training.files import repository_root, write_atomically
 from albert_lsh.training.record import provenance
-from albert_study.efficiency.measure import STEPS, base_model, resident
+from albert_study.efficiency.memory import resident_memory
+from albert_study.efficiency.parameters import STEPS
+from albert_study.efficiency.workloads import base_model
 
 LENGTH, KEYS = 4096, 512
 ASKED = [("lsh", 8), ("softmax-eager", 1), ("softmax-eager", 8)]
@@ -37,10 +38,9 @@ def step(attention: str, batch: int) -> dict[str, Any]:
     """Peak memory of a step above that of the model alone, in a process that has done nothing else."""
     name = f"{attention}, recomputed"
     STEPS[name] = (attention, {"recompute": True})
-    with tempfile.TemporaryDirectory() as folder:
-        model = base_model(folder, LENGTH, KEYS, name)
+    model = base_model(LENGTH, KEYS, name)
     ids = torch.randint(30_000, (batch, LENGTH), generator=torch.Generator().manual_seed(0))
-    before, limit = resident("VmRSS"), resident("VmSize") + left()
+    before, limit = resident_memory("VmRSS"), resident_memory("VmSize") + left()
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     row: dict[str, Any] = {"attention": attention, "batch": batch, "length": LENGTH, "left": left(), "fits": True}
     try:
@@ -49,7 +49,7 @@ def step(attention: str, batch: int) -> dict[str, Any]:
         if not (refused := re.search(r"you tried to allocate (\d+) bytes", str(error))):
             raise
         row |= {"fits": False, "refused": int(refused.group(1))}
-    return row | {"bytes": resident("VmHWM") - before}
+    return row | {"bytes": resident_memory("VmHWM") - before}
 
 
 def main() -> None:

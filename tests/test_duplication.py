@@ -45,7 +45,7 @@ def test_the_attentions_are_the_papers():
     named = {variant.label: variant for variant in candidates_of(duplication.attentions(1024))}
     assert list(named) == ["full", "LSH-8", "LSH-4", "LSH-2", "LSH-1"] == list(duplication.PUBLISHED_ACCURACY["full"])
     assert named["full"].attention == "shared-qk"
-    assert named["LSH-2"].settings == {"bucket_size": 64, "n_hashes": 2}
+    assert named["LSH-2"].settings.items() >= {"bucket_size": 64, "n_hashes": 2}.items()
     assert named["LSH-2"].attention == "shared-qk-lsh"
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from safetensors.torch import load_file, save_file
 
 from albert_lsh import pretrained
-from albert_study.pretraining.pretrain import WHERE, Pretraining
+from albert_study.pretraining.parameters import NOT_DECISIVE, Pretraining
 
 WHERE_IT_WAS = ("is_local", "local_files_only")  # of the tokenizer, when the run loaded it
 SOURCE = """English Wikipedia, a dump of spring 2015 (the public repository jason-feng/wikiVisual at 1c0fac92,
@@ -23,7 +23,7 @@ SOURCE = """English Wikipedia, a dump of spring 2015 (the public repository jaso
 def command(asked: dict) -> str:
     """What is typed to have the run again: the parameters that are not the usual ones."""
     usual = {field.name: field.default for field in dataclasses.fields(Pretraining)} | {"attention_settings": {}}
-    changed = {key: asked[key] for key in usual if key not in WHERE and asked[key] != usual[key]}
+    changed = {key: asked[key] for key in usual if key not in NOT_DECISIVE and asked[key] != usual[key]}
     changed["text"] = Path(asked["text"]).name
     words = ((key, f"'{json.dumps(value)}'" if isinstance(value, dict) else value) for key, value in changed.items())
     return " ".join(["python -m albert_study.pretraining.pretrain", *(f"{key}={value}" for key, value in words)])

@@ -26,7 +26,7 @@ def crossing_bounds(table: pd.DataFrame, against: str = "softmax") -> pd.DataFra
     rows = table.assign(where=table["device"] + " " + table["commit"]).set_index(["case", "length"])
     found = {}
     for case in table["case"][table["case"] != against].unique():
-        both = rows.loc[case].join(rows.loc[against], rsuffix="_other", how="inner").sort_index()
+        both = rows.loc[case].merge(rows.loc[against], on="length", suffixes=("", "_other")).sort_index()
         both = both[both["where"] == both["where_other"]]
         ratio = (both["seconds"] / both["seconds_other"]).to_numpy()
         lengths, slower = both.index.to_numpy(float), np.flatnonzero(ratio >= 1)

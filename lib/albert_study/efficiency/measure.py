@@ -170,13 +170,15 @@ def measure_quality(asked: EfficiencyParameters) -> pd.DataFrame:
     """
     table, name, length = GrowingTable(asked.table("quality")), asked.text_model or "", asked.text_length
     for case in fitting(asked.cases, length, asked):
-        contender, columns = CONTENDERS[case], {"keys": asked.keys, "text_model": name}
+        contender = CONTENDERS[case]
+        columns: Row = {"keys": asked.keys, "text_model": name}
         ours = contender.attention not in ("", "reformer")  # peers do not take a model's own queries and keys
         if ours and table.lacks({"case": case, "length": length}, **columns):
             passes, settings = text_passes(name, length), contender.settings(length, asked.keys)
             candidate = Candidate(case, contender.attention, settings)
             looks = pd.concat(compare(one, candidate).assign(layer=n, batch=0) for n, one in enumerate(passes))
-            columns |= summary(looks.assign(all=0), ["all"]).iloc[0][["pairs", "mass", "error"]].to_dict()
+            found = summary(looks.assign(all=0), ["all"]).iloc[0]
+            columns |= {column: found[column] for column in ("pairs", "mass", "error")}
             columns["cost"] = attention.cost(contender.attention, length, passes[0].query.shape[-1], **settings)
             run = every_layer(case, passes, asked)
             table.add(timed_rows({case: run}, asked, length=length, **columns))

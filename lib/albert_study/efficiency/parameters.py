@@ -11,7 +11,7 @@ from albert_lsh.training.parameters import Count, errors_named, from_given, on_t
 from albert_study.efficiency.contenders import CONTENDERS
 
 NOTEBOOK = "efficiency.ipynb"
-# A training step: a contender that a model can have, and options of load_model that save memory.
+# A training step: a contender that a model can have, and what saves memory (`save_memory`).
 STEPS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name, contender in CONTENDERS.items() if contender.attention},
     "softmax, recomputed": ("softmax", {"recompute": True}),

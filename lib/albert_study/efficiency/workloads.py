@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import AlbertConfig, PreTrainedModel
 
 from albert_lsh.model.load import load_model
+from albert_lsh.model.memory import save_memory
 from albert_study.efficiency.contenders import CONTENDERS, HEAD_DIM, HEADS, Attend
 from albert_study.efficiency.parameters import STEPS, EfficiencyParameters
 
@@ -51,7 +52,9 @@ def base_model(length: int, keys: int, step: str) -> PreTrainedModel:
         max_position_embeddings=max(512, length), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     settings = CONTENDERS[case].settings(length, min(keys, length // 2))
-    return load_model(config, attention=CONTENDERS[case].attention, settings=settings, **options).train()
+    model = load_model(config, attention=CONTENDERS[case].attention, settings=settings)
+    save_memory(model, **options)
+    return model.train()
 
 
 def batch_of(length: int) -> int:

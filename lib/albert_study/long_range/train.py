@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-from transformers import BertConfig, EvalPrediction, PreTrainedModel, default_data_collator, set_seed
+from transformers import BertConfig, EvalPrediction, PreTrainedModel, Trainer, default_data_collator, set_seed
 from transformers.trainer_utils import PredictionOutput
 
 from albert_lsh.model.interface import mean_attended
@@ -136,7 +136,7 @@ def train_model(run: LongRun, model: nn.Module, data: dict[str, Dataset]) -> Fit
     return fit(trainer, decisive, checkpoint, trained=run.steps * run.batch_size)
 
 
-def test_scores(run: LongRun, trainer: StudyTrainer, test: Dataset) -> dict[str, float]:
+def test_scores(run: LongRun, trainer: Trainer, test: Dataset) -> dict[str, float]:
     """Accuracy on the test split: `accuracy` as trained, and `accuracy, <label>` under each attention of `evaluate`."""
     model: Any = trainer.model
     found = accuracy(trainer.predict(test))
@@ -164,8 +164,8 @@ def make_run(run: LongRun, data: dict[str, Dataset]) -> None:
     open_run(run)
     if not (Path(run.output_dir) / "result.json").exists() or not run.resume:
         started = environment(run.device)
-        done = train_model(run, build_model(run), data)
-        test, model = data["test"], done.trainer.model
+        model, test = build_model(run), data["test"]
+        done = train_model(run, model, data)
         some = [test[number] for number in range(min(EXAMINED, len(test)))]  # type: ignore[arg-type]
         batches = ({k: v.to(run.device) for k, v in collator(run)([example]).items()} for example in some)
         coverage = mean_attended(model, batches)

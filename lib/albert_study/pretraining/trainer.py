@@ -66,7 +66,7 @@ class PretrainingTrainer(Trainer):
 
     @torch.no_grad()
     def score_each(self, numbers: range) -> pd.DataFrame:
-        """One row per held-out sequence: masked tokens, their summed loss, how many were found, whether its order was."""
+        """One row per held-out sequence: masked tokens, their summed loss, how many were found; the order found."""
         loader = DataLoader(
             Subset(self.eval_dataset, numbers), self.args.per_device_eval_batch_size, collate_fn=self.data_collator
         )
