@@ -44,13 +44,13 @@ def possible(name, length, share, fixed):
 
 @pytest.mark.parametrize(("name", "fixed"), COUNTED, ids=ids)
 def test_a_share_is_spent_and_never_exceeded(name, fixed):
-    """Half of it at least: a key that is met in two rounds counts once, and clusters are whole numbers of keys."""
+    """Two fifths at least: a key that is met in two rounds counts once, and clusters are whole numbers of keys."""
     for length in (600, 130, 57, 24):
         query, key, _ = tensors((1, 1, length, 8))
         for share in (1, 0.5, 0.25, 0.125):
             if possible(name, length, share, fixed):
                 seen = attention.coverage(name, query, key, share=share, **fixed).pairs
-                assert 0.45 * share < seen <= share + 1e-9, (length, share)
+                assert 0.4 * share < seen <= share + 1e-9, (length, share)
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in COUNTED}))
@@ -71,7 +71,7 @@ def test_two_keys_pay_for_a_landmark_or_a_hash(share):
 
 
 @each_attention
-@pytest.mark.parametrize("budget", [{"share": 0.3}, {"share": 0.6}, {"keys": 14}], ids=str)
+@pytest.mark.parametrize("budget", [{"share": 0.3}, {"share": 0.6}, {"share": 1}, {"keys": 14}], ids=str)
 def test_each_sequence_has_the_settings_of_its_own_length(name, budget):
     lengths = torch.tensor([60, 41, 23])
     inputs, mask = tensors((3, 2, 60, 8)), torch.arange(60) < lengths[:, None]
