@@ -145,7 +145,8 @@ def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{budget.asked} leaves {left} keys to choose, too few for a far field{given}")
     if not fixed.keys() & {"n_hashes", "cluster_size"}:
         size = min(size, left)
-        return {"far_field": False, **fixed, "n_hashes": left // size, "cluster_size": size}
+        rounds = left // size if budget.keys < length else -(-left // size)  # a whole budget sees everything
+        return {"far_field": False, **fixed, "n_hashes": rounds, "cluster_size": size}
     return {"far_field": False, **fixed, **rounds_and_size(budget, fixed, left)}
 
 
