@@ -65,7 +65,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("more", [{"block_size": 1}, {"block_size": 64}, {"window": 3}, {}], ids=str)
+@pytest.mark.parametrize("more", [{"block_size": 1}, {"block_size": 128}, {"window": 3}, {}], ids=str)
 def test_choosing_clusters_needs_no_table_of_all_queries_and_clusters(more):
     """16,384 queries and 4,096 clusters are 2 ** 26 pairs; no more than 2 ** 20 numbers are there at once."""
     settings = attention.check("lsh", {"n_hashes": 1, "cluster_size": 4, "global_tokens": 0, **more})
@@ -153,13 +153,16 @@ def filled(rows, mask, value):
     return rows.masked_fill(~mask[:, None, :, None], value)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("length", [40, 640])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((3, 2, 40, 8), torch.float32), ((3, 2, 40, 8), torch.bfloat16), ((3, 1, 520, 4), torch.float32)],
+    ids=str,
+)
 @pytest.mark.parametrize(("name", "settings"), WITH_PADDING, ids=lambda x: x if isinstance(x, str) else "")
-def test_whatever_stands_in_padding_changes_nothing_and_gets_nothing(name, settings, length, dtype):
+def test_whatever_stands_in_padding_changes_nothing_and_gets_nothing(name, settings, shape, dtype):
     """Bit by bit what zeros in padding give, and zeros for the padding, in the output and in all gradients."""
-    inputs, mask = tensors((3, 2, length, 8), dtype), some_padding(length)
-    upstream = tensors((3, 2, length, 8), seed=1)[0]
+    inputs, mask = tensors(shape, dtype), some_padding(shape[2])
+    upstream = tensors(shape, seed=1)[0]
 
     def found(value):
         rows = [filled(t, mask, value) for t in inputs]
@@ -174,10 +177,9 @@ def test_whatever_stands_in_padding_changes_nothing_and_gets_nothing(name, setti
             assert torch.equal(tensor, other)
 
 
-@pytest.mark.parametrize("length", [40, 640])
 @pytest.mark.parametrize(("name", "settings"), WITH_PADDING, ids=lambda x: x if isinstance(x, str) else "")
-def test_whatever_stands_in_padding_is_never_looked_at(name, settings, length):
-    inputs, mask = tensors((3, 2, length, 8)), some_padding(length)
+def test_whatever_stands_in_padding_is_never_looked_at(name, settings):
+    inputs, mask = tensors((3, 2, 40, 8)), some_padding(40)
     zeros, nans = ([filled(t, mask, value) for t in inputs[:2]] for value in (0.0, torch.nan))
     seen = attention.pairs(name, *zeros, mask, seed=1, **settings)
     assert torch.equal(attention.pairs(name, *nans, mask, seed=1, **settings), seen)
@@ -191,7 +193,7 @@ BUDGETS = [(name, {"share": share}) for name, one in attention.ATTENTIONS.items(
 RESTS = [(name, {"share": 0.4, "rest": True}) for name in ("lsh", "plain-lsh", "window", "random", "top-k")]
 
 
-@pytest.mark.parametrize("lengths", [(40, 17, 3), (640, 530, 40)], ids=str)
+@pytest.mark.parametrize("lengths", [(40, 17, 3), (560, 530, 40)], ids=str)
 @pytest.mark.parametrize(
     ("name", "settings"),
     [*(c for c in ALL if c[0] != "reformer"), *BUDGETS, *RESTS, ("shared-qk-lsh", {"share": 0.4, "rest": True})],
@@ -208,7 +210,7 @@ def test_a_sequence_does_not_depend_on_its_batch(name, settings, lengths):
 
 
 @pytest.mark.parametrize("tokens", [9, 0], ids=["beside another", "alone"])
-@pytest.mark.parametrize("length", [9, 640])
+@pytest.mark.parametrize("length", [9, 520])
 @pytest.mark.parametrize(("name", "settings"), WITH_PADDING, ids=lambda x: x if isinstance(x, str) else "")
 def test_a_sequence_of_nothing_but_padding(name, settings, length, tokens):
     """Its output is zero, gradients are finite, and of nothing the shares are zero."""
@@ -230,7 +232,9 @@ def test_seeds_decide_the_hashes(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [*(c for c in ALL if "yoso" not in c[0]), RESTS[0]], ids=lambda x: x if isinstance(x, str) else ""
+    ("name", "settings"),
+    [*(c for c in ALL if "yoso" not in c[0]), RESTS[0]],
+    ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_dropout_drops_weights_and_keeps_the_mean(name, settings):
     query, key, _ = tensors((1, 1, 24, 8))

@@ -11,26 +11,26 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from albert_lsh.attention.compute.blocks import MASKED, Blocks
-from albert_lsh.attention.compute.parts import Part, attend_part, merge
 
 from albert_lsh import attention
-from albert_lsh.attention import lsh
-from albert_lsh.attention.compute import gpu
-from attention_cases import PLAIN, REFERENCES, error, padding, run, tensors
+from albert_lsh.attention.compute import gpu, plain
+from albert_lsh.attention.rows import MASKED
+from albert_lsh.attention.seen import Seen
+from attention_cases import REFERENCES, error, padding, run, tensors
 from references import naive
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.triton
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
-EVERYTHING = {"far_field": True, "block_size": 4, "choose": "mean-query", "window": 4, "global_tokens": 2}
 CASES = {
-    "collisions, each key once": ("lsh", {**PLAIN, "n_hashes": 3, "cluster_size": 7}),
-    "collisions, keys as often as met": ("lsh", {**PLAIN, "n_hashes": 2, "cluster_size": 9, "duplicates": "each"}),
-    "collisions and a window": ("lsh", {**PLAIN, "n_hashes": 2, "cluster_size": 9, "window": 5, "global_tokens": 1}),
-    "blocks, global, window, far": ("lsh", {"n_hashes": 2, "cluster_size": 4, **EVERYTHING}),
-    "blocks and far": ("lsh", {"n_hashes": 2, "cluster_size": 4, "far_field": True, "block_size": 6}),
+    "rounds, each key once": ("plain-lsh", {"n_hashes": 3, "cluster_size": 7}),
+    "rounds and the rest": ("random", {"n_hashes": 2, "cluster_size": 9, "global_tokens": 1, "rest": True}),
+    "blocks, global, window, far": (
+        "lsh",
+        {"n_hashes": 2, "cluster_size": 4, "far_field": True, "block_size": 4, "window": 4},
+    ),
+    "single queries, a share of the pairs": ("lsh", {"share": 0.3}),
     "chunks": ("shared-qk-lsh", {"bucket_size": 6, "n_hashes": 2}),
     "one chunk, its keys twice": ("shared-qk-lsh", {"bucket_size": 64, "n_hashes": 2}),
 }
@@ -40,7 +40,6 @@ each_case = pytest.mark.parametrize(("name", "settings"), CASES.values(), ids=CA
 @pytest.fixture
 def attend(monkeypatch):
     """`attention.attend` for tensors on the CPU by way of the kernels, which are sure to have been called."""
-    monkeypatch.setattr(lsh, "DENSE_LENGTH", 0)
     monkeypatch.setattr(gpu, "ON_CPU", True)
     launch = Mock(wraps=gpu.launch)
     monkeypatch.setattr(gpu, "launch", launch)
@@ -65,7 +64,7 @@ def measured_and_reference(attend, name, settings, inputs, exact, mask):
 
 @pytest.mark.parametrize(
     ("shape", "kind"),
-    [((2, 2, 21, 12), "padded"), ((2, 1, 51, 33), "scattered"), ((1, 1, 37, 16), "full"), ((2, 2, 5, 5), "padded")],
+    [((2, 2, 21, 12), "padded"), ((2, 1, 37, 33), "scattered"), ((2, 2, 5, 5), "padded")],
     ids=lambda x: x if isinstance(x, str) else "x".join(map(str, x)),
 )
 @each_case
@@ -104,22 +103,25 @@ def test_trying_tiles_leaves_the_sums_alone(attend, monkeypatch):
         monkeypatch.setattr(kernel, "configs", choices)
         monkeypatch.setitem(vars(kernel), "do_bench", lambda call, quantiles: tried.append(call()) or [-len(tried)])
     inputs = tensors((1, 1, 40, 8))
-    both = measured_and_reference(attend, *CASES["collisions and a window"], inputs, inputs, None)
+    both = measured_and_reference(attend, *CASES["rounds, each key once"], inputs, inputs, None)
     assert error(*both) < 2e-6
     assert tried
 
 
-def test_log_sum_exp_is_the_plain_paths_and_low_where_a_query_sees_no_key():
-    """Queries 0 and 1 see keys 0 and 1, query 2 an empty place, query 3 stands nowhere."""
-    query, key, value = (t.to(DEVICE) for t in tensors((1, 1, 4, 8)))
-    blocks = Blocks(
-        *(torch.tensor(index, device=DEVICE)[None, None, None] for index in ([[0, 1], [2, 4]], [[0, 1], [4, 4]]))
-    )
-    out, log_sum = gpu.attend(query, [(key, value)], [(Part(blocks), 0)], 0.5)
-    expected = merge([attend_part(query, key, value, Part(blocks), scaling=0.5)], query.dtype)
-    torch.testing.assert_close((out[:, :, :2], log_sum[:, :, :2]), tuple(x[:, :, :2] for x in expected))
-    assert not out[:, :, 2:].any()
-    assert (log_sum[:, :, 2:] < MASKED / 2).all()
+def test_log_sum_exp_is_the_plain_paths_with_its_gradient_and_low_where_a_query_sees_no_key(attend):
+    """Queries 0 and 1 see keys 0 and 1, query 2 an empty place, query 3 stands nowhere. Values are wider than keys."""
+    inputs = [torch.randn(1, 1, 4, n, generator=torch.Generator().manual_seed(n)).to(DEVICE) for n in (8, 8, 11)]
+    seen = Seen(*(torch.tensor(x, device=DEVICE)[None, None, None] for x in ([[0, 1], [2, 4]], [[0, 1], [4, 4]])))
+    found = []
+    for way in (gpu.attend, plain.attend):
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        out, log_sum = way(*leaves, seen, scaling=0.5)
+        (out[:, :, :2].square().sum() + log_sum[:, :, :2].exp().sum()).backward()
+        found.append([out[:, :, :2], log_sum[:, :, :2], *(leaf.grad for leaf in leaves)])
+        assert (log_sum[:, :, 2] < MASKED / 2).all()
+        assert way is plain.attend or not out[:, :, 2:].any()  # what nobody asks for is undefined there
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_long_rows_go_the_plain_way_and_say_so_once(monkeypatch):
@@ -137,12 +139,12 @@ def test_long_rows_go_the_plain_way_and_say_so_once(monkeypatch):
 def test_who_goes_through_the_kernels(monkeypatch):
     """No tensor on a CPU unless a test asks for it, nothing with dropout, of other kinds, or without Triton."""
     query = torch.zeros(1, 1, 4, 8)
-    assert not gpu.is_available(query, [(query, query)], 0.0)
+    assert not gpu.is_available(query, query, query, 0.0)
     monkeypatch.setattr(gpu, "ON_CPU", True)
-    assert gpu.is_available(query, [(query, query)], 0.0)
-    assert not gpu.is_available(query, [(query, query)], 0.1)
-    assert not gpu.is_available(query.double(), [(query.double(), query.double())], 0.0)
-    assert not gpu.is_available(query, [(query, query.half())], 0.0)
+    assert gpu.is_available(query, query, query, 0.0)
+    assert not gpu.is_available(query, query, query, 0.1)
+    assert not gpu.is_available(*[query.double()] * 3, 0.0)
+    assert not gpu.is_available(query, query, query.half(), 0.0)
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     assert gpu.kernels.__wrapped__() is None
 
@@ -150,7 +152,6 @@ def test_who_goes_through_the_kernels(monkeypatch):
 COMPILE = """
 import torch
 from albert_lsh import attention
-from albert_lsh.attention import lsh
 from albert_lsh.attention.compute import gpu
 from albert_lsh.attention.compute import kernels
 from triton.backends.compiler import GPUTarget
@@ -168,7 +169,7 @@ class Compiled:  # in place of a kernel: what would be launched is compiled
         return lambda **given: print(self.function.warmup(**given, TILE_Q=16, TILE_K=16, grid=(1,)).metadata.name)
 
 driver.set_active(Driver())
-gpu.ON_CPU, lsh.DENSE_LENGTH = True, 0
+gpu.ON_CPU = True
 kernels.forward, kernels.backward = Compiled(kernels.forward), Compiled(kernels.backward)
 for name, settings in CASES:
     inputs = [torch.randn(1, 1, 40, 12, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
@@ -178,7 +179,7 @@ for name, settings in CASES:
 
 def test_kernels_compile_for_a_gpu(tmp_path):
     """The interpreter takes programs that the compiler does not. Between these two all kinds of bias occur."""
-    cases = CASES["collisions and a window"], CASES["blocks, global, window, far"]
+    cases = CASES["rounds, each key once"], CASES["blocks, global, window, far"]
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", COMPILE.replace("CASES", repr(cases))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -151,7 +151,7 @@ def _fitting(attention: Attention, length: int, asked: tuple, fixed: tuple) -> d
     assert attention.spend is not None
     budget = attention.budget("", length, **dict(asked))
     more = 4 + sum(value for _, value in fixed if isinstance(value, int))
-    for keys in (*range(budget.keys, length), length + more):
+    for keys in range(budget.keys, length + more + 1):
         try:
             return attention.spend(budget._replace(keys=keys), dict(fixed))
         except ValueError as error:

@@ -60,16 +60,18 @@ def see(
     padded = torch.cat([clusters, torch.full_like(clusters[:, :, :1], length)], dim=2)
     index = chosen.flatten(2).unsqueeze(-1).expand(-1, -1, -1, clusters.shape[3])
     lists = [everybodys[:, :, None].expand(*shape, -1), padded.gather(2, index).view(*shape, -1)]
-    left = (padded < length).sum(-1)[:, :, None].expand(*shape, -1).scatter(-1, chosen, 0)  # of each cluster's keys
+    cluster = None
     if window:
-        owner = owners(clusters, length, nobody=count)
-        near, cluster = unseen_neighbours(nearest(mask, blocks, window), owner, chosen, count)
+        near = nearest(mask, blocks, window)
+        near, cluster = unseen_neighbours(near, owners(clusters, length, nobody=count), chosen, count)
         lists.append(near)
-        left = left - torch.zeros_like(left).scatter_add(-1, cluster, torch.ones_like(cluster))
     far = torch.as_tensor(far_field, device=query.device)
     if not far.any():
         keys = torch.cat(lists, dim=-1).unsqueeze(2)
         return Seen(blocks.unsqueeze(2), keys, means=clusters, chosen=None if window else chosen)
+    left = (padded < length).sum(-1)[:, :, None].expand(*shape, -1).scatter(-1, chosen, 0)  # keys of each, not seen
+    if cluster is not None:
+        left = left - torch.zeros_like(left).scatter_add(-1, cluster, torch.ones_like(cluster))
     left = left[..., :-1] * per_sequence(far, 4)  # type: ignore[operator]
     means = torch.arange(length, length + count, device=left.device).expand_as(left)
     keys = torch.cat([*lists, means], dim=-1)
@@ -143,7 +145,8 @@ def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{budget.asked} leaves {left} keys to choose, too few for a far field{given}")
     if not fixed.keys() & {"n_hashes", "cluster_size"}:
         size = min(size, left)
-        return {"far_field": False, **fixed, "n_hashes": left // size, "cluster_size": size}
+        rounds = left // size if budget.keys < length else -(-left // size)  # a whole budget sees everything
+        return {"far_field": False, **fixed, "n_hashes": rounds, "cluster_size": size}
     return {"far_field": False, **fixed, **rounds_and_size(budget, fixed, left)}
 
 

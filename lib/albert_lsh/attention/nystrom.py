@@ -67,6 +67,9 @@ def nystrom_attention(
     """
     n_tokens, most = count_tokens(query, padding_mask), largest(num_landmarks)
     few = (n_tokens <= num_landmarks)[:, None, None, None]
+    if few.all():
+        exact = softmax_attention(query, key, value, padding_mask, scaling=scaling, dropout=dropout)
+        return add_convolution(exact, value, conv_kernel_size, conv_weight)
     mask = token_mask(query, padding_mask)[:, 0]
     rank, number = mask.cumsum(-1) - 1, per_sequence(num_landmarks, 2)
     segment = (rank * number // n_tokens[:, None].clamp(min=1)).clamp(max=most).masked_fill(~mask, most)

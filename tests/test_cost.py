@@ -1,0 +1,98 @@
+"""Every attention's formula of its cost against the multiply-adds that torch counts while it computes.
+
+The length is one at which all clusters, chunks and blocks are full, and dropout keeps to the way that gathers rows: a
+formula counts the pairs that are seen, also where computing all of them and masking most is faster. The counter sees
+matrix products and convolutions; sums, and products number by number, it does not.
+"""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from albert_lsh import attention
+from attention_cases import tensors
+
+LENGTH = 1024
+FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+def products_of_fused(query, key, value, *args, out_shape=None, **kwargs):
+    """Of torch's fused attention on a CPU, which the counter does not know: two for each multiply-add, as it has it."""
+    batch, heads, length, dim = query
+    return 2 * batch * heads * length * key[2] * (dim + value[3])
+
+
+def counted(name, head_dim, **settings):
+    """The multiply-adds of two heads, as a share of softmax attention's."""
+    if "conv_kernel_size" in settings:
+        settings["conv_weight"] = torch.ones(2, settings["conv_kernel_size"])
+    with FlopCounterMode(display=False, custom_mapping={FUSED: products_of_fused}) as counter:
+        attention.attend(name, *tensors((1, 2, LENGTH, head_dim)), dropout=0.1, **settings)
+    return counter.get_total_flops() / 2 / (2 * 2 * LENGTH**2 * head_dim)
+
+
+ROUNDS = {"n_hashes": 4, "cluster_size": 32}
+CHUNKS = {"n_hashes": 2, "bucket_size": 32}
+CASES = [
+    ("softmax", {}),
+    ("softmax-eager", {}),
+    ("shared-qk", {}),
+    ("shared-qk-lsh", CHUNKS),
+    ("shared-qk-lsh", {**CHUNKS, "bucket_size": 4}),  # 256 buckets, which are two choices
+    ("lsh", ROUNDS),
+    ("lsh", {**ROUNDS, "global_tokens": 0, "block_size": 1}),
+    ("lsh", {**ROUNDS, "global_tokens": 0, "block_size": 16}),
+    ("lsh", {**ROUNDS, "window": 65}),
+    ("lsh", {**ROUNDS, "window": 65, "rest": True}),
+    ("lsh", {**ROUNDS, "far_field": True}),
+    ("plain-lsh", ROUNDS),
+    ("plain-lsh", {**ROUNDS, "rest": True}),
+    ("random", ROUNDS),
+    ("random", {**ROUNDS, "rest": True}),
+    ("random", {**ROUNDS, "n_hashes": 1, "global_tokens": 32}),
+    ("window", {"keys": 64}),
+    ("window", {"keys": 96, "global_tokens": 32}),
+    ("window", {"keys": 64, "rest": True}),
+    ("top-k", {"keys": 64}),
+    ("top-k", {"keys": 65, "rest": True}),
+    ("nystrom", {"num_landmarks": 32}),
+    ("nystrom", {"num_landmarks": 64, "pinv_iterations": 2, "conv_kernel_size": 5}),
+    ("nystrom", {"num_landmarks": LENGTH}),
+    ("yoso-e", {}),
+]
+
+
+@pytest.mark.parametrize("head_dim", [16, 64])
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=lambda x: x if isinstance(x, str) else "-".join(x))
+def test_the_formula_is_what_is_counted(name, settings, head_dim):
+    """To a hundredth: the counter does not see the score and the value of the rest, 2 of the products of a query."""
+    said = attention.cost(name, LENGTH, head_dim, **settings)
+    assert said == pytest.approx(counted(name, head_dim, **settings), rel=0.01)
+
+
+# What is counted and not in the formula, in products of head_dim numbers for each query.
+OTHERWISE = [
+    # Keys seen by all are listed in the first round; their empty places in the other three are computed too.
+    ("random", {**ROUNDS, "global_tokens": 32}, 3 * 2 * 32),
+    # So is that of the rest in the second round.
+    ("shared-qk-lsh", {**CHUNKS, "rest": True}, 2),
+    # The clusters' sums give the rest without any product, and the counter does not see its score and value.
+    ("lsh", {**ROUNDS, "rest": True}, -2),
+    # A row is added to a table and one is read: these are sums, which the formula has as products of one number.
+    ("yoso", {"n_hashes": 8}, -2 * 8),
+    ("yoso", {"n_hashes": 8, "conv_kernel_size": 5}, -2 * 8),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "more"), OTHERWISE, ids=lambda x: x if isinstance(x, str) else "")
+def test_where_formula_and_counter_part_the_reason_is_all(name, settings, more):
+    said = attention.cost(name, LENGTH, 64, **settings) + more / (2 * LENGTH)
+    assert said == pytest.approx(counted(name, 64, **settings), rel=0.002)
+
+
+def test_cost_is_that_of_what_a_budget_resolves_to():
+    for name in ("lsh", "plain-lsh", "window", "nystrom"):
+        settings = attention.settings_for(name, 300, 0.2)
+        assert attention.cost(name, 300, share=0.2) == attention.cost(name, 300, **settings)
+    with pytest.raises(ValueError, match="attention 'lsh' has no setting 'n_hash'"):
+        attention.cost("lsh", 300, n_hash=2)
