@@ -183,11 +183,6 @@ MINI = {
 NAMES = tuple(MINI)
 
 
-def labels(name: str) -> tuple[str, ...]:
-    """The names of a task's classes, in the order of their numbers; of a task with GLUE's columns."""
-    return tuple(Features(MINI[name].columns)["label"].names)
-
-
 def texts_of(row: Row) -> tuple[str, ...]:
     """The texts of a row, by which two rows count as the same example."""
     return tuple(value for value in row.values() if isinstance(value, str))
