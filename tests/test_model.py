@@ -33,7 +33,8 @@ SETTINGS = {
     "reformer": {"bucket_size": 4, "n_hashes": 2},
     "shared-qk-lsh": {"bucket_size": 4, "n_hashes": 2},
     "nystrom": {"num_landmarks": 6},
-    **{name: {"n_hashes": 2, "cluster_size": 4} for name in ("lsh", "window", "random")},
+    **{name: {"n_hashes": 2, "cluster_size": 4} for name in ("lsh", "random")},
+    "window": attention.settings_for("window", 21, 0.4),
 }
 
 
@@ -242,7 +243,6 @@ def test_evaluation_settings_hold_in_evaluation_alone(folder, tmp_path):
     [
         ("lsh", {"n_hash": 8}, "evaluation_settings: attention 'lsh' has no setting 'n_hash'"),
         ("lsh", {"n_hashes": 0}, "evaluation_settings: lsh: n_hashes=0 must be a whole number, 1 to 2147483647"),
-        ("lsh", {"choose": "collision"}, "evaluation_settings: lsh: hashing='tree' sorts queries and keys apart"),
         ("softmax", {"n_hashes": 8}, "evaluation_settings: attention 'softmax' has no setting 'n_hashes'"),
         ("nystrom", {"num_landmarks": 41}, "num_landmarks=41 is above the 40 positions"),
         ("nystrom", {"conv_kernel_size": 3}, "evaluation_settings: conv_kernel_size has weights"),

@@ -35,15 +35,15 @@ class Pass(NamedTuple):
 
     def coverage(self) -> attentions.Coverage:
         """What this pass attends to; see `attention.coverage`."""
-        return attentions.coverage(
-            self.attention, self.query, self.key, self.padding_mask, seed=self.seed, **self.settings
-        )
+        return attentions.coverage(*self._given, seed=self.seed, **self.settings)
 
     def pairs(self) -> Tensor:
         """Which query meets which key; see `attention.pairs`."""
-        return attentions.pairs(
-            self.attention, self.query, self.key, self.padding_mask, seed=self.seed, **self.settings
-        )
+        return attentions.pairs(*self._given, seed=self.seed, **self.settings)
+
+    @property
+    def _given(self) -> tuple[str, Tensor, Tensor, Tensor | None]:
+        return self.attention, self.query, self.key, self.padding_mask
 
 
 def mean_coverage(passes: list[Pass]) -> attentions.Coverage:

@@ -54,7 +54,7 @@ class AlbertReformerAttention(nn.Module):
 
 
 def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
-    """Replace every attention's projections by reformer-pytorch's, with the model's own way to draw new weights."""
+    """Replace every attention's projections by reformer-pytorch's, initialised as the model initialises its own."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             new: nn.Module
@@ -62,7 +62,7 @@ def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
                 new = AlbertReformerAttention(model.config, settings)
             elif type(child).__name__.endswith("SelfAttention") and hasattr(child, "query"):
                 new = ReformerSelfAttention(model.config, **settings)
-                parent.get_submodule("output").dense = nn.Identity()  # its place is taken by the package's to_out
+                parent.get_submodule("output").dense = nn.Identity()  # replaced by the package's to_out
             else:
                 continue
             setattr(parent, name, new)
@@ -70,7 +70,7 @@ def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
 
 
 def convolve_values(model: PreTrainedModel, size: int) -> None:
-    """Give every attention the weights of a convolution, zeros at first; weights of this size that are there stay."""
+    """Give every attention a convolution of the values that begins at zero; one of the same size stays as it is."""
     for module in attention_modules(model):
         there = getattr(module, "convolution", None)
         if there is None or there.weight.shape[1] != size:
@@ -79,7 +79,7 @@ def convolve_values(model: PreTrainedModel, size: int) -> None:
 
 
 def changed(model_class: type[PreTrainedModel], change: Callable[[PreTrainedModel], None]) -> type[PreTrainedModel]:
-    """The same class with other weights in its attention, so that `from_pretrained` knows which there are."""
+    """A subclass that changes its attention's weights when it is made, so that `from_pretrained` expects them."""
 
     def __init__(self, config, *args, **kwargs):
         model_class.__init__(self, config, *args, **kwargs)
@@ -89,7 +89,7 @@ def changed(model_class: type[PreTrainedModel], change: Callable[[PreTrainedMode
 
 
 def keep_record(record: logging.LogRecord) -> bool:
-    """Leaves out Transformers' table of new and unused weights; `read_weights` says what matters of it."""
+    """Filter out Transformers' table of new and unused weights; `read_weights` reports what matters."""
     return "LOAD REPORT" not in record.getMessage()
 
 
@@ -122,13 +122,13 @@ def read_weights(
         key, there, here = min(found["mismatched_keys"])
         raise ModelError(f"model={name!r}: {key} is {tuple(there)} in its file, not {tuple(here)}")
     if new := sorted(found["missing_keys"]):
-        lacking = [key for key in new if not key.startswith("pooler.")]  # which nothing here reads
+        lacking = [key for key in new if not key.startswith("pooler.")]  # nothing here reads a pooler
         if complete and lacking:
             raise ModelError(f"model={name!r} lacks weights: {listed(lacking)}")
         logger.warning("model=%r: new weights, not in its file: %s", name, listed(new))
     for key in new:
         if key.endswith(".convolution.weight"):
-            nn.init.zeros_(model.get_parameter(key))  # Transformers knows no way to begin them
+            nn.init.zeros_(model.get_parameter(key))  # Transformers does not initialise them
     return model
 
 
@@ -200,10 +200,10 @@ def switch_attention(
     passes: list[int] | None = None,
     evaluation_settings: dict[str, Any] | None = None,
 ) -> PreTrainedModel:
-    """Give a model of `load_model` another attention, or another budget, in place, all weights as they are.
+    """Give a model of `load_model` another attention or other settings, in place; no weight changes.
 
-    A convolution of the values (setting conv_kernel_size) that is new to the model begins at zero. One that is there
-    stays, unused, while the attention has none; one of another size takes its place.
+    A new convolution of the values (setting conv_kernel_size) begins at zero. One that the new attention does not use
+    stays in the model; one of another size is replaced.
 
     Args:
         attention, settings, seed: as in `load_model`; what is not given takes its default.
@@ -230,8 +230,8 @@ def switch_attention(
 def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
     """Give a model of `load_model` positions for sequences of `length` tokens, in place; returns the model.
 
-    The learned embeddings are repeated one after the other, as Longformer does (Beltagy et al. 2020, section 5), so
-    that neighbouring positions differ as they did.
+    The learned position embeddings are tiled, as Longformer does (Beltagy et al. 2020, section 5), so that
+    neighbouring positions differ as before.
 
     Raises:
         ValueError: the model has as many positions already, or is RoBERTa, whose positions begin behind padding.
@@ -253,9 +253,12 @@ def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
 
 
 def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model that `load_model` knows; ModelError if there is none.
+    """The tokenizer of a model that `load_model` knows.
 
-    It makes token types, without being asked for them, if they tell the two texts of a pair apart.
+    It returns token types by default, if these tell the two texts of a pair apart.
+
+    Raises:
+        ModelError: there is no tokenizer.
     """
     with loading(f"model={name_or_path!r}: no tokenizer could be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(pretrained.folder_of(name_or_path))
@@ -263,7 +266,7 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
         raise ModelError(
             f"model={name_or_path!r}: no tokenizer files; a vocabulary of special tokens alone reads no text"
         )
-    # Transformers 5 makes ALBERT's only when asked for, which a pipeline does not do; RoBERTa's are all 0.
+    # Transformers 5 makes ALBERT's only on request, and a pipeline does not ask; RoBERTa's are all 0.
     kinds, names = tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"], tokenizer.model_input_names
     if any(kinds) and "token_type_ids" not in names:
         tokenizer.model_input_names = [*names, "token_type_ids"]
@@ -271,9 +274,8 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
 
 
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The most tokens that a model is given at a time.
+    """The most tokens of an input: the tokenizer's limit, but never more than the model has positions.
 
-    A run keeps its max_length with the tokenizer (`recipe.keep_model`); other models have their tokenizer's limit.
-    No model is given more than it has positions for.
+    A run keeps its max_length as its tokenizer's limit (`recipe.keep_model`).
     """
     return min(tokenizer.model_max_length, max_positions(model.config))

@@ -1,17 +1,16 @@
 """Five small tasks with the schemas of their Hub namesakes, made by a seeded grammar: no download, no cache.
 
 Every task is about *binding*: which word "not" negates, who did which thing. The classes of a task share the same
-words, so a linear model of word counts stays at chance, while a small ALBERT that relates tokens learns each task
-from scratch in half a minute of one CPU thread: the package's "mini", whose folder in `pretrained` has its shape and a
-word-level tokenizer (studies/mini.yaml has the recipe).
+words, so a linear model of word counts stays at chance. A small ALBERT ("mini", whose shape and word-level tokenizer
+are in `pretrained`) learns each task from scratch in half a minute of one CPU thread (recipe: studies/mini.yaml).
 
-A from-scratch transformer sits long on a plateau where the label is an exclusive-or of two facts. The grammar helps
-without giving anything to a counter of words: one value of the second fact is more frequent than the other
-(`PRAISE`, the weights in `EVENTS`), and the train splits of mini-mrpc and mini-mnli have easy examples.
+A label that is an exclusive-or of two facts keeps a transformer on a long plateau. Two things shorten it without
+helping a counter of words: one value of the second fact is more frequent than the other (`PRAISE`, the weights in
+`EVENTS`), and the training splits of mini-mrpc and mini-mnli have easy examples.
 
-Positions tell something too: a model that sees each token alone, with its position, can guess which clause "not" is
-in. Phrases of place and time around the text (`wander`) take that away from mini-sst2, but not all of it from
-mini-mnli, where such a model still reaches an accuracy of about two thirds.
+Positions help as well: a model that sees each token alone, with its position, can guess which clause "not" is in.
+Phrases of place and time around the text (`wander`) prevent that in mini-sst2, but only in part in mini-mnli, where
+such a model still reaches an accuracy of about two thirds.
 """
 
 import random
@@ -181,11 +180,6 @@ MINI = {
     ),
 }
 NAMES = tuple(MINI)
-
-
-def labels(name: str) -> tuple[str, ...]:
-    """The names of a task's classes, in the order of their numbers; of a task with GLUE's columns."""
-    return tuple(Features(MINI[name].columns)["label"].names)
 
 
 def texts_of(row: Row) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """SQuAD's official scores: exact match and F1 as evaluate-v1.1.py and evaluate-v2.0.py define them.
 
-Both scripts (Rajpurkar et al. 2016, 2018) are followed to the letter but for one thing: an answer to every question is
-demanded. The first script counts a missing one as wrong, the second drops it from the average.
+One thing differs from both scripts (Rajpurkar et al. 2016, 2018): every question must have an answer. The first script
+counts a missing one as wrong, the second drops it from the average.
 """
 
 import random
@@ -14,7 +14,7 @@ from datasets import Dataset
 
 
 def check_ids(name: str, expected: Iterable[str], given: Iterable[str]) -> None:
-    """Every example must be there once, and nothing else."""
+    """Raise ValueError unless every example is given once, and nothing else."""
     counts, given = Counter(list(expected)), set(given)
     for what, ids in (
         ("twice in the examples", [key for key, count in counts.items() if count > 1]),
@@ -26,7 +26,7 @@ def check_ids(name: str, expected: Iterable[str], given: Iterable[str]) -> None:
 
 
 def normalize(text: str) -> str:
-    """Lower case, without ASCII punctuation, English articles and superfluous white space (both official scripts)."""
+    """Lower case, without ASCII punctuation, English articles and repeated white space (both official scripts)."""
     text = "".join(char for char in text.lower() if char not in string.punctuation)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 

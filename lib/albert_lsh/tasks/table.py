@@ -4,7 +4,7 @@ A row of `TASKS` says where a task's data is, which columns the model reads, and
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,6 @@ def _glue(name: str, columns: str, labels: str, metrics: str = "accuracy", **mor
     return Task(name, "nyu-mll/glue", name, texts, tuple(metrics.split()), tuple(labels.split()), **more)
 
 
-def _mini(name: str, columns: tuple[str, ...], metrics: tuple[str, ...], **more: Any) -> Task:
-    return Task(name, "mini", name, columns, metrics, mini.labels(name), **more)
-
-
 _BOTH = ("validation_matched", "validation_mismatched")
 _SQUAD: dict[str, Any] = {"columns": ("question", "context"), "metrics": ("exact", "f1")}
 
@@ -80,13 +76,12 @@ _ALL = [
     _glue("stsb", "sentence1 sentence2", "", "pearson spearman"),
     Task("squad", "rajpurkar/squad", None, **_SQUAD),
     Task("squad-v2", "rajpurkar/squad_v2", None, **_SQUAD, no_answer=True),
-    _mini("mini-mrpc", ("sentence1", "sentence2"), ("accuracy", "f1")),
-    _mini("mini-sst2", ("sentence",), ("accuracy",)),
-    _mini("mini-mnli", ("premise", "hypothesis"), ("accuracy",), evaluation=_BOTH),
-    Task("mini-squad", "mini", "mini-squad", **_SQUAD),
-    Task("mini-squad-v2", "mini", "mini-squad-v2", **_SQUAD, no_answer=True),
 ]
 TASKS = {task.name: task for task in _ALL}
+# The embedded tasks are their namesakes with other data.
+TASKS |= {
+    name: replace(TASKS[name.removeprefix("mini-")], name=name, dataset="mini", config=name) for name in mini.NAMES
+}
 
 SUBSET_SEED = 0  # of subsets; not a run's seed, so that all runs see the same examples
 
