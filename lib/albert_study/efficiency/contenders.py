@@ -101,8 +101,6 @@ CONTENDERS: dict[str, Contender] = {
     "yoso": ours("yoso"),
     "yoso-e": ours("yoso-e", quadratic=True),
     "yoso-e, transformers": of_transformers(
-        YosoSelfAttention,
-        YosoConfig,
-        lambda length, keys: {"use_expectation": True, "max_position_embeddings": length},
+        YosoSelfAttention, YosoConfig, lambda length, keys: {"use_expectation": True, "max_position_embeddings": length}
     )._replace(quadratic=True),
 }
