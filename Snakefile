@@ -94,7 +94,6 @@ rule report:
     input:
         TABLES,
         "report/report.typ",
-        "report/numbers.typ",
     output:
         touch(REPORT),
     params:

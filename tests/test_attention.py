@@ -6,22 +6,51 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from albert_lsh import attention
 from albert_lsh.attention import lsh
-from attention_cases import ALL, CASES, HASHED, PLAIN, SETTINGS, padding, run, tensors
+from attention_cases import ALL, CASES, HASHED, SETTINGS, padding, run, tensors
 
 
-def test_mean_keys_count_as_pairs_and_comparisons_are_reported():
+def test_mean_keys_count_as_pairs():
     """40 tokens, 2 seen by all, the other 38 in 10 clusters of at most 4, one of which each query chooses."""
     query, key, _ = tensors((1, 2, 40, 8))
     settings = {"n_hashes": 1, "cluster_size": 4, "global_tokens": 2}
     near = attention.coverage("lsh", query, key, **settings)
     far = attention.coverage("lsh", query, key, **settings, far_field=True)
-    assert far.pairs - near.pairs == pytest.approx(9 / 40)
-    assert near.compared == far.compared == pytest.approx(10 / 40)
+    rest = attention.coverage("lsh", query, key, **settings, rest=True)
     assert (2 + 3) / 40 <= near.pairs <= (2 + 4) / 40
-    for block_size, blocks in ((4, 10), (16, 3)):  # a block of 16 is compared once with each of the ten
-        blocked = attention.coverage("lsh", query, key, **settings, choose="mean-query", block_size=block_size)
-        assert blocked.compared == pytest.approx(blocks * 10 / 40**2)
-    assert attention.coverage("lsh", query, key, **settings, block_size=16).compared == pytest.approx(10 / 40)
+    assert far.pairs - near.pairs == pytest.approx(9 / 40)
+    assert rest.pairs - near.pairs == pytest.approx(1 / 40)
+    assert near.mass == far.mass == rest.mass
+
+
+WITH_REST = [
+    ("lsh", {"n_hashes": 2, "cluster_size": 3}),
+    ("lsh", {"n_hashes": 2, "cluster_size": 3, "window": 3}),
+    ("plain-lsh", {"n_hashes": 2, "cluster_size": 4}),
+    ("random", {"n_hashes": 9, "cluster_size": 5}),
+    ("window", {"keys": 5, "global_tokens": 1}),
+    ("top-k", {"keys": 5}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), WITH_REST, ids=lambda x: x if isinstance(x, str) else "")
+def test_the_rest_is_one_key_of_each_query_that_misses_any(name, settings):
+    """Padding, and the 4 tokens of the second sequence, which windows and clusters may see whole, have none."""
+    query, key, _ = tensors((2, 2, 23, 8))
+    mask = torch.arange(23) < torch.tensor([[23], [4]])
+    settings = {**settings, "rest": True}  # which is one of `keys`
+    met = attention.pairs(name, query, key, mask, seed=7, **settings) > 0
+    misses = (met.sum(-1) < mask.sum(-1)[:, None, None]) & mask[:, None]
+    assert misses.any()
+    seen = attention.coverage(name, query, key, mask, seed=7, **settings)
+    assert seen.pairs == pytest.approx(int(met.sum() + misses.sum()) / (2 * (23**2 + 4**2)))
+
+
+def test_the_rest_of_shared_qk_lsh_is_the_mean_of_all_tokens():
+    query, key, _ = tensors((1, 2, 23, 8))
+    with_rest, without = (
+        attention.coverage("shared-qk-lsh", query, key, bucket_size=4, n_hashes=1, rest=rest) for rest in (True, False)
+    )
+    assert with_rest.pairs - without.pairs == pytest.approx(1 / 23)
 
 
 class Largest(TorchDispatchMode):
@@ -36,41 +65,41 @@ class Largest(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("more", [{"block_size": 1}, {"block_size": 64, "choose": "mean-key"}, {}], ids=str)
+@pytest.mark.parametrize("more", [{"block_size": 1}, {"block_size": 64}, {"window": 3}, {}], ids=str)
 def test_choosing_clusters_needs_no_table_of_all_queries_and_clusters(more):
     """16,384 queries and 4,096 clusters are 2 ** 26 pairs; no more than 2 ** 20 numbers are there at once."""
+    settings = attention.check("lsh", {"n_hashes": 1, "cluster_size": 4, "global_tokens": 0, **more})
     with Largest() as largest:
-        attention.attend("lsh", *tensors((1, 1, 2**14, 4)), n_hashes=1, cluster_size=4, **more)
+        see(*tensors((1, 1, 2**14, 4))[:2], settings)
     assert largest.numbers <= 2**20
 
 
-@pytest.mark.parametrize("more", [{"block_size": 1}, {"block_size": 7}, {}], ids=str)
-def test_how_many_blocks_choose_at_once_changes_nothing(monkeypatch, more):
-    monkeypatch.setattr(lsh, "BLOCKS", 100)
-    inputs, mask = tensors((2, 3, 300, 8)), padding((2, 3, 300, 8), "scattered")
-    at_once = attention.attend("lsh", *inputs, mask, cluster_size=4, **more)
-    for scores in (1, 1000, 30_000):
-        monkeypatch.setattr(lsh, "SCORES_AT_ONCE", scores)
-        assert torch.equal(attention.attend("lsh", *inputs, mask, cluster_size=4, **more), at_once)
+def see(query, key, settings):
+    settings = {name: value for name, value in settings.items() if name not in ("share", "keys", "rest")}
+    mask = torch.ones(query.shape[:3], dtype=torch.bool)
+    return lsh.see(query, key, mask, scaling=0.5, generator=torch.Generator().manual_seed(0), **settings)
 
 
-def test_queries_choose_for_themselves_up_to_two_thousand_tokens_and_in_blocks_above():
-    """By default the number of comparisons grows with the length, and no longer with its square."""
-    compared = {}
-    for length in (600, 2047, 8192, 16384):
-        query, key, _ = tensors((1, 1, length, 4))
-        seen = [lsh.lsh_mean_keys(query, key, **attention.check("lsh", more)) for more in ({}, {"block_size": 1})]
-        compared[length], alone = (int(counts[1]) for counts in seen)
-        assert compared[length] == alone if length < 2048 else compared[length] < alone / 4
-    assert compared[16384] <= 2.01 * compared[8192]
-    query, key, value = tensors((1, 2, 600, 8))
-    explicit = attention.attend("lsh", query, key, value, block_size=1)
-    assert torch.equal(attention.attend("lsh", query, key, value), explicit)
+@pytest.mark.parametrize("more", [{"block_size": 1}, {"block_size": 2, "window": 3}], ids=str)
+def test_how_many_blocks_choose_at_once_changes_nothing(more):
+    """Alone, all blocks of a sequence choose at once; in a batch of twenty, some hundred at a time."""
+    inputs = tensors((20, 1, 600, 4))
+    together = attention.attend("lsh", *inputs, cluster_size=3, **more)
+    alone = attention.attend("lsh", *(t[7:8] for t in inputs), cluster_size=3, **more)
+    torch.testing.assert_close(together[7:8], alone)
+
+
+@pytest.mark.parametrize(("length", "block_size"), [(512, 1), (513, 45), (900, 60)])
+def test_queries_choose_for_themselves_up_to_512_tokens_and_in_blocks_above(length, block_size):
+    inputs = tensors((1, 1, length, 4))
+    found = attention.attend("lsh", *inputs, n_hashes=2, cluster_size=8)
+    explicit = attention.attend("lsh", *inputs, n_hashes=2, cluster_size=8, block_size=block_size)
+    assert torch.equal(found, explicit)
+    assert not torch.equal(found, attention.attend("lsh", *inputs, n_hashes=2, cluster_size=8, block_size=2))
 
 
 def test_four_thousand_tokens_at_a_sixteenth():
-    inputs = tensors((1, 1, 4096, 16))
-    out = attention.attend("lsh", *inputs, **attention.settings_for("lsh", 4096, 1 / 16))
+    out = attention.attend("lsh", *tensors((1, 1, 4096, 16)), share=1 / 16)
     assert out.isfinite().all()
 
 
@@ -91,10 +120,11 @@ def test_pairs_are_those_that_attend_uses(name, settings, kind):
 
 @pytest.mark.parametrize(("name", "settings"), ALL, ids=lambda x: x if isinstance(x, str) else "")
 def test_coverage_is_the_share_of_pairs_and_of_softmaxs_mass(name, settings):
+    """And its cost that of the sequences without their padding."""
     shape = (2, 2, 23, 8)
     (query, key, _), mask = tensors(shape), padding(shape, "padded")
     met = attention.pairs(name, query, key, mask, seed=7, **settings) > 0
-    pairs, mass, queries = 0, 0.0, 0
+    pairs, mass, queries, products = 0, 0.0, 0, 0.0
     for b in range(2):
         n = int(mask[b].sum())
         for h in range(2):
@@ -102,9 +132,11 @@ def test_coverage_is_the_share_of_pairs_and_of_softmaxs_mass(name, settings):
             pairs += int(met[b, h].sum())
             mass += float((weights * met[b, h, :n, :n]).sum())
             queries += n
+        products += attention.cost(name, n, 8, **settings) * n**2
     seen = attention.coverage(name, query, key, mask, seed=7, **settings)
     assert seen.pairs == pytest.approx(pairs / (2 * (23**2 + 1)))
     assert seen.mass == pytest.approx(mass / queries)
+    assert seen.cost == pytest.approx(products / (23**2 + 1))
 
 
 WITH_PADDING = [*CASES, ("reformer", SETTINGS["reformer"][0]), ("reformer", {"full_attn_thres": 10**6})]
@@ -155,17 +187,24 @@ def test_whatever_stands_in_padding_is_never_looked_at(name, settings, length):
     assert 0 < coverage.mass <= 1.001
 
 
+BUDGETS = [(name, {"share": share}) for name, one in attention.ATTENTIONS.items() if one.spend for share in (0.3, 0.6)]
+RESTS = [(name, {"share": 0.4, "rest": True}) for name in ("lsh", "plain-lsh", "window", "random", "top-k")]
+
+
+@pytest.mark.parametrize("lengths", [(40, 17, 3), (640, 530, 40)], ids=str)
 @pytest.mark.parametrize(
-    ("name", "settings"), [c for c in ALL if c[0] != "reformer"], ids=lambda x: x if isinstance(x, str) else ""
+    ("name", "settings"),
+    [*(c for c in ALL if c[0] != "reformer"), *BUDGETS, *RESTS, ("shared-qk-lsh", {"share": 0.4, "rest": True})],
+    ids=lambda x: x if isinstance(x, str) else "-".join(f"{k}={v}" for k, v in x.items()),
 )
-def test_a_sequence_does_not_depend_on_its_batch(name, settings):
-    """The same sequence alone and padded to a longer batch: no padding in its clusters, the same hashes."""
-    inputs = tensors((2, 2, 40, 8))
-    mask = torch.ones(2, 40, dtype=torch.bool)
-    mask[1, 17:] = False
-    together = attention.attend(name, *inputs, mask, seed=1, **settings)[1:, :, :17]
-    alone = attention.attend(name, *(t[1:, :, :17] for t in inputs), seed=1, **settings)
-    torch.testing.assert_close(together, alone)
+def test_a_sequence_does_not_depend_on_its_batch(name, settings, lengths):
+    """The same sequence alone and beside longer ones: no padding in its clusters, the same hashes, its own budget."""
+    inputs = tensors((3, 2, lengths[0], 8))
+    mask = torch.arange(lengths[0]) < torch.tensor(lengths)[:, None]
+    together = attention.attend(name, *inputs, mask, seed=1, **settings)
+    for b, n in enumerate(lengths):
+        alone = attention.attend(name, *(t[b : b + 1, :, :n] for t in inputs), seed=1, **settings)
+        torch.testing.assert_close(together[b : b + 1, :, :n], alone)
 
 
 @pytest.mark.parametrize("tokens", [9, 0], ids=["beside another", "alone"])
@@ -191,7 +230,7 @@ def test_seeds_decide_the_hashes(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [c for c in ALL if "yoso" not in c[0]], ids=lambda x: x if isinstance(x, str) else ""
+    ("name", "settings"), [*(c for c in ALL if "yoso" not in c[0]), RESTS[0]], ids=lambda x: x if isinstance(x, str) else ""
 )
 def test_dropout_drops_weights_and_keeps_the_mean(name, settings):
     query, key, _ = tensors((1, 1, 24, 8))
@@ -208,42 +247,42 @@ def test_lsh_finds_similar_keys_where_random_does_not():
     generator = torch.Generator().manual_seed(0)
     key = torch.nn.functional.normalize(torch.randn(1, 4, 128, 16, generator=generator), dim=-1) * 4
     query = key[:, :, torch.randperm(128, generator=generator)] * 2
-    shares = {n: attention.coverage(n, query, key, n_hashes=2, cluster_size=16) for n in ("lsh", "random")}
-    assert shares["lsh"].mass > 2 * shares["random"].mass
+    names = ("lsh", "plain-lsh", "random")
+    shares = {n: attention.coverage(n, query, key, n_hashes=2, cluster_size=16) for n in names}
+    assert min(shares["lsh"].mass, shares["plain-lsh"].mass) > 2 * shares["random"].mass
     assert shares["lsh"].pairs == pytest.approx(shares["random"].pairs, abs=0.03)
 
 
-def test_window_and_random_have_lshs_number_of_keys():
+def test_controls_have_lshs_number_of_keys():
     query, key, _ = tensors((1, 2, 60, 8))
-    settings = {"n_hashes": 3, "cluster_size": 6}
-    slots = {
-        n: attention.pairs(n, query, key, **settings, **(PLAIN if n == "lsh" else {})).sum(-1).unique().tolist()
-        for n in ("lsh", "window", "random", "top-k")
-    }
-    assert slots == {"lsh": [18], "window": [18], "random": [18], "top-k": [18]}
+    rounds = {"n_hashes": 3, "cluster_size": 6}
+    settings = {
+        "lsh": {**rounds, "global_tokens": 0}, "plain-lsh": rounds, "random": rounds,
+        "window": {"keys": 18}, "top-k": {"keys": 18},
+    }  # fmt: skip
+    for name, given in settings.items():
+        assert attention.pairs(name, query, key, **given).sum(-1).unique().tolist() == [18], name
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
         ("lhs", {}, "attention='lhs' is not one of: softmax, softmax-eager, reformer"),
-        (
-            "lsh",
-            {"n_hash": 2},
-            "attention 'lsh' has no setting 'n_hash'; it has: n_hashes, cluster_size, hashing, choose",
-        ),
+        ("lsh", {"n_hash": 2}, "attention 'lsh' has no setting 'n_hash'; it has: share, keys, n_hashes, cluster_size"),
         ("lsh", {"cluster_size": 0}, "lsh: cluster_size=0 must be a whole number, 1 to 2147483647"),
-        ("lsh", {"hashing": "tee"}, "lsh: hashing='tee' is not one of: tree, plain, keys, cross-polytope"),
-        ("lsh", {"choose": "collision"}, "lsh: hashing='tree' sorts queries and keys apart"),
-        ("lsh", {**PLAIN, "cluster_size": 1}, "lsh: cluster_size=1 must be 2 or more with choose='collision'"),
-        ("lsh", {**PLAIN, "far_field": True}, "lsh: far_field=True needs one clustering"),
         ("lsh", {"n_hashes": 0}, "n_hashes=0 must be a whole number, 1 to 2147483647"),
-        ("lsh", {"far_field": 1}, "far_field=1 is not one of: False, True"),
-        ("yoso", {"hash_code_len": 40}, "hash_code_len=40 must be a whole number, 1 to 20"),
         ("lsh", {"n_hashes": 10**30}, "must be a whole number, 1 to 2147483647"),
         ("lsh", {"n_hashes": 2.0}, "n_hashes=2.0 must be a whole number"),
-        ("lsh", {"duplicates": "twice"}, "duplicates='twice' is not one of: once, each"),
+        ("lsh", {"far_field": 1}, "far_field=1 is not one of: False, True"),
+        ("lsh", {"rest": None}, "rest=None is not one of: False, True"),
+        ("lsh", {"window": None}, "window=None must be a whole number, 0 to"),
+        ("plain-lsh", {"global_tokens": 2}, "attention 'plain-lsh' has no setting 'global_tokens'"),
+        ("window", {"keys": 0}, "window: keys=0 must be a whole number, 1 to 2147483647"),
+        ("window", {"n_hashes": 2}, "attention 'window' has no setting 'n_hashes'; it has: share, keys, global_tokens"),
+        ("shared-qk-lsh", {"bucket_size": 1}, "shared-qk-lsh: bucket_size=1 must be a whole number, 2 to 2147483647"),
+        ("yoso", {"hash_code_len": 40}, "hash_code_len=40 must be a whole number, 1 to 20"),
         ("reformer", {"bucket_size": None}, "bucket_size=None must be a whole number"),
+        ("reformer", {"share": 0.25}, "attention 'reformer' has no setting 'share'"),
         ("softmax", {"n_hashes": 2}, "attention 'softmax' has no setting 'n_hashes'; it has: none"),
     ],
 )

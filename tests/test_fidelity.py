@@ -11,6 +11,7 @@ from albert_lsh import attention, load_model, record_passes, switch_attention
 from albert_lsh.model.load import ModelError, load_tokenizer
 from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_lsh.training.recipe import keep_model, prepare_model, sample
+from albert_lsh.training.record import SCHEMA
 from albert_study.probe import fidelity
 from albert_study.probe.candidates import Candidate
 from albert_study.probe.diagnostics import compare, look, summary
@@ -26,8 +27,8 @@ def keep_untrained(folder, task):
     run = Parameters.check(given, "squad.ipynb" if "squad" in task else "glue.ipynb")
     head = "question-answering" if "squad" in task else "classification"
     keep_model(run, prepare_model(run, head=head), load_tokenizer("mini"))
-    record = {"status": "complete", "parameters": dataclasses.asdict(run), "metrics": {}, "headline": {}}
-    (folder / "result.json").write_text(json.dumps(record))
+    record = {"status": "complete", "schema": SCHEMA, "metrics": {}, "headline": {}}
+    (folder / "result.json").write_text(json.dumps({**record, "parameters": dataclasses.asdict(run)}))
 
 
 @pytest.fixture(params=["mini-mrpc", "mini-squad"])

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import papermill
 import pytest
 import torch
 
 from albert_lsh import load_model, pretrained
 from albert_lsh.model.load import load_config, load_tokenizer
 from albert_study.pretraining.objectives import IGNORED, Collator, Pieces, make_example
-from test_study import ROOT
+from test_training import fit, make
 
+ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = {"nano": ("softmax", {}), "nano-lsh": ("lsh", {"n_hashes": 7, "cluster_size": 4, "global_tokens": 2})}
 TEXT = [
     "The town lies on the northern bank of the river, about twenty miles from the border.",
@@ -84,13 +84,8 @@ def test_it_is_there_without_a_network(name):
     subprocess.run([sys.executable, "-c", code], env=offline, check=True, capture_output=True)
 
 
-def test_a_notebook_fine_tunes_it(tmp_path):
-    parameters = {"task": "mini-mrpc", "model": "nano-lsh", "attention": "lsh", "train_examples": 32}
-    parameters |= {"attention_settings": SETTINGS["nano-lsh"][1], "eval_examples": 16, "epochs": 1, "batch_size": 8}
-    parameters |= {"max_length": 48, "output_dir": str(tmp_path / "run")}
-    notebook = ROOT / "notebooks" / "glue.ipynb"
-    output = str(tmp_path / "out.ipynb")
-    papermill.execute_notebook(notebook, output, parameters=parameters, kernel_name="python3", progress_bar=False)
-    record = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert record["parameters"]["model"] == "nano-lsh"
-    assert 0 < record["attended_share"] < 1
+def test_it_is_fine_tuned_with_its_attention(tmp_path):
+    done, _, seen = fit(make(tmp_path, model="nano-lsh", attention_settings=SETTINGS["nano-lsh"][1], epochs=1))
+    assert done.trainer.model.config.albert_lsh["attention"] == "lsh"
+    assert done.history["train_loss"].notna().all()
+    assert 0 < seen.pairs < 1

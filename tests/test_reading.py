@@ -54,7 +54,7 @@ def test_extended_positions_repeat_and_take_longer_sequences():
     ("change", "message"),
     [
         ({"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),
-        ({"paragraphs": 0}, "paragraphs=0 must be 1 or more"),
+        ({"paragraphs": 0}, "paragraphs=0 must be greater than or equal to 1"),
         ({"max_lenght": 5}, "'max_lenght' is not a parameter of reading.ipynb; did you mean 'max_length'"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import ast
 import json
-import shutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -51,42 +51,44 @@ def test_ranges_admit_what_colab_preinstalls():
     assert PROJECT["requires-python"] == ">=3.11,<3.14"
 
 
-def test_address_and_tables_are_carried_to_where_they_are_shown():
+@pytest.fixture(scope="module")
+def refresh():
     sys.path.insert(0, str(ROOT / "tools"))
     import refresh
 
-    stale = [path.name for path in refresh.targets() if refresh.refreshed(path) != path.read_text()]
-    assert not stale, "run `make refresh`"
+    return refresh
+
+
+def test_address_and_tables_are_carried_to_where_they_are_shown(refresh):
+    refreshed = refresh.refreshed()
+    assert not [path.name for path, text in refreshed.items() if text != path.read_text()], "run `make refresh`"
     command = ["git", "-C", str(ROOT), "grep", "-l", refresh.address().split("//")[1], "--", ":!results"]
     holding = set(subprocess.run(command, capture_output=True, text=True).stdout.split())
-    assert holding <= {"pyproject.toml", *(str(path.relative_to(ROOT)) for path in refresh.targets())}
+    assert holding <= {"pyproject.toml", *(str(path.relative_to(ROOT)) for path in refreshed)}
 
 
-EVIL = "x | y `z` <img src=x> & [a](b)\n<!-- end of findings: minilm -->"
-
-
-def test_a_table_cannot_write_markdown_or_end_its_place(tmp_path, monkeypatch):
-    """What stands in a table is gone from the README when it is gone from the table."""
-    sys.path.insert(0, str(ROOT / "tools"))
-    import refresh
-
-    text = (ROOT / "README.md").read_text()
-    for folder in ("tables", "efficiency", "long_range"):
-        shutil.copytree(ROOT / "results" / folder, tmp_path / "results" / folder)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    monkeypatch.setattr(refresh, "ROOT", tmp_path)
-    table = tmp_path / "results" / "tables" / "minilm-scores.csv"
-    clean = table.read_text()
-    scores = pd.read_csv(table)
-    scores.assign(model=EVIL, arm=scores["arm"] + EVIL).to_csv(table, index=False)
-    dirty = refresh.readme(text)
-    place = dirty.split("<!-- findings: minilm -->")[1].split("<!-- end of findings: minilm -->")[0]
-    assert len(place) > len(EVIL) * 5
+def test_a_table_cannot_write_markdown_or_end_its_place(refresh):
+    """What stands in a table is gone from the page when it is gone from the table."""
+    evil = "x | y `z` <img src=x> & [a](b)\n<!-- end of table -->"
+    text = "before\n\n<!-- table: one -->\n\nafter\n"
+    clean = refresh.page(text, {"one": refresh.Table(pd.DataFrame({"a": ["1"]}, index=["row"]), "note")})
+    dirty = refresh.page(clean, {"one": refresh.Table(pd.DataFrame({evil: [evil] * 2}, index=[evil] * 2), evil)})
+    place = dirty.split("<!-- table: one -->")[1].split("<!-- end of table -->")[0]
+    assert len(place) > len(evil) * 5
     assert not any(mark in place for mark in ("<", ">", "`z`", "[a]"))
-    columns = {line.count("|") for line in place.splitlines() if line.startswith("|")}
-    assert len(columns) == 1
-    table.write_text(clean)
-    assert refresh.readme(dirty) == text
+    assert len({line.count("|") for line in place.splitlines() if line.startswith("|")}) == 1
+    assert refresh.page(dirty, {"one": refresh.Table(pd.DataFrame({"a": ["1"]}, index=["row"]), "note")}) == clean
+    with pytest.raises(KeyError, match="one"):
+        refresh.page(text, {})
+
+
+def test_pages_are_reached_from_readme_and_link_to_what_there_is():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    links = {page: re.findall(r"\]\(([^)#\s]+)\)", page.read_text()) for page in pages}
+    targets = [(page, link) for page, found in links.items() for link in found if "://" not in link]
+    assert not [f"{page.name}: {link}" for page, link in targets if not (page.parent / link).exists()]
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= set(links[ROOT / "README.md"])
+    assert (ROOT / "README.md").stat().st_size <= 9_000
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)

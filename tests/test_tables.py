@@ -8,19 +8,14 @@ import pandas as pd
 import pytest
 
 from albert_lsh.training.files import repository_root
-from albert_study.evidence.figures import write_figures
+from albert_study.evidence.formats import Table, form, in_parts, wide
+from albert_study.evidence.readable import readable_tables
+from albert_study.evidence.readable_studies import pivot
+from albert_study.evidence.records import load_published, load_runs, load_switched
 from albert_study.evidence.report import build_report
-from albert_study.evidence.rounding import percent, rounded
-from albert_study.evidence.switched import load_switched, with_budgets
-from albert_study.evidence.tables import (
-    beside_published,
-    changes,
-    load_published,
-    load_runs,
-    pivot,
-    score_table,
-    write_tables,
-)
+from albert_study.evidence.statistics import Difference, paired
+from albert_study.evidence.study_figures import write_figures
+from albert_study.evidence.tables import beside_published, changes, score_table, write_tables
 
 # F1 by arm and seed; accuracy is 0.1 less everywhere.
 F1 = {"softmax": {0: 0.90, 1: 0.88, 2: 0.86}, "reformer": {0: 0.80, 1: 0.82}, "lsh": {0: 0.87}}
@@ -33,8 +28,10 @@ def write_run(root: Path, arm: str, seed: int, metrics: dict, *, task="mrpc", st
     attention = arm.removesuffix("-10-epochs")
     parameters = {"task": task, "model": "some/model", "attention": attention, "attention_settings": {}, "seed": seed}
     parameters |= {"max_length": 64, "batch_size": 32, "learning_rate": 1e-5, "epochs": 3, "precision": "fp32"}
+    parameters["random_weights"] = False
     record = {
         "status": "complete",
+        "schema": 3,
         "parameters": parameters,
         "metrics": metrics,
         "headline": {"name": headline, "value": metrics[headline]},
@@ -71,7 +68,11 @@ def tree(tmp_path: Path) -> Path:
             write_run(tmp_path, arm, seed, {"accuracy": f1 - 0.1, "f1": f1})
     (tmp_path / "studies").mkdir()
     shutil.copy(repository_root() / "studies" / "published.csv", tmp_path / "studies")
-    shutil.copytree(repository_root() / "report", tmp_path / "report", ignore=shutil.ignore_patterns("*.pdf"))
+    shutil.copytree(
+        repository_root() / "report",
+        tmp_path / "report",
+        ignore=shutil.ignore_patterns("*.pdf", "numbers.json", "tables"),
+    )
     return tmp_path
 
 
@@ -250,15 +251,27 @@ def test_the_report_compiles_with_one_study_and_with_more(tree):
     assert first.startswith(b"%PDF")
     assert build_report(tree).read_bytes() == first
     for seed in (0, 1):
-        write_run(tree, "lsh", seed, {"exact": 60.0, "f1": 70.0 + seed}, task="squad", study="minilm")
+        write_run(tree, "plain-lsh", seed, {"exact": 60.0, "f1": 70.0 + seed}, task="squad", study="minilm")
         write_run(tree, "random", seed, {"exact": 50.0, "f1": 60.0}, task="squad", study="minilm")
     write_run(tree, "softmax", 0, {"pearson": -0.1}, task="stsb", study="alone", headline="pearson")
     write_tables("minilm", tree)
     write_tables("alone", tree)
     assert build_report(tree).read_bytes() != first
-    index = (tree / "results" / "tables" / "index.csv").read_text().split()
-    assert "results/tables/minilm-scores.csv" in index
-    assert "figures/mini-loss-mrpc.svg" in index
+    numbers = json.loads((tree / "report" / "numbers.json").read_text())
+    assert [study["name"] for study in numbers["studies"]] == ["minilm", "alone", "mini"]
+    assert numbers["studies"][0]["differences"][0]["text"].startswith("random keys instead of hashed ones −10.5 ± 0.5.")
+    assert numbers["studies"][1]["seeds"] == "1 seed"
+    shown = pd.read_csv(tree / "report" / "tables" / "alone-scores.csv", index_col=0)
+    assert shown.loc["softmax", "stsb (pearson)"] == "−0.100 (1)"
+
+
+def test_a_table_whose_results_are_gone_leaves_the_report(tree):
+    write_tables("mini", tree)
+    build_report(tree)
+    assert (tree / "report" / "tables" / "mini-scores.csv").exists()
+    (tree / "results" / "tables" / "mini-scores.csv").unlink()
+    build_report(tree)
+    assert not (tree / "report" / "tables" / "mini-scores.csv").exists()
 
 
 @pytest.fixture
@@ -269,23 +282,12 @@ def fidelity(tmp_path):
     return tmp_path
 
 
-def test_older_tables_have_the_share_that_the_study_asks_for(fidelity):
+def test_the_share_asked_for_is_a_number_and_no_part_of_a_name(fidelity):
     rows = load_switched("fidelity", fidelity)
-    assert set(rows["budget"]) == {0.5, 0.33, 0.25, 0.125}
-    assert not rows["label"].str.contains(r"\d").any()
-    kept = pd.read_csv(repository_root() / "results" / "tables" / "fidelity-switched.csv")
-    assert set(kept["budget"]) == {0.5, 0.33, 0.25, 0.125}
-
-
-def test_the_share_of_a_row_is_its_column_and_of_an_older_one_in_its_name():
-    rows = pd.DataFrame({"variant": ["a", "a 0.12", "b, 2 0.5", "a 0.7"], "share_asked": [0.12, None, None, None]})
-    found = with_budgets(rows, {0.125, 0.5})
-    assert found["label"].tolist() == ["a", "a", "b, 2", "a"]
-    assert found["budget"].tolist() == [0.12, 0.125, 0.5, 0.7]
-    newer = with_budgets(rows[:1], {0.12})
-    assert newer[["label", "budget"]].values.tolist() == [["a", 0.12]]
-    with pytest.raises(ValueError, match="'a 0.12' of an older table may have the share 0.12"):
-        with_budgets(rows, {0.125, 0.12})
+    assert set(rows["share_asked"]) == {0.5, 0.33, 0.25, 0.125}
+    assert not rows["variant"].str.contains(r"\d").any()
+    table = readable_tables(repository_root())["fidelity-switched-squad"].rows
+    assert [name for name in table if "," not in name] == ["50%", "33%", "25%", "12.5%"]
 
 
 def test_tables_of_a_study_are_not_made_without_some_of_its_models(fidelity):
@@ -314,26 +316,49 @@ def test_runs_that_are_not_made_yet_are_told_of(fidelity):
         write_tables("fidelity", fidelity)
 
 
-HALVES = [(58.65, 1), (0.5865, 3), (2.5, 0), (0.125, 2), (-0.00005, 4), (-0.00004, 4), (0.0, 2), (-3.25, 1)]
-HALVES += [(6.5e-05, 5), (1234567.5, 0), (99.995, 2), (0.30511209368705777, 3), (1e-07, 3), (1e17, 1)]
+@pytest.mark.parametrize(
+    ("value", "how", "expected"),
+    [
+        (58.65, "1", "58.7"), (2.5, "0", "3"), (-0.00005, "4", "-0.0001"), (-0.00004, "4", "0.0000"),
+        (6.5e-05, "5", "0.00007"), (1234567.5, "0", "1234568"), (1e-07, "3", "0.000"), (0.125, "%", "13%"),
+        (0.125, "%1", "12.5%"), (0.5075, "%1", "50.8%"),
+        (0.02, "+2", "+0.02"), (-0.02, "+2", "-0.02"), (float("nan"), "2", ""), (None, "", ""), ("a", "", "a"),
+    ],
+)  # fmt: skip
+def test_numbers_are_rounded_half_away_from_zero_as_the_decimal_that_a_table_has(value, how, expected):
+    assert form(value, how) == expected
 
 
-def test_readme_and_report_round_alike(tmp_path):
-    """Half away from zero, of the decimal number."""
-    typst = pytest.importorskip("typst")
-    assert [rounded(58.65, 1), rounded(2.5), rounded(-0.00005, 4), rounded(-0.00004, 4)] == [
-        "58.7",
-        "3",
-        "-0.0001",
-        "0.0000",
-    ]
-    assert [percent(0.125), percent(0.125, 1), percent(0.585)] == ["13%", "12.5%", "59%"]
-    shutil.copy(repository_root() / "report" / "numbers.typ", tmp_path)
-    calls = [f'number("{value!r}", {digits})' for value, digits in HALVES] + ['percent("0.585")', 'budget("0.125")']
-    (tmp_path / "all.typ").write_text(f'#import "numbers.typ": *\n#metadata(({", ".join(calls)})) <found>\n')
-    found = json.loads(typst.query(str(tmp_path / "all.typ"), "<found>", field="value", one=True))
-    expected = [rounded(value, digits).replace("-", "−") for value, digits in HALVES]
-    assert found == [*expected, "59 %", "12.5 %"]
+def test_a_difference_is_clear_where_students_interval_leaves_out_zero():
+    # 95 %, two degrees of freedom: 4.303; ten seeds: 2.262
+    assert Difference(-0.44, 0.1, 3).is_clear
+    assert not Difference(0.42, 0.1, 3).is_clear
+    assert Difference(0.23, 0.1, 10).is_clear
+    assert not Difference(5.0, float("nan"), 1).is_clear
+    found = paired(pd.Series({0: 1.0, 1: 2.0, 2: 3.0}), pd.Series({0: 1.5, 1: 2.7, 9: 0.0}))
+    assert (found.mean, found.pairs) == (pytest.approx(0.6), 2)
+
+
+def test_a_wide_table_has_the_columns_that_there_are_values_for():
+    rows = pd.DataFrame(
+        {"variant": ["b", "a", "b"], "task": ["x", "x", "y"], "share": [0.5, 0.25, 1.0], "cost": [None] * 3}
+    )
+    found = wide(rows, "variant", "task", {"": ("share", "%"), ", cost": ("cost", "%")})
+    assert found.to_dict("index") == {"b": {"x": "50%", "y": "100%"}, "a": {"x": "25%", "y": ""}}
+    parts = dict(in_parts("name", Table(found.assign(z="1")), 2))
+    assert {name: list(part.rows) for name, part in parts.items()} == {"name-1": ["x", "y"], "name-2": ["z"]}
+
+
+def test_the_cost_stands_beside_the_share_of_pairs_where_a_record_has_it(tree):
+    path = (
+        write_run(tree, "softmax", 0, {"accuracy": 0.9}, task="sst2", study="new", headline="accuracy") / "result.json"
+    )
+    path.write_text(json.dumps({**json.loads(path.read_text()), "full_cost": 0.75}))
+    for study in ("new", "mini"):
+        write_tables(study, tree)
+    tables = readable_tables(tree)
+    assert tables["new-scores"].rows.loc["softmax", "sst2: cost"] == "75%"
+    assert list(tables["mini-scores"].rows) == ["mrpc (f1)", "mrpc: pairs seen"]
 
 
 def test_a_dollar_is_no_formula_and_a_commit_may_have_any_letter(tree):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
+from albert_lsh import load_tokenizer
 from albert_lsh.tasks import metrics, mini
 from albert_lsh.tasks import table as tasks
 
@@ -88,7 +89,7 @@ def test_a_task_says_what_its_models_answer():
 
 def test_encoding_cuts_and_keeps_labels_and_segments():
     data = tasks.load_data("mini-mnli", train_examples=30, eval_examples=10)
-    encoded = tasks.encode(data, tasks.find_task("mini-mnli"), mini.tokenizer(), max_length=16)
+    encoded = tasks.encode(data, tasks.find_task("mini-mnli"), load_tokenizer("mini"), max_length=16)
     assert set(encoded) == {"train", "validation_matched", "validation_mismatched"}
     row = encoded["train"][0]
     assert row["labels"] == data["train"][0]["label"]

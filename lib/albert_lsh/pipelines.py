@@ -1,13 +1,13 @@
-"""Question answering as a Transformers pipeline, through the windows that training and evaluation read.
+"""Question answering as a Transformers pipeline, with the windows of training and evaluation.
 
-Transformers has taken its own out, and refuses its name, "question-answering". Importing `albert_lsh` registers this
-one under another:
+Transformers no longer has one, and refuses its name, "question-answering". Importing this module, or
+`albert_lsh.load_model`, registers ours under another name:
 
     model, tokenizer = load_model(path, head="question-answering"), load_tokenizer(path)
     answer = transformers.pipeline("extractive-question-answering", model=model, tokenizer=tokenizer)
     answer(question="Who wrote there?", context="Simone wrote there in 1943.")
 
-For classification and regression Transformers' own pipeline, "text-classification", does.
+For classification and regression use Transformers' own "text-classification".
 """
 
 from collections.abc import Iterator
@@ -27,18 +27,18 @@ from albert_lsh.model.load import longest_input
 from albert_lsh.tasks import squad
 
 TASK = "extractive-question-answering"
-Base: Any = ChunkPipeline  # whose types forbid what Transformers' own chunk pipelines do
+Base: Any = ChunkPipeline  # its type annotations forbid what Transformers' own chunk pipelines do
 
 
 class QuestionAnsweringPipeline(Base):
-    """Answers a question with a piece of a context, or not at all, by `squad.best_answers`.
+    """Answers a question with a piece of a context, or not at all; see `squad.best_answers`.
 
-    Called with question and context, or {"question": ..., "context": ...}, or a list or generator of these. When it is
-    made or called it also takes
+    Call it with question and context, with {"question": ..., "context": ...}, or with a list or generator of these.
+    Its options, when it is made or called, are
 
-        max_length     the most tokens of a window; what `longest_input` says if it is not given
-        no_answer      whether "" may be the answer, as in SQuAD 2.0; False if it is not given
-        batch_size     windows that go through the model at a time; 1 if it is not given
+        max_length     the most tokens of a window; the default is `longest_input`
+        no_answer      whether "" may be the answer, as in SQuAD 2.0; False by default
+        batch_size     windows that go through the model at a time; 1 by default
 
     and returns, for each question,
 
@@ -66,7 +66,7 @@ class QuestionAnsweringPipeline(Base):
         return reading, {}, choosing
 
     def preprocess(self, inputs: dict[str, str], max_length: int | None = None) -> Iterator[dict[str, Any]]:
-        """The windows of one question, each with what `postprocess` needs to find its way back to the text."""
+        """The windows of one question, each with the examples and windows that `postprocess` needs."""
         longest = max_length or longest_input(self.model, self.tokenizer)
         found = squad.windows_of(inputs["question"], inputs["context"], self.tokenizer, max_length=longest)
         windows = found[1]

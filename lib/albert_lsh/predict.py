@@ -1,4 +1,4 @@
-"""What a fine-tuned model says about texts, one JSON line for each.
+"""Ask a fine-tuned model: one line of JSON for each text.
 
     albert-lsh predict --model results/runs/.../seed-0/model --task mrpc pairs.txt
 
@@ -9,9 +9,9 @@ paragraph), or JSON objects with the task's own columns: *.json or *.jsonl, a li
     regression        {"value": 3.2}
     SQuAD             {"answer": "in 1943", "score": 0.8, "start": 19, "end": 26}
 
-scores are probabilities, 0 to 1; start and end count the paragraph's characters. Texts are cut as in training (the run
-keeps its max_length with the tokenizer), paragraphs read through the same windows; an answer may be "" where the task
-has questions without one. Numbers are float32, and the hashes those of evaluation: the same call prints the same again.
+Scores are probabilities, 0 to 1; start and end count the paragraph's characters. Texts are cut as in training (the run
+keeps its max_length with the tokenizer), and paragraphs are read in the same windows; an answer may be "" if the task
+has questions without one. Numbers are float32 and hashes those of evaluation, so the same call prints the same again.
 """
 
 import argparse
@@ -34,18 +34,17 @@ from albert_lsh.tasks.table import Task, find_task
 
 
 class PredictionError(ValueError):
-    """Texts that cannot be read, or a model that was not made for the task; the message names the place."""
+    """Texts that cannot be read, or a model that does not fit the task; the message names the place."""
 
 
 def read_text(file: str) -> tuple[str, str]:
-    """The name of a file, or of standard input ("-"), and the text in it."""
+    """The name and the content of a file, or of standard input ("-")."""
     name = "standard input" if file == "-" else file
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
         raise PredictionError(f"{name} cannot be read: {error.strerror}") from error
-    try:
-        text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise PredictionError(f"{name}, line {line}: not UTF-8 (byte {error.start}: {error.reason})") from error
@@ -55,26 +54,26 @@ def read_text(file: str) -> tuple[str, str]:
 
 
 def read_rows(file: str, task: Task) -> list[dict[str, str]]:
-    """The task's columns, for every example in a file or on standard input ("-").
+    """The task's columns of every example in a file or on standard input ("-").
 
     Raises:
         PredictionError: naming the line, or the entry of a JSON list, and what is wrong with it.
     """
     name, text = read_text(file)
-    lines = [(f"{name}, line {n}", line) for n, line in enumerate(text.removesuffix("\n").split("\n"), 1)]
+    lines = {f"{name}, line {n}": line for n, line in enumerate(text.removesuffix("\n").split("\n"), 1)}
     if Path(file).suffix.lower() not in (".json", ".jsonl"):
-        found: list[tuple[str, Any]] = [(place, from_line(place, line, task)) for place, line in lines]
+        found = {place: from_line(place, line, task) for place, line in lines.items()}
     elif text.lstrip().startswith("["):
-        found = [(f"{name}, entry {n}", row) for n, row in enumerate(from_json(name, text), 1)]
+        found = {f"{name}, entry {n}": row for n, row in enumerate(from_json(name, text), 1)}
     else:
-        found = [(place, from_json(place, line)) for place, line in lines]
+        found = {place: from_json(place, line) for place, line in lines.items()}
     if not found:
         raise PredictionError(f"{name} holds an empty list")
-    return [checked(place, row, task) for place, row in found]
+    return [checked(place, row, task) for place, row in found.items()]
 
 
 def from_line(place: str, line: str, task: Task) -> dict[str, str]:
-    """A line's texts by column."""
+    """The texts of a line, by column."""
     tabs = line.count("\t")
     if tabs != len(task.columns) - 1:
         wanted = ", tab, ".join(task.columns)
@@ -83,7 +82,7 @@ def from_line(place: str, line: str, task: Task) -> dict[str, str]:
 
 
 def from_json(place: str, text: str) -> Any:
-    """What a JSON text says; of one that is wrong the message says the line in it, if it has several."""
+    """A JSON text, read; the message of an error has the line in it, if there are several."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -95,7 +94,7 @@ def from_json(place: str, text: str) -> Any:
 
 
 def checked(place: str, row: Any, task: Task) -> dict[str, str]:
-    """The task's columns of a row, which must be there and hold text."""
+    """The task's columns of a row; each must be there and hold text."""
     if not isinstance(row, dict):
         raise PredictionError(f"{place} is {reprlib.repr(row)}; it must be an object with {', '.join(task.columns)}")
     for column in task.columns:
@@ -104,7 +103,7 @@ def checked(place: str, row: Any, task: Task) -> dict[str, str]:
                 f"{place} has no column {column!r}, which task {task.name!r} reads; it has: {', '.join(row)}"
             )
         text = row[column]
-        # JSON can spell halves of characters, which are no Unicode.
+        # JSON can spell lone surrogates, which are no characters.
         if not isinstance(text, str) or not text.strip() or any("\ud800" <= char <= "\udfff" for char in text):
             raise PredictionError(f"{place}: {column}={reprlib.repr(text)} must be text, and not empty")
     return {column: row[column] for column in task.columns}
@@ -114,7 +113,7 @@ def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     """A model that was fine-tuned on the task, with the names of its classes, and its tokenizer.
 
     Raises:
-        PredictionError: it was made for something else. ModelError (a ValueError): it, or a part of it, is not there.
+        PredictionError: it was made for something else. ModelError (a ValueError): it cannot be read, or lacks parts.
     """
     config = load_config(model)
     head = "question-answering" if task.is_squad else "classification"

@@ -15,6 +15,7 @@ The Snakefile makes all of a study. Its file may have
 import dataclasses
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,8 @@ class Run:
         """
         there = read_result(self.folder / "result.json")["parameters"]
         given = Parameters.check(self.parameters, self.notebook).what()
-        there["attention_settings"] = attentions.check(there["attention"], there["attention_settings"])
+        with suppress(ValueError):  # settings that have left the code stay as they are, and differ
+            there["attention_settings"] = attentions.check(there["attention"], there["attention_settings"])
         for name in ("device", "precision"):  # where the file does not say which, any machine's own will do
             if self.parameters.get(name, "auto") == "auto":
                 del given[name]

@@ -57,6 +57,7 @@ class Attention:
     spend: Callable[[Budget, dict[str, Any]], dict[str, Any]] | None = None
     spent: tuple[str, ...] = ()  # settings that follow from the budget unless they are given
     share: float | None = None  # of the pairs, where neither a budget nor a setting in `spent` is given
+    drops: bool = True  # attention weights, with the probability `dropout`; some attentions never have any weights
     mean_keys: Callable[..., Tensor] | None = None  # (batch, heads): how many mean keys the queries see
 
     @property

@@ -28,7 +28,7 @@ from albert_lsh.attention.seen import Seen
 from albert_lsh.attention.select.global_tokens import global_tokens as find_global_tokens
 from albert_lsh.attention.select.nearest import nearest, neighbours
 from albert_lsh.attention.select.tree import TREE_PRODUCTS, tree
-from albert_lsh.attention.sparse import sparse
+from albert_lsh.attention.sparse import rest_products, sparse
 
 SINGLE = 512  # tokens, up to which every query chooses for itself
 SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen
@@ -56,28 +56,26 @@ def see(
     clusters = tree(key, mask & ~is_global, cluster_size, generator)
     blocks = blocks_of(query, mask, block_size, window, generator)
     chosen = choose_clusters(query, key, blocks, clusters, n_hashes, scaling)
-    nothing = torch.full_like(clusters[:, :, :1], length)
+    count, shape = clusters.shape[2], chosen.shape[:3]
+    padded = torch.cat([clusters, torch.full_like(clusters[:, :, :1], length)], dim=2)
     index = chosen.flatten(2).unsqueeze(-1).expand(-1, -1, -1, clusters.shape[3])
-    keys = torch.cat([clusters, nothing], dim=2).gather(2, index).view(*chosen.shape[:3], -1)
-    keys = torch.cat([everybodys[:, :, None].expand(*keys.shape[:3], -1), keys], dim=-1)
-    count = clusters.shape[2]
-    left = (clusters < length).sum(-1)[:, :, None].expand(*chosen.shape[:3], -1)  # of each cluster's keys
-    left = torch.cat([left, left[..., :1]], dim=-1).scatter(-1, chosen, 0)[..., :-1]
+    lists = [everybodys[:, :, None].expand(*shape, -1), padded.gather(2, index).view(*shape, -1)]
+    left = (padded < length).sum(-1)[:, :, None].expand(*shape, -1).scatter(-1, chosen, 0)  # of each cluster's keys
     if window:
         owner = owners(clusters, length, nobody=count)
         near, cluster = unseen_neighbours(nearest(mask, blocks, window), owner, chosen, count)
-        keys = torch.cat([keys, near], dim=-1)
-        gone = torch.zeros(*chosen.shape[:3], count + 1, dtype=torch.long, device=keys.device)
-        left = left - gone.scatter_add(-1, cluster, torch.ones_like(cluster))[..., :-1]
-    far = torch.as_tensor(far_field, device=keys.device)
+        lists.append(near)
+        left = left - torch.zeros_like(left).scatter_add(-1, cluster, torch.ones_like(cluster))
+    far = torch.as_tensor(far_field, device=query.device)
     if not far.any():
-        unchosen = None if window else left > 0
-        return Seen(blocks.unsqueeze(2), keys.unsqueeze(2), means=clusters, unchosen=unchosen)
-    left = left * per_sequence(far, 4)  # type: ignore[operator]
-    means = torch.arange(length, length + count, device=keys.device).expand_as(left)
-    bias = left.clamp(min=1).float().log().masked_fill(left <= 0, MASKED)
-    bias = torch.cat([torch.zeros_like(keys, dtype=bias.dtype), bias], dim=-1)
-    keys = torch.cat([keys.masked_fill(keys == length, length + count), means], dim=-1)
+        keys = torch.cat(lists, dim=-1).unsqueeze(2)
+        return Seen(blocks.unsqueeze(2), keys, means=clusters, chosen=None if window else chosen)
+    left = left[..., :-1] * per_sequence(far, 4)  # type: ignore[operator]
+    means = torch.arange(length, length + count, device=left.device).expand_as(left)
+    keys = torch.cat([*lists, means], dim=-1)
+    keys[..., :-count].masked_fill_(keys[..., :-count] == length, length + count)
+    bias = torch.zeros(keys.shape, device=keys.device)
+    bias[..., -count:] = left.clamp(min=1).float().log().masked_fill(left <= 0, MASKED)
     return Seen(blocks.unsqueeze(2), keys.unsqueeze(2), bias.unsqueeze(2), means=clusters)
 
 
@@ -168,7 +166,16 @@ def beside_a_far_field(fixed: dict[str, Any], length: int, left: int, size: int)
 
 
 def cost(
-    length: int, head_dim: int, *, n_hashes, cluster_size, block_size=None, global_tokens=0, window=0, far_field=False
+    length: int,
+    head_dim: int,
+    *,
+    n_hashes,
+    cluster_size,
+    block_size=None,
+    global_tokens=0,
+    window=0,
+    far_field=False,
+    rest=False,
 ) -> float:
     """Multiply-adds of one head: the trees, the global tokens, the mean keys compared with, and the keys attended."""
     block = block_size or (1 if length <= SINGLE else round(2 * math.sqrt(length)))
@@ -180,6 +187,8 @@ def cost(
     near = min(length, window + block - 1) if window else 0
     seen = min(length, global_tokens) + min(kept, chosen * cluster_size) + near + (clusters if far_field else 0)
     products = levels * TREE_PRODUCTS * length + length * (global_tokens > 0) + blocks * clusters + 2 * length * seen
+    if rest:
+        products += rest_products(length, length * seen) if window or far_field else 2 * (length + blocks * chosen)
     return products * head_dim
 
 

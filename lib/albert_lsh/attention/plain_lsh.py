@@ -13,7 +13,7 @@ from albert_lsh.attention.definition import Budget, rounds_and_size
 from albert_lsh.attention.rows import cut, largest, per_sequence, sort_tokens
 from albert_lsh.attention.seen import Seen, cluster_tables
 from albert_lsh.attention.select.hashing import project
-from albert_lsh.attention.sparse import sparse
+from albert_lsh.attention.sparse import rest_products, sparse
 
 
 def clusters_of_rounds(
@@ -44,10 +44,11 @@ def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
     return fixed | rounds_and_size(budget, fixed, left, least=2)
 
 
-def cost(length: int, head_dim: int, *, n_hashes, cluster_size) -> float:
+def cost(length: int, head_dim: int, *, n_hashes, cluster_size, rest=False) -> float:
     """Multiply-adds of one head: a projection of each query and key in each round, and the pairs in clusters."""
-    clusters = max(1, -(-length // cluster_size))
-    return n_hashes * (2 * length * (head_dim + 2) + 2 * length * -(-length // clusters) * head_dim)
+    pairs = n_hashes * length * -(-length // max(1, -(-length // cluster_size)))
+    products = 2 * pairs + (rest_products(length, pairs) if rest else 0)
+    return n_hashes * 2 * length * (head_dim + 2) + products * head_dim
 
 
 PLAIN_LSH = sparse(

@@ -11,7 +11,7 @@ from albert_lsh.attention.rows import largest, look_up
 from albert_lsh.attention.seen import Seen, seen_by_all
 from albert_lsh.attention.select.global_tokens import global_tokens as find_global_tokens
 from albert_lsh.attention.select.hashing import generators_of_rounds
-from albert_lsh.attention.sparse import sparse
+from albert_lsh.attention.sparse import rest_products, sparse
 
 
 def draw_values(length: int, heads: int, n_hashes: int, generator: torch.Generator | None) -> Tensor:
@@ -50,11 +50,11 @@ def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
     return fixed | rounds_and_size(budget, fixed, left)
 
 
-def cost(length: int, head_dim: int, *, n_hashes, cluster_size, global_tokens=0) -> float:
+def cost(length: int, head_dim: int, *, n_hashes, cluster_size, global_tokens=0, rest=False) -> float:
     """Multiply-adds of one head: the pairs in clusters, and the global tokens."""
     clusters = max(1, -(-length // cluster_size))
     pairs = n_hashes * length * -(-length // clusters) + length * global_tokens
-    return (2 * pairs + length * (global_tokens > 0)) * head_dim
+    return (2 * pairs + length * (global_tokens > 0) + (rest_products(length, pairs) if rest else 0)) * head_dim
 
 
 RANDOM = sparse(

@@ -105,7 +105,7 @@ def settings_for(name: str, length: int = 256, share: float | None = None, *, ke
         raise ValueError(f"attention={name!r} has no budget; one has: {able}")
     if type(length) is not int or length < 1:
         raise ValueError(f"length={length!r} must be a whole number of tokens, 1 or more")
-    budget = {"keys": keys} if keys is not None else {"share": 0.25 if share is None else share}
-    LSH.check(name, budget)
+    share = 0.25 if share is None and keys is None else share
+    LSH.check(name, {"share": share, "keys": keys})
     attention.check(name, fixed)
-    return spend(attention.budget(name, length, budget.get("share"), budget.get("keys")), fixed)
+    return spend(attention.budget(name, length, share, keys), fixed)

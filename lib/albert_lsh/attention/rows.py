@@ -135,12 +135,12 @@ def owners(blocks: Tensor, length: int, nobody: int) -> Tensor:
     return table
 
 
-def sums_of(rows: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum (batch, heads, clusters, dim) and number (batch, heads, clusters) of the members of each cluster."""
-    return take(rows, clusters).sum(3), (clusters < rows.shape[2]).sum(-1)
+def sums_of(clusters: Tensor, *rows: Tensor) -> list[Tensor]:
+    """The sums of rows (batch, heads, length, dim) over the members of each cluster: (batch, heads, clusters, dim)."""
+    return [take(x, clusters).sum(3) for x in rows]
 
 
 def means_of(rows: Tensor, clusters: Tensor) -> Tensor:
     """The mean row of each cluster, (batch, heads, clusters, dim); zeros for an empty one."""
-    total, size = sums_of(rows, clusters)
-    return total / size.clamp(min=1).unsqueeze(-1)
+    size = (clusters < rows.shape[2]).sum(-1, keepdim=True)
+    return sums_of(clusters, rows)[0] / size.clamp(min=1)

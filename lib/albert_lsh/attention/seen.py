@@ -28,19 +28,24 @@ class Seen(NamedTuple):
     others_only: bool = False  # a query does not see its own key
     distinct: bool = False  # no key stands twice in a round, which makes adding up gradients faster
     means: Tensor | None = None  # (batch, heads, clusters, places): clusters whose means are the appended rows
-    unchosen: Tensor | None = None  # (batch, heads, blocks, clusters) bool: clusters that make up the rest of a block
+    chosen: Tensor | None = (
+        None  # (batch, heads, blocks, n): the clusters of `means` that a block sees, their number for none
+    )
 
     @property
     def each_once(self) -> bool:
         """Whether a key weighs once, however often it is listed."""
-        return self.clusters is not None or self.queries.shape[2] == 1
+        return (self.clusters is not None or self.queries.shape[2] == 1) and not self.others_only
 
     def flat(self) -> "Seen":
         """The same with batch and heads in one dimension."""
-        queries = self.queries.expand(*self.keys.shape[:3], -1, -1)
-        tensors = (None if x is None else x.flatten(0, 1) for x in (queries, self.keys, self.bias))
-        clusters = None if self.clusters is None else tuple(table.flatten(0, 1) for table in self.clusters)
-        return Seen(*tensors, clusters, self.others_only, self.distinct)  # type: ignore[arg-type]
+        queries, keys = self.queries.expand(*self.keys.shape[:3], -1, -1).flatten(0, 1), self.keys.flatten(0, 1)
+        bias = None if self.bias is None else self.bias.flatten(0, 1)
+        clusters = None
+        if self.clusters is not None:
+            of_query, of_key = self.clusters
+            clusters = of_query.flatten(0, 1), of_key.flatten(0, 1)
+        return Seen(queries, keys, bias, clusters, self.others_only, self.distinct)
 
     def with_means(self, rows: Tensor) -> Tensor:
         """Rows (batch, heads, length, dim), with a mean row for each of the clusters if `bias` weighs them."""

@@ -15,7 +15,7 @@ from albert_lsh.attention.compute.dispatch import attend
 from albert_lsh.attention.definition import Attention, Budget, rounds_and_size
 from albert_lsh.attention.rows import MASKED, count_tokens, cut, largest, per_sequence, sort_tokens, token_mask
 from albert_lsh.attention.seen import Seen, count_pairs
-from albert_lsh.attention.select.hashing import generators_of_rounds
+from albert_lsh.attention.select.hashing import generators_of_rounds, normal_numbers
 from albert_lsh.attention.shared_qk import only_others, unit_queries
 
 MOST_BUCKETS = 64  # of one choice among random directions
@@ -24,11 +24,10 @@ MOST_BUCKETS = 64  # of one choice among random directions
 def draw_rotations(query: Tensor, n_buckets: int, generators: list[torch.Generator]) -> Tensor:
     """Random directions, half as many as buckets: (heads, rounds, head_dim, n_buckets / 2), float32.
 
-    Drawn on the CPU, so that every device hashes alike, for each round apart and one direction after the other, so
-    that a longer batch adds directions and changes none.
+    Drawn for each round apart and one direction after the other: a longer batch adds directions and changes none.
     """
     _, heads, _, dim = query.shape
-    rounds = [torch.randn(n_buckets // 2, heads, dim, generator=one) for one in generators]
+    rounds = [normal_numbers(n_buckets // 2, heads, dim, generator=one) for one in generators]
     return torch.stack(rounds).permute(2, 0, 3, 1).to(query.device)
 
 
@@ -96,12 +95,12 @@ def shared_qk_lsh_attention(
 ) -> Tensor:
     """Shared-QK attention inside neighbouring chunks of tokens sorted by hash bucket; `key` is not used."""
     seen = see(query, padding_mask, rest=rest, generator=generator, **settings)
-    rows = unit_queries(query), value
+    rows = [unit_queries(query), value]
     if rest:
         mask = token_mask(query, padding_mask).unsqueeze(-1)
-        count = mask.sum(2, keepdim=True).clamp(min=1)
-        rows = tuple(torch.cat([x, ((x.float() * mask).sum(2, keepdim=True) / count).to(x.dtype)], 2) for x in rows)
-    out, log_sum = attend(query, *rows, seen, scaling=scaling, dropout=dropout)
+        means = [(x.float() * mask).sum(2, keepdim=True) / mask.sum(2, keepdim=True).clamp(min=1) for x in rows]
+        rows = [torch.cat([x, mean.to(x.dtype)], dim=2) for x, mean in zip(rows, means, strict=True)]
+    out, log_sum = attend(query, rows[0], rows[1], seen, scaling=scaling, dropout=dropout)
     return torch.where((log_sum < MASKED / 2).unsqueeze(-1), value, out)  # a token that sees no other sees itself
 
 

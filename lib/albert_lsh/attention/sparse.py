@@ -23,7 +23,7 @@ def sparse(
     """The attention over the keys of `see`.
 
     Args:
-        about, cost, settings, more: fields of `Attention`; `cost` is without the rest.
+        about, cost, settings, more: fields of `Attention`; `rest` is added to the settings.
     """
 
     @torch.no_grad()
@@ -55,9 +55,9 @@ def sparse(
             found = found + ((the_rest(rows, rows, seen, mask)[2] > 0) & mask).sum(-1)
         return found
 
-    def full_cost(length: int, head_dim: int, *, rest: bool = False, **settings) -> float:
-        return cost(length, head_dim, **settings) + (2 * length * head_dim if rest else 0)
+    return Attention(about, compute, pairs, cost, settings={**settings, "rest": False}, mean_keys=mean_keys, **more)
 
-    return Attention(
-        about, compute, pairs, full_cost, settings={**settings, "rest": False}, mean_keys=mean_keys, **more
-    )
+
+def rest_products(length: int, pairs: float) -> float:
+    """Products of head_dim numbers for the rest: adding up the keys and values seen, and attending to their mean."""
+    return 2 * length + 4 * pairs

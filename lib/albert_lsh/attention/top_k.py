@@ -8,7 +8,7 @@ from albert_lsh.attention.definition import Budget
 from albert_lsh.attention.rows import best
 from albert_lsh.attention.seen import Seen
 from albert_lsh.attention.select.nearest import neighbours
-from albert_lsh.attention.sparse import sparse
+from albert_lsh.attention.sparse import rest_products, sparse
 
 
 def see(query: Tensor, key: Tensor, mask: Tensor, *, keys, scaling, generator) -> Seen:
@@ -25,9 +25,10 @@ def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
     return fixed | {"keys": budget.left(1, rest=int(fixed.get("rest", False)))}
 
 
-def cost(length: int, head_dim: int, *, keys) -> float:
+def cost(length: int, head_dim: int, *, keys, rest=False) -> float:
     """Multiply-adds of one head: all scores, and the pairs."""
-    return (length**2 + 2 * length * min(length, keys)) * head_dim
+    pairs = length * min(length, keys)
+    return (length**2 + 2 * pairs + (rest_products(length, pairs) if rest else 0)) * head_dim
 
 
 TOP_K = sparse("a yardstick: the best keys, all scores being known", see, cost, settings={}, spend=spend, share=0.25)

@@ -10,7 +10,7 @@ from albert_lsh.attention.rows import largest, look_up
 from albert_lsh.attention.seen import Seen
 from albert_lsh.attention.select.global_tokens import global_tokens as find_global_tokens
 from albert_lsh.attention.select.nearest import nearest, neighbours
-from albert_lsh.attention.sparse import sparse
+from albert_lsh.attention.sparse import rest_products, sparse
 
 QUERIES = 8  # keys / QUERIES neighbouring queries share one window
 
@@ -35,9 +35,10 @@ def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
     return fixed | {"keys": left}
 
 
-def cost(length: int, head_dim: int, *, keys, global_tokens=0) -> float:
+def cost(length: int, head_dim: int, *, keys, global_tokens=0, rest=False) -> float:
     """Multiply-adds of one head: the pairs, and finding the global tokens."""
-    return (2 * length * min(length, keys + global_tokens) + length * (global_tokens > 0)) * head_dim
+    pairs = length * min(length, keys + global_tokens)
+    return (2 * pairs + length * (global_tokens > 0) + (rest_products(length, pairs) if rest else 0)) * head_dim
 
 
 WINDOW = sparse(

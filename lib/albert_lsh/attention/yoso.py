@@ -218,5 +218,6 @@ YOSO = Attention(
     highest={"hash_code_len": 20},  # its tables have 2 ** hash_code_len rows
     spend=spend,
     spent=("n_hashes",),
+    drops=False,
 )
-YOSO_E = Attention("the expectation of yoso", yoso_e_attention, all_pairs, full_cost, settings=_CODES)
+YOSO_E = Attention("the expectation of yoso", yoso_e_attention, all_pairs, full_cost, settings=_CODES, drops=False)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AlbertConfig, AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from albert_lsh import attention as attentions
 from albert_lsh import pretrained
-from albert_lsh.tasks import mini
 
 
 class ModelError(ValueError):
@@ -36,18 +35,17 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
     Raises:
         ModelError: no such model, or one that cannot be reached; an override that is no option of its config.
     """
-    if isinstance(name_or_path, str) and name_or_path != "mini":
+    if isinstance(name_or_path, PreTrainedConfig):
+        config = copy.deepcopy(name_or_path)
+        unknown = {name: value for name, value in overrides.items() if not hasattr(config, name)}
+        config.update(overrides)
+        name_or_path = config.model_type  # in messages
+    else:
         nowhere = "no such folder, and the Hub gave no model of that name (a typing error, or no network?)"
         what = "its config.json cannot be read" if Path(name_or_path).is_dir() else nowhere
         with loading(f"model={name_or_path!r}: {what}"):
             path = pretrained.folder_of(name_or_path)
             config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **overrides)
-    else:
-        small: dict[str, Any] = {**mini.CONFIG, "vocab_size": len(mini.vocabulary())}
-        config = AlbertConfig(**small) if isinstance(name_or_path, str) else copy.deepcopy(name_or_path)
-        unknown = {name: value for name, value in overrides.items() if not hasattr(config, name)}
-        config.update(overrides)
-        name_or_path = "mini" if isinstance(name_or_path, str) else config.model_type
     if unknown:
         raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}")
     for option in ("is_decoder", "add_cross_attention"):

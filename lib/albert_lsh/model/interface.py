@@ -104,8 +104,8 @@ class CurrentPass:
     def record(self, query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None, training: bool) -> None:
         """Append the inputs to the list of `record_passes`, if there is one."""
         if self.recorded is not None:
-            tensors = (query.detach(), key.detach(), value.detach(), padding_mask)
-            self.recorded.append(Pass(*self.attention(training), self.seed, *tensors))
+            chosen = (*self.attention(training), self.seed)
+            self.recorded.append(Pass(*chosen, query.detach(), key.detach(), value.detach(), padding_mask))
             self.recorded = None  # once; the backward pass may compute it again
 
 

@@ -27,7 +27,6 @@ from albert_lsh.model.config import (
 )
 from albert_lsh.model.interface import INTERFACE, attention_modules, count_passes
 from albert_lsh.model.memory import layers
-from albert_lsh.tasks import mini
 
 logger = logging.getLogger(__name__)
 
@@ -258,8 +257,6 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
 
     It makes token types, without being asked for them, if they tell the two texts of a pair apart.
     """
-    if name_or_path == "mini":
-        return mini.tokenizer()
     with loading(f"model={name_or_path!r}: no tokenizer could be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(pretrained.folder_of(name_or_path))
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone

@@ -1,14 +1,17 @@
-"""Models that come with the package, each in a folder under its name: "nano" (softmax) and "nano-lsh" (lsh).
+"""Models that come with the package, each in a folder under its name.
 
-Small ALBERTs, pretrained on the same tokens of English; their cards (README.md) say how, and what they reach.
-`tools/ship.py` puts them here.
+"nano" (softmax) and "nano-lsh" (lsh) are small ALBERTs, pretrained on the same tokens of English; their cards
+(README.md) say how, and what they reach. `tools/ship.py` puts them here. "mini" is a shape and a tokenizer alone, for
+the embedded tasks: two passes through the shared layer suffice for binding and comparing, and a wide initialisation
+shortens the plateau.
 """
 
 from pathlib import Path
 
-NAMES = tuple(path.name for path in sorted(Path(__file__).parent.iterdir()) if (path / "tokenizer.json").is_file())
+FOLDERS = {path.parent.name: path.parent for path in sorted(Path(__file__).parent.glob("*/config.json"))}
+NAMES = tuple(name for name, folder in FOLDERS.items() if (folder / "model.safetensors").is_file())
 
 
 def folder_of(name: str) -> str:
-    """Where what has this name is; any other name or path as it is."""
-    return str(Path(__file__).parent / name) if name in NAMES else name
+    """The folder of a model of the package; any other name or path as it is."""
+    return str(FOLDERS.get(name, name))

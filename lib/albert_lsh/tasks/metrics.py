@@ -97,7 +97,7 @@ def score_splits(trainer: Trainer, task: Task, encoded: DatasetDict) -> tuple[di
         {"score": {metric: value}, "majority": ..., "chance": ...}, the metrics of a second split with its name behind
         (accuracy_mismatched); and the table of `predictions`.
     """
-    tables, train_labels = [], np.asarray(encoded["train"]["labels"])
+    train_labels, tables = np.asarray(encoded["train"]["labels"]), list[pd.DataFrame]()
     baselines: dict[str, dict[str, float]] = {"score": {}, "majority": {}, "chance": {}}
     for split in (s for s in encoded if s != "train"):
         labels = np.asarray(encoded[split]["labels"])

@@ -2,7 +2,8 @@
 
 Every task is about *binding*: which word "not" negates, who did which thing. The classes of a task share the same
 words, so a linear model of word counts stays at chance, while a small ALBERT that relates tokens learns each task
-from scratch in half a minute of one CPU thread (`CONFIG`; studies/mini.yaml has the recipe).
+from scratch in half a minute of one CPU thread: the package's "mini", whose folder in `pretrained` has its shape and a
+word-level tokenizer (studies/mini.yaml has the recipe).
 
 A from-scratch transformer sits long on a plateau where the label is an exclusive-or of two facts. The grammar helps
 without giving anything to a counter of words: one value of the second fact is more frequent than the other
@@ -16,13 +17,10 @@ mini-mnli, where such a model still reaches an accuracy of about two thirds.
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import cycle, islice
-from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 PEOPLE = ["Anna", "Ben", "Carla", "David", "Emma", "Felix", "Greta", "Henry"]
 THINGS = ["ball", "kite", "drum", "book", "lamp", "coat", "clock", "rope"]
@@ -223,61 +221,3 @@ def build(name: str, seed: int = 0) -> DatasetDict:
             row |= {"idx": i} if "idx" in features else {"id": f"{name}-{split}-{seed}-{i}"}
         splits[split] = Dataset.from_dict({column: [row[column] for row in rows] for column in features}, features)
     return splits
-
-
-def word_level(vocabulary: dict[str, int]) -> Tokenizer:
-    """Words as tokens, with ALBERT's normalisation and special tokens."""
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    steps = (normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD())
-    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.StripAccents(), normalizers.Lowercase()])
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    return tokenizer
-
-
-@cache
-def vocabulary() -> tuple[str, ...]:
-    """The special tokens and the grammar's words, in the order of their ids."""
-    cut: Any = word_level({"<unk>": 0})
-    words: set[str] = set()
-    for task in MINI.values():
-        rows = islice(fresh(task.splits["train"][0], task.kinds, random.Random(0), set()), 1000)
-        for text in (cut.normalizer.normalize_str(text) for row in rows for text in texts_of(row)):
-            words.update(word for word, _ in cut.pre_tokenizer.pre_tokenize_str(text))
-    special = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # the ids that AlbertConfig takes for granted
-    return (*special, *sorted(words))
-
-
-def tokenizer() -> PreTrainedTokenizerFast:
-    """A new word-level tokenizer over the grammar's words; callers may change it."""
-    return PreTrainedTokenizerFast(
-        tokenizer_object=word_level({word: i for i, word in enumerate(vocabulary())}),
-        model_max_length=128,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        pad_token="<pad>",
-        unk_token="<unk>",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    )
-
-
-# The model called "mini", as AlbertConfig's arguments; the vocabulary's size is the tokenizer's. Two passes through
-# the shared layer are enough for binding and comparing, and a wide initialisation ends the plateau much sooner.
-CONFIG = {
-    "embedding_size": 64,
-    "hidden_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 192,
-    "hidden_act": "relu",
-    "initializer_range": 0.1,
-    "max_position_embeddings": 128,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "classifier_dropout_prob": 0.0,
-}

@@ -39,7 +39,7 @@ def write_predictions(path: Path, table: pd.DataFrame) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     for precision in (np.float32, np.float16):
-        outputs = [name for name in table if name.startswith("logit_") or name in ("score", "null_score")]
+        outputs = [name for name in map(str, table) if name.startswith("logit_") or name in ("score", "null_score")]
         rounded = table.astype(dict.fromkeys(outputs, precision))
         pq.write_table(pa.Table.from_pandas(rounded, preserve_index=False), partial, **encoding(rounded))
         if partial.stat().st_size <= LIMIT:

@@ -67,8 +67,8 @@ def windows(examples: Dataset, tokenizer: Any, *, max_length: int, stride: int |
 
 def windows_of(question: str, context: str, tokenizer: Any, *, max_length: int) -> tuple[Dataset, Dataset]:
     """One question whose answer is not known, as an example; and its `windows`."""
-    answers = [{"text": [], "answer_start": []}]
-    example: dict[str, list] = {"id": [""], "question": [question], "context": [context], "answers": answers}
+    example: dict[str, list] = {"id": [""], "question": [question], "context": [context]}
+    example["answers"] = [{"text": [], "answer_start": []}]
     return Dataset.from_dict(example), Dataset.from_dict(_encode(example, tokenizer, max_length, None))
 
 

@@ -1,6 +1,6 @@
-"""The tasks: GLUE but for WNLI, SQuAD 1.1 and 2.0, and small embedded ones of the same schemas.
+"""The tasks: GLUE without WNLI, SQuAD 1.1 and 2.0, and small embedded ones of the same schemas.
 
-`TASKS` says for each where its data is, which columns are read, and how it is scored.
+A row of `TASKS` says where a task's data is, which columns the model reads, and how it is scored.
 """
 
 import math
@@ -16,7 +16,7 @@ from albert_lsh.tasks import mini
 
 
 class TaskError(ValueError):
-    """A task that is not in the table, or whose data cannot be had."""
+    """A task that is not in the table, or whose data cannot be loaded."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,7 @@ _ALL = [
 ]
 TASKS = {task.name: task for task in _ALL}
 
-# Subsets are drawn with this seed, whatever the seed of a run, so that all runs see the same examples.
-SUBSET_SEED = 0
+SUBSET_SEED = 0  # of subsets; not a run's seed, so that all runs see the same examples
 
 
 def find_task(name: str) -> Task:
@@ -99,7 +98,13 @@ def find_task(name: str) -> Task:
     return TASKS[name]
 
 
-def load_data(name: str, folder: str | Path | None = None, *, train_examples=None, eval_examples=None) -> DatasetDict:
+def load_data(
+    name: str,
+    folder: str | Path | None = None,
+    *,
+    train_examples: int | None = None,
+    eval_examples: int | None = None,
+) -> DatasetDict:
     """The data of a task: "train" and its evaluation splits, in the schema of its Hub repository.
 
     Args:
@@ -107,7 +112,8 @@ def load_data(name: str, folder: str | Path | None = None, *, train_examples=Non
         folder: a local folder laid out like the Hub repository, to read instead of the Hub.
         train_examples, eval_examples: draw a subset of that many, the same for every run; None takes all.
     Raises:
-        TaskError: unknown task; data that cannot be reached (the Hub, or the folder); a split or column missing.
+        TaskError: unknown task; data that cannot be loaded from the Hub or the folder; a missing split or column; a
+            row that is no example of the task.
     """
     task = find_task(name)
     if task.dataset == "mini":
@@ -128,7 +134,7 @@ def download(source: str, config: str | None, place: str) -> DatasetDict:
     """A data set from the Hub or a folder; a damaged file in the cache is fetched again, once.
 
     Raises:
-        TaskError: it cannot be had; the message begins with `place`.
+        TaskError: it cannot be loaded; the message begins with `place`.
     """
     try:
         try:
@@ -150,23 +156,21 @@ def cause_of(error: BaseException) -> str:
 
 
 def check_rows(rows: Dataset, task: Task, split: str) -> None:
-    """Raise TaskError for a missing split or column, a text that is not a string, or a label that the task has not."""
-    answer = "answers" if task.is_squad else "label"
+    """Raise TaskError for a missing split or column, a text that is no string, or an unknown label."""
+    place, answer = f"task={task.name!r}: split {split!r}", "answers" if task.is_squad else "label"
     if not rows.column_names:
         raise TaskError(f"task={task.name!r}: there is no split {split!r}")
     if missing := {*task.columns, answer} - set(rows.column_names):
-        raise TaskError(f"task={task.name!r}: split {split!r} has no {', '.join(sorted(missing))}")
+        raise TaskError(f"{place} has no {', '.join(sorted(missing))}")
     for column in task.columns:
         for number, text in enumerate(rows[column][:]):
             if not isinstance(text, str):
-                raise TaskError(f"task={task.name!r}: split {split!r}, row {number}: {column}={text!r} must be text")
-    if task.is_squad:
-        return
+                raise TaskError(f"{place}, row {number}: {column}={text!r} must be text")
     wanted = f"0 to {task.num_labels - 1} ({', '.join(task.labels)})" if task.labels else "a finite number"
-    for number, label in enumerate(rows[answer][:]):
+    for number, label in enumerate([] if task.is_squad else rows[answer][:]):
         is_number = isinstance(label, int | float) and not isinstance(label, bool) and math.isfinite(label)
         if not is_number or (task.labels and label not in range(task.num_labels)):
-            raise TaskError(f"task={task.name!r}: split {split!r}, row {number}: label={label!r} must be {wanted}")
+            raise TaskError(f"{place}, row {number}: label={label!r} must be {wanted}")
 
 
 def subset(data: Dataset, n: int | None) -> Dataset:
@@ -177,9 +181,13 @@ def subset(data: Dataset, n: int | None) -> Dataset:
 
 
 def held_out(data: Dataset, seen: int | None, n: int | None) -> Dataset:
-    """Examples that a run on `subset(data, seen)` has not seen: the `n` behind them in the same order; None: all."""
+    """Examples that a run on `subset(data, seen)` has not seen: the next `n` in the same order; None: all the rest.
+
+    Raises:
+        TaskError: the run saw all examples.
+    """
     if seen is None or seen >= len(data):
-        raise TaskError(f"train_examples={seen!r} of {len(data)}: a run that saw all training examples held none out")
+        raise TaskError(f"train_examples={seen!r} of {len(data)}: the run saw all training examples")
     last = len(data) if n is None else min(seen + n, len(data))
     return data.shuffle(seed=SUBSET_SEED).select(range(seen, last))
 

@@ -1,4 +1,4 @@
-"""Where results stand, and how a file is written so that nobody reads half of it."""
+"""Where results go, and files that are written in one step."""
 
 import os
 import shutil
@@ -17,13 +17,13 @@ def run_folder(study: str, task: str, model: str, arm: str, seed: int) -> Path:
 
 
 def relative_to_root(path: Path) -> str:
-    """The path as seen from the checkout, so that records name no folder of somebody's machine."""
+    """The path as seen from the checkout, so that records name no folder of a machine."""
     path = path.resolve()
     return str(path.relative_to(repository_root()) if path.is_relative_to(repository_root()) else path)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write under a temporary name, then rename: a reader sees the old file or the new one, never a half."""
+    """Write under a temporary name, then rename: a reader sees the old file or the new one, never a part of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")

@@ -1,7 +1,7 @@
 """One process at a time in a run's folder.
 
 `hold` takes a folder's lock for the rest of the process, `release` gives it back earlier. The operating system frees
-the lock of a process that ends, however it ends, so that a killed run can be taken up at once.
+the lock of a process that ends, in whatever way, so that a killed run can be resumed at once.
 """
 
 import json
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-WAIT = 30.0  # seconds; a notebook's kernel lives some seconds longer than the process that started it
-_held: dict[Path, FileLock] = {}  # the locks of this process; a second `hold` of the same folder is no second lock
+WAIT = 30.0  # seconds; a notebook's kernel outlives the process that started it by some seconds
+_held: dict[Path, FileLock] = {}  # the locks of this process; holding a folder twice takes one lock
 
 
 class FolderInUseError(ValueError):
-    """Another process works in a run's folder; the message names it."""
+    """Another process holds a run's folder; the message names it."""
 
 
 def hold(folder: str | Path, name: str = "run", wait: float = WAIT) -> None:
@@ -27,7 +27,7 @@ def hold(folder: str | Path, name: str = "run", wait: float = WAIT) -> None:
         folder: made if it is not there. name: of the lock; locks of different names do not exclude each other.
         wait: seconds to wait for another process to end.
     Raises:
-        FolderInUseError: another process still holds it. ValueError: it is no folder, or cannot be written to.
+        FolderInUseError: another process still holds it. ValueError: not a folder, or not writable.
     """
     path = _path(folder, name)
     if path in _held:

@@ -13,7 +13,7 @@ import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Protocol, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import torch
 from pydantic import ConfigDict, Field, ValidationError, create_model
@@ -34,21 +34,6 @@ Passes = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 class ParameterError(ValueError):
     """A parameter that a run cannot be made with; the message names it, its value, and what was expected."""
-
-
-class Recorded(Protocol):
-    """Parameters that a run can be recorded and resumed by: `Parameters`, or another notebook's dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def output_dir(self) -> str | None: ...
-
-    @property
-    def resume(self) -> bool: ...
-
-    def what(self) -> dict[str, Any]:
-        """Everything that decides the result, `attention` and `attention_settings` included."""
 
 
 @dataclass(frozen=True)
@@ -178,12 +163,12 @@ def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
         return cls(**{name: getattr(made, name) for name in values})
     except ValidationError as failed:
         error = failed.errors()[0]
-        name, *inside = error["loc"]
+        place, *inside = map(str, error["loc"])
         if error["type"] == "missing":
-            raise ParameterError(f"{name} must be given ({notebook})") from failed
-        place = f"{name}{''.join(f'[{step!r}]' for step in inside)}={reprlib.repr(error['input'])}"
+            raise ParameterError(f"{place} must be given ({notebook})") from failed
+        place += "".join(f"[{step}]" for step in inside)
         expected = re.sub(r"^\w+ should", "must", error["msg"])
-        raise ParameterError(f"{place} {expected} ({notebook})") from failed
+        raise ParameterError(f"{place}={reprlib.repr(error['input'])} {expected} ({notebook})") from failed
 
 
 def _is_parameter(name: str, value: Any) -> bool:

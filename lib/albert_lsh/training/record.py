@@ -1,7 +1,8 @@
 """The record of a run: its parameters, its results, and where it ran.
 
 `open_run` begins a run and `close_run` ends it. In between, `write_result` writes result.json, last and in one step:
-where that file is, the run is complete.
+where that file is, the run is complete. `parameters` are `Parameters`, or another dataclass with `output_dir` and with
+`what()`: everything that decides the result, `attention` and `attention_settings` included.
 """
 
 import dataclasses
@@ -9,7 +10,7 @@ import json
 import platform
 import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from albert_lsh import attention as attentions
 from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.training import locks
 from albert_lsh.training.files import delete, relative_to_root, repository_root, write_atomically
-from albert_lsh.training.parameters import ParameterError, Recorded, on_this_machine
+from albert_lsh.training.parameters import ParameterError, on_this_machine
 from albert_lsh.training.trainer import Fit
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
@@ -58,7 +59,7 @@ def read_result(path: Path) -> dict[str, Any]:
     return result
 
 
-def open_run(parameters: Recorded) -> None:
+def open_run(parameters: Any) -> None:
     """Begin a run: lock its folder, and check that no other run's result is there.
 
     The lock lasts until `close_run`, or until this process ends.
@@ -81,7 +82,7 @@ def open_run(parameters: Recorded) -> None:
         )
 
 
-def close_run(parameters: Recorded) -> None:
+def close_run(parameters: Any) -> None:
     """End a run whose result is written: delete its checkpoints, unlock its folder."""
     folder = Path(parameters.output_dir or ".")
     delete(folder / "checkpoints")
@@ -95,15 +96,10 @@ def environment(device: str) -> dict[str, Any]:
         ParameterError: device is "cuda", and there is none.
     """
     device = on_this_machine(device, "auto")["device"]
-    packages: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = None
+    installed = {distribution.name: distribution.version for distribution in distributions()}
     return {
         "python": platform.python_version(),
-        "packages": packages,
+        "packages": {name: installed.get(name) for name in PACKAGES},
         "device": torch.cuda.get_device_name() if device == "cuda" else f"cpu, {processor_name()}",
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -138,7 +134,7 @@ def commit() -> str | None:
 
 
 def write_result(
-    parameters: Recorded,
+    parameters: Any,
     headline: str,
     baselines: dict[str, dict[str, float]],
     coverage: attentions.Coverage,
@@ -182,7 +178,7 @@ def write_result(
     return folder / "result.json"
 
 
-def resolved(parameters: Recorded, trainer: Any) -> dict[str, Any]:
+def resolved(parameters: Any, trainer: Any) -> dict[str, Any]:
     """What the parameters came to: full settings in training and evaluation, the recipe, the model's shape."""
     asked, config, arguments = parameters.what(), trainer.model.config, trainer.args.to_dict()
     settings = attentions.check(asked["attention"], asked["attention_settings"])

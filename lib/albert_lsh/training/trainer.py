@@ -208,19 +208,18 @@ def explain_out_of_memory() -> Iterator[None]:
 
 def history_of(trainer: Trainer) -> pd.DataFrame:
     """Trainer's log as a table: one row per step, training loss, evaluation loss and metrics side by side."""
-    renamed = {"loss": "train_loss", "eval_loss": "eval_loss", "learning_rate": "learning_rate"}
-    rows: dict[int, dict[str, float]] = {}
-    for entry in trainer.state.log_history:
-        step = int(entry["step"])
-        row = rows.setdefault(step, {"step": step, "epoch": entry["epoch"]})
-        for name, value in entry.items():
-            if name in renamed:
-                row[renamed[name]] = value
-            elif name.startswith("eval_") and not name.endswith(("_runtime", "_per_second")):
-                row[name.removeprefix("eval_")] = value
-    table = pd.DataFrame([rows[step] for step in sorted(rows)])
-    first = [name for name in ("step", "epoch", "learning_rate", "train_loss", "eval_loss") if name in table]
-    return table[[*first, *sorted(str(name) for name in table if name not in first)]]
+    log = pd.DataFrame(trainer.state.log_history)
+    first = {name: name for name in ("step", "epoch", "learning_rate")} | {
+        "loss": "train_loss",
+        "eval_loss": "eval_loss",
+    }
+    metrics = {
+        name: name.removeprefix("eval_")
+        for name in sorted(map(str, log))
+        if name.startswith("eval_") and not name.endswith(("_runtime", "_per_second"))
+    }
+    renamed = {name: new for name, new in {**first, **metrics, **first}.items() if name in log}
+    return log[[*renamed]].groupby("step", as_index=False).last().rename(columns=renamed)
 
 
 def peak_memory(on_gpu: bool) -> int:

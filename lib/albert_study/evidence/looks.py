@@ -13,6 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from albert_lsh.attention import names
+
 
 class Style(NamedTuple):
     """How an attention looks."""
@@ -38,6 +40,11 @@ STYLES = {  # colours after Okabe and Ito, told apart by colour-blind readers to
     "yoso": Style("#44aa99", (0, (2, 1)), "<", "OO"),
     "yoso-e": Style("#117733", (0, (4, 2)), ">", "**"),
 }
+SPARE = (  # for attentions that are added
+    Style("#661100", (0, (5, 2)), "s", "//"),
+    Style("#332288", (0, (2, 1, 1, 1)), "^", "\\\\"),
+    Style("#888888", (0, (6, 2, 1, 2)), "o", "oo"),
+)
 LOOK: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 7,
@@ -54,8 +61,10 @@ LOOK: Any = {
 
 
 def style_of(attention: str) -> Style:
-    """The attention's style; that of an unknown one is grey."""
-    return STYLES.get(attention, Style("#999999", "-", "*", "++"))
+    """The attention's style; one that the library knows and STYLES does not gets a spare one, any other is grey."""
+    new = [name for name in names() if name not in STYLES]
+    spare = dict(zip(new, SPARE, strict=False))
+    return {**spare, **STYLES}.get(attention, Style("#999999", "-", "*", "++"))
 
 
 def hollow(attentions: "pd.Series[str]") -> dict[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from albert_lsh import attention
 from albert_study.evidence.formats import Table
 from albert_study.evidence.readable_measurements import efficiency_tables, long_tables, pretraining_tables
 from albert_study.evidence.readable_studies import change_tables, reading_tables, score_tables, switched_tables
@@ -19,13 +20,19 @@ def readable_tables(root: Path) -> dict[str, Table]:
     def load(name: str, folder: str = "tables") -> pd.DataFrame:
         return load_measurements(name, folder, root)
 
-    found: dict[str, Table] = {}
+    found = {"attentions": attentions_table()}
     for study in studies_of(root):
         for make in (score_tables, change_tables, switched_tables, reading_tables):
             found |= make(study, load)
     for make_common in (efficiency_tables, pretraining_tables, long_tables):
         found |= make_common(load)
     return found
+
+
+def attentions_table() -> Table:
+    """The attentions of the library, with their settings."""
+    about = {name: (known.about, ", ".join(known.defaults)) for name, known in attention.ATTENTIONS.items()}
+    return Table(pd.DataFrame.from_dict(about, orient="index", columns=["what it is", "settings"]))
 
 
 def studies_of(root: Path) -> list[str]:

@@ -60,6 +60,8 @@ def efficiency_tables(load: Callable) -> Named:
     if not (rows := load("quality-cpu-fp32", "efficiency")).empty:
         columns = {"pairs": ("pairs", "%"), "cost": ("cost", "%"), "softmax's mass": ("mass", "2")}
         columns |= {"error of the output": ("error", "3"), "seconds": ("seconds", "2")}
+        if "cost" in rows:
+            rows["cost"] /= rows.loc[rows["case"] == "softmax", "cost"].iloc[0]
         first = rows.iloc[0]
         note = f"{first['length']:,} tokens, {first['text_model']}, {first['keys']} keys per query; {commits(rows)}."
         yield "efficiency-quality", Table(listing(rows, "case", columns), note)

@@ -10,7 +10,6 @@ from sklearn.metrics import ConfusionMatrixDisplay
 
 from albert_lsh.model.interface import Pass
 from albert_study.evidence.looks import style_of
-from albert_study.probe.candidates import SHARE
 
 
 def plot_history(history: pd.DataFrame) -> Figure:
@@ -100,8 +99,8 @@ def plot_fidelity(table: pd.DataFrame) -> Figure:
 
 def plot_heads(looks: pd.DataFrame) -> Figure:
     """Error of the attention's output by layer and head, one panel a variant."""
-    if SHARE in looks:  # a variant for each share that it was asked for
-        shares = looks[SHARE].map(lambda share: "" if pd.isna(share) else f" {share:g}")
+    if "share_asked" in looks:  # a variant for each share that it was asked for
+        shares = looks["share_asked"].map(lambda share: "" if pd.isna(share) else f" {share:g}")
         looks = looks.assign(variant=looks["variant"] + shares)
     variants = list(looks["variant"].unique())
     columns = min(4, len(variants))

@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
+from albert_lsh.attention import names
 from albert_study.evidence.looks import STYLES, lighter, new_figure
 
 # What stands in the place of the parts of an attention block, bottom to top; "" where the pretrained part is kept.
@@ -80,5 +81,6 @@ def draw_replaced(axis: Axes, heights: list[float]) -> None:
         for y, text in zip(heights, cells, strict=True):
             look = {"fc": lighter(colour), "ec": colour} if text else {"ec": "#cccccc"}
             draw_box(axis, x + 0.02, y, width - 0.04, 0.26, text or "kept", fontsize=5.5, **look)
-    note = "every attention keeps the rest of the layer"
-    axis.text(2.7 + 3.5 * width, 2.39, note, ha="center", va="center", style="italic")
+    others = ", ".join(name for name in names() if name not in REPLACED and not name.startswith("softmax"))
+    note = f"every attention keeps the rest of the layer\nnot shown, like lsh in the attention core alone: {others}"
+    axis.text(2.7 + 3.5 * width, 2.39, note, ha="center", va="center", style="italic", fontsize=6)

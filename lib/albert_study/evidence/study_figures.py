@@ -157,7 +157,7 @@ def plot_switched(table: pd.DataFrame) -> Figure:
 
 
 def plot_settings(table: pd.DataFrame, share: float = 0.25) -> Figure:
-    """How `settings_for` spends a share of the pairs, against the length, without and with a far field."""
+    """How `lsh` spends a share of the pairs, and its cost, against the length, without and with a far field."""
     kinds = {"of_all": "seen by all", "of_clusters": "of chosen clusters", "mean_keys": "mean keys"}
     shades = dict(zip(kinds, ("#444444", STYLES["lsh"].colour, STYLES["shared-qk-lsh"].colour), strict=True))
     figure, axes = new_figure(5.2, 2.2, ncols=2, sharey=True)
@@ -168,11 +168,11 @@ def plot_settings(table: pd.DataFrame, share: float = 0.25) -> Figure:
             look: dict[str, Any] = {"facecolor": lighter(shades[name]), "edgecolor": shades[name], "hatch": hatch}
             axis.fill_between(rows["length"], below, below + rows[name], label=text, linewidth=0.5, **look)
             below = below + rows[name]
-        axis.plot(rows["length"], rows["compared"], "k:", label="mean keys compared with")
+        axis.plot(rows["length"], rows["cost"], "k:", label="cost of everything")
         axis.axhline(share, color="black", linewidth=0.5)
         axis.set_xscale("log", base=2)
         axis.set(title=f"{label}, a share of {form(share, '%')}", xlabel="length (tokens)")
-    axes[0, 0].set(ylabel="share of the keys", ylim=(0, None))
+    axes[0, 0].set(ylabel="share of the keys, or of full cost", ylim=(0, None))
     add_legend(figure, axes[0, 0], 4)
     return figure
 

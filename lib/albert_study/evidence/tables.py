@@ -45,6 +45,7 @@ CHANGES = (
     ("nano-lsh-random", "nano-lsh", "pretraining, with hashing"),
 )
 ARM = ["task", "model", "arm"]  # what is averaged over seeds
+HEAD_DIM = 64  # of ALBERT and BERT
 DIAGNOSTICS = ["share", "mass", "recall", "error", "drift", "changed"]
 # Two pretraining runs that differ in nothing but these saw the same sequences, masks and first weights.
 ATTENTION = ("attention", "attention_settings")
@@ -186,10 +187,10 @@ def pretraining_gaps(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def settings_table() -> pd.DataFrame:
-    """What `attention.settings_for` gives, by attention, length and share; empty where a budget is too small.
+    """The settings of `lsh` that spend a share of the pairs, by length and share; empty where a budget is too small.
 
-    Shares of the length: keys that all see, keys of chosen clusters, mean keys attended to; and mean keys compared with
-    to choose (one for each block of queries), which no budget counts.
+    Shares of the length: keys that all see, keys of chosen clusters, mean keys attended to. `cost` is that of
+    everything, as a share of full attention's, with heads of HEAD_DIM.
     """
     rows: list[dict[str, Any]] = []
     for label, far in (("lsh", False), ("lsh, far field", True)):
@@ -201,13 +202,13 @@ def settings_table() -> pd.DataFrame:
                 except ValueError:
                     continue
                 everybodys, size, chosen = (settings[k] for k in ("global_tokens", "cluster_size", "n_hashes"))
-                clusters, block = -(-(length - everybodys) // size), settings.get("block_size", 1)
-                rows[-1] |= {"global_tokens": everybodys, "cluster_size": size, "n_hashes": chosen, "block_size": block}
+                clusters = -(-(length - everybodys) // size)
+                rows[-1] |= {"global_tokens": everybodys, "cluster_size": size, "n_hashes": chosen}
                 rows[-1] |= {"of_all": everybodys / length, "of_clusters": chosen * size / length}
                 rows[-1] |= {"mean_keys": (clusters - chosen) / length if far else 0.0}
-                rows[-1] |= {"compared": clusters / length / block}
-    whole = ("global_tokens", "cluster_size", "n_hashes", "block_size")
-    return pd.DataFrame(rows).astype({name: "Int64" for name in whole})
+                full = attention.cost("softmax", length, HEAD_DIM)
+                rows[-1] |= {"cost": attention.cost("lsh", length, HEAD_DIM, **settings) / full}
+    return pd.DataFrame(rows).astype({name: "Int64" for name in ("global_tokens", "cluster_size", "n_hashes")})
 
 
 def write_tables(study: str, root: str | Path | None = None) -> list[Path]:

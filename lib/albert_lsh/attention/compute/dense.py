@@ -16,14 +16,14 @@ from albert_lsh.attention.seen import Seen
 def bias_of(seen: Seen, rows: slice, length: int, n_keys: int) -> Tensor:
     """The bias of all pairs of some rows, batch and heads being one: (n, 1, length, n_keys), float32."""
     queries, keys = seen.queries[rows].unsqueeze(-1), seen.keys[rows].unsqueeze(-2)
-    bias = torch.full((len(keys), (length + 1) * n_keys), MASKED, device=keys.device)
-    # What has no query or no key is written into a row behind the last, which is cut off.
-    index = torch.where(keys == n_keys, length * n_keys, queries * n_keys + keys).flatten(1)
+    # The last row and the last column are those of no query and no key; they are cut off.
+    bias = torch.full((len(keys), (length + 1) * (n_keys + 1)), MASKED, device=keys.device)
+    index = (queries * (n_keys + 1) + keys).flatten(1)
     if seen.bias is None:
         bias.scatter_(1, index, 0.0)
     else:
         bias.scatter_(1, index, seen.bias[rows].unsqueeze(-2).expand(*queries.shape[:-1], -1).flatten(1))
-    bias = bias.view(len(keys), 1, length + 1, n_keys)[:, :, :length]
+    bias = bias.view(len(keys), 1, length + 1, n_keys + 1)[:, :, :length, :n_keys]
     if seen.others_only:
         bias.diagonal(dim1=-2, dim2=-1).fill_(MASKED)
     return bias

@@ -1,14 +1,17 @@
 """Computes attention over the keys that are seen, by the fastest way that device and settings allow."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.compute import cpu, dense, gpu, plain
 from albert_lsh.attention.rows import owners, sums_of, take
 from albert_lsh.attention.seen import Seen
 
-# Up to this length gathering rows takes longer than computing all scores and masking most of them.
+# Computing all scores and masking most of them beats gathering rows up to this length, and where single queries
+# have lists of more than one key in `DENSE_PART`.
 DENSE_LENGTH = 512
+DENSE_PART = 8
 
 
 def attend(
@@ -28,7 +31,8 @@ def attend(
     if gpu.is_available(query, key, value, dropout):
         return gpu.attend(query, key, value, seen, scaling)
     if cpu.is_available(query, dropout):
-        if query.shape[2] <= DENSE_LENGTH and seen.each_once:
+        many = seen.queries.shape[-1] == 1 and seen.keys.shape[-1] * DENSE_PART > key.shape[2]
+        if seen.each_once and (many or query.shape[2] <= DENSE_LENGTH):
             return dense.attend(query, key, value, seen, scaling)
         return cpu.attend(query, key, value, seen, scaling)
     return plain.attend(query, key, value, seen, scaling=scaling, dropout=dropout)
@@ -57,13 +61,12 @@ def attend_with_rest(
 def the_rest(key: Tensor, value: Tensor, seen: Seen, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean key, mean value (batch, heads, length, head_dim) and number (batch, heads, length) of the keys not seen."""
     length = mask.shape[-1]
-    if seen.unchosen is not None and seen.means is not None:
+    if seen.chosen is not None and seen.means is not None:
         slot = owners(seen.queries[:, :, 0], length, nobody=0)[..., :length]
-        (key_sums, size), (value_sums, _) = sums_of(key, seen.means), sums_of(value, seen.means)
-        left = seen.unchosen.to(key.dtype)
-        count = (left @ size.to(key.dtype).unsqueeze(-1)).clamp(min=0)
-        means = (take((left @ sums) / count.clamp(min=1), slot) for sums in (key_sums, value_sums))
-        return *means, take(count, slot).squeeze(-1)  # type: ignore[return-value]
+        size = (seen.means < length).sum(-1, keepdim=True).to(key.dtype)
+        keys, values, count = (unchosen_sums(rows, seen.chosen) for rows in (*sums_of(seen.means, key, value), size))
+        found = (take(rows / count.clamp(min=1), slot) for rows in (keys, values))
+        return *found, take(count, slot).squeeze(-1)  # type: ignore[return-value]
     # Attention with queries of zero weighs all keys alike: it gives the mean of what is seen, and how much that is.
     zeros = torch.zeros_like(key[:, :, :length])
     seen_keys, log_count = attend(zeros, key, key, seen, scaling=1.0)
@@ -75,3 +78,15 @@ def the_rest(key: Tensor, value: Tensor, seen: Seen, mask: Tensor) -> tuple[Tens
         for rows, found in ((key, seen_keys), (value, seen_values))
     )
     return *means, count.clamp(min=0).squeeze(-1)  # type: ignore[return-value]
+
+
+def unchosen_sums(rows: Tensor, chosen: Tensor) -> Tensor:
+    """The sum of all rows (batch, heads, clusters, dim) but those that a block chose: (batch, heads, blocks, dim).
+
+    chosen: (batch, heads, blocks, n) numbers of clusters; the number of clusters stands for none.
+    """
+    batch, heads, count, dim = rows.shape
+    flat = F.pad(rows, (0, 0, 0, 1)).reshape(-1, dim)
+    first = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1, 1) * (count + 1)
+    seen = F.embedding_bag((chosen + first).flatten(0, 2), flat, mode="sum")
+    return rows.sum(2, keepdim=True) - seen.view(*chosen.shape[:3], dim)

@@ -7,7 +7,7 @@ for a few keys, mostly the special tokens.
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.rows import best
+from albert_lsh.attention.rows import best, largest
 
 
 def global_tokens(query: Tensor, key: Tensor, mask: Tensor, count: int | Tensor) -> tuple[Tensor, Tensor]:
@@ -20,6 +20,8 @@ def global_tokens(query: Tensor, key: Tensor, mask: Tensor, count: int | Tensor)
         Their positions (batch, heads, largest count), `length` where there are fewer; and (batch, heads, length) bool,
         True for them.
     """
+    if not largest(count):
+        return torch.zeros_like(mask[..., :0], dtype=torch.long), torch.zeros_like(mask)
     total = (query * mask.unsqueeze(-1)).sum(2)  # the mean times the number of tokens, which has the same order
     positions = best(torch.einsum("bhd,bhld->bhl", total, key), mask, count)
     chosen = torch.zeros(*mask.shape[:2], mask.shape[2] + 1, dtype=torch.bool, device=mask.device)

@@ -4,16 +4,25 @@ F(q) = [q; sqrt(M^2 - |q|^2); 0] and G(k) = [k; 0; sqrt(M^2 - |k|^2)], with M th
 |F(q) - G(k)|^2 = 2 M^2 - 2 q.k (Shrivastava & Li 2014; Daras et al. 2020, SMYRF).
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 
-def draw_directions(heads: int, dim: int, count: int, generator: torch.Generator | None) -> Tensor:
-    """Random directions (heads, count, dim), float32, drawn on the CPU so that every device hashes alike.
+def normal_numbers(*shape: int, generator: torch.Generator | None) -> Tensor:
+    """Normal random numbers, float32, on the CPU so that every device hashes alike.
 
-    A larger count adds directions and changes none, so a sequence does not depend on the others of its batch.
+    A larger first dimension adds numbers and changes none, so a sequence does not depend on the others of its batch.
     """
-    return torch.randn(count, heads, dim, generator=generator).transpose(0, 1)
+    count = math.prod(shape)
+    whole = -(-count // 16) * 16  # torch draws blocks of 16, and an incomplete one differently
+    return torch.randn(whole, generator=generator)[:count].view(shape)
+
+
+def draw_directions(heads: int, dim: int, count: int, generator: torch.Generator | None) -> Tensor:
+    """Random directions (heads, count, dim)."""
+    return normal_numbers(count, heads, dim, generator=generator).transpose(0, 1)
 
 
 def generators_of_rounds(count: int, generator: torch.Generator | None) -> list[torch.Generator]:
