@@ -21,7 +21,7 @@ from albert_study.long_range import listops
     ],
 )
 def test_answers_of_trees_written_by_hand(text, value):
-    assert listops.answer(text.split()) == value
+    assert listops.evaluate_tree(text.split()) == value
 
 
 def test_the_same_seed_draws_the_same_and_fewer_training_examples_change_no_other_split():
@@ -40,10 +40,10 @@ def test_the_same_seed_draws_the_same_and_fewer_training_examples_change_no_othe
 def test_lengths_and_labels_are_those_of_the_texts():
     rows = listops.generate(0, {"train": 100}, min_length=500, max_length=2000)["train"]
     for row in rows:
-        assert row["length"] == len(row["text"].split()) == len(listops.encode(row["text"]))
+        assert row["length"] == len(row["text"].split()) == len(listops.encode_tree(row["text"]))
         assert 500 < row["length"] < 2000
-        assert row["label"] == listops.answer(row["text"].split())
-    assert set(listops.encode(rows[0]["text"])) <= set(range(1, 16))
+        assert row["label"] == listops.evaluate_tree(row["text"].split())
+    assert set(listops.encode_tree(rows[0]["text"])) <= set(range(1, 16))
 
 
 def test_trees_are_drawn_as_by_the_original():

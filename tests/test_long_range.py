@@ -209,7 +209,7 @@ def test_duplication_is_evaluated_under_every_attention(tmp_path):
 
 
 def test_a_word_is_learned_in_a_few_steps(tmp_path):
-    asked = ask(tmp_path, task="duplication", only=["LSH-1"], max_length=64, steps=120, batch_size=8,
+    asked = ask(tmp_path, task="duplication", only=["LSH-1"], max_length=64, steps=80, batch_size=8,
                 train_examples=None, eval_examples=50)  # fmt: skip
     found = train_all(asked, asked.load_data()).set_index("evaluated")["accuracy"]
     assert found["LSH-1"] > 0.5

@@ -60,7 +60,7 @@ def write_study(checkout, name, **content):
 
 
 def write_pairs(folder):
-    """MRPC of texts that are not ours, laid out like the Hub's."""
+    """MRPC of texts that are not ours, laid out like the Hub's. (datasets caches by the folder's name.)"""
     folder.mkdir()
     for split, count in (("train", 800), ("validation", 16)):
         pairs = {name: [f"Zanzibar {n} {name}" for n in range(count)] for name in ("sentence1", "sentence2")}
@@ -91,7 +91,7 @@ def kill_at_a_checkpoint(checkout, study, job):
 def made(tmp_path_factory):
     """A checkout in which the study `small` was made: killed, then with a job that fails, at last as a whole."""
     checkout = copy_code(tmp_path_factory.mktemp("checkout"))
-    glue = {"data_dir": write_pairs(tmp_path_factory.mktemp("data") / "glue"), "eval_steps": 10, "epochs": 2}
+    glue = {"data_dir": write_pairs(tmp_path_factory.mktemp("data") / "pairs-800-16"), "eval_steps": 10, "epochs": 2}
     few = {"train_examples": 32, "eval_examples": 16}
     tasks = {
         "mrpc": {**glue, "arms": {"softmax": {"save_model": True}}},

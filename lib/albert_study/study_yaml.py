@@ -4,6 +4,8 @@
 """
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +14,9 @@ import yaml
 LARGEST = 20_000  # values of a file, aliases written out
 PREFIX = "tag:yaml.org,2002:"
 NUMBER = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
-SCALARS = {  # the first pattern that fits counts; then: what a scalar may begin with, and what makes a value of it
+SCALARS: dict[
+    str, tuple[str, Any, Callable[[str], Any]]
+] = {  # the first pattern that fits counts; then: what a scalar may begin with, and what makes a value of it
     "bool": ("true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text.lower() == "true"),
     "null": ("~|null|Null|NULL|", ["~", "n", "N", ""], lambda text: None),
     "int": ("[-+]?[0-9]+", "-+0123456789", int),
@@ -30,7 +34,7 @@ class Loader(yaml.SafeLoader):
 
 for _name, (_pattern, _first, _make) in SCALARS.items():
     Loader.add_implicit_resolver(PREFIX + _name, re.compile(rf"(?:{_pattern})\Z"), list(_first))
-    Loader.add_constructor(PREFIX + _name, lambda loader, node, make=_make: make(node.value))
+    Loader.add_constructor(PREFIX + _name, partial(lambda make, loader, node: make(node.value), _make))
 
 
 def read_yaml(path: Path, name: str) -> tuple[Any, yaml.Node | None]:

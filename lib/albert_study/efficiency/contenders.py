@@ -17,7 +17,7 @@ from transformers.models.yoso.modeling_yoso import YosoSelfAttention
 from albert_lsh import attention
 
 HEADS, HEAD_DIM = 12, 64  # ALBERT-base's
-ROUNDS = 4  # of hashing, where there are several
+SEVERAL_ROUNDS = 4  # of hashing, where there are several
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -31,7 +31,7 @@ class Contender(NamedTuple):
     settings: Callable[[int, int], dict[str, Any]] = lambda length, keys: {}  # of that attention
 
 
-def ours(name: str, budget: bool = False, **fixed: Any) -> Contender:
+def ours(name: str, *, budget: bool = False, quadratic: bool = False, **fixed: Any) -> Contender:
     """One of our attentions with fixed settings; with a budget it also gets the number of keys."""
 
     def settings(length: int, keys: int) -> dict[str, Any]:
@@ -41,11 +41,7 @@ def ours(name: str, budget: bool = False, **fixed: Any) -> Contender:
         chosen = settings(length, keys)
         return lambda query, key, value: attention.attend(name, query, key, value, **chosen)
 
-    return Contender(build, attention=name, settings=settings)
-
-
-def quadratic(contender: Contender) -> Contender:
-    return contender._replace(quadratic=True)
+    return Contender(build, quadratic, attention=name, settings=settings)
 
 
 def reformer_pytorch(rounds: int) -> Contender:
@@ -83,19 +79,19 @@ def of_transformers(layer_class: Any, config_class: Any, options: Callable[[int,
 
 CONTENDERS: dict[str, Contender] = {
     "softmax": ours("softmax"),
-    "softmax-eager": quadratic(ours("softmax-eager")),
-    "shared-qk": quadratic(ours("shared-qk")),
-    "reformer-pytorch": reformer_pytorch(ROUNDS),
+    "softmax-eager": ours("softmax-eager", quadratic=True),
+    "shared-qk": ours("shared-qk", quadratic=True),
+    "reformer-pytorch": reformer_pytorch(SEVERAL_ROUNDS),
     "reformer-pytorch, one round": reformer_pytorch(1),
-    "shared-qk-lsh": ours("shared-qk-lsh", budget=True, n_hashes=ROUNDS),
-    "plain-lsh": ours("plain-lsh", budget=True, n_hashes=ROUNDS),
+    "shared-qk-lsh": ours("shared-qk-lsh", budget=True, n_hashes=SEVERAL_ROUNDS),
+    "plain-lsh": ours("plain-lsh", budget=True, n_hashes=SEVERAL_ROUNDS),
     "plain-lsh, one round": ours("plain-lsh", budget=True, n_hashes=1),
     "lsh": ours("lsh", budget=True),
     # At 65,536 tokens 512 keys are too few for the mean keys of all clusters and one cluster besides.
     "lsh, window, far field": ours("lsh", budget=True, window=16, far_field=True)._replace(longest=2**15),
     "random": ours("random", budget=True, n_hashes=1),
-    "window": quadratic(ours("window", budget=True)),
-    "top-k": quadratic(ours("top-k", budget=True)),
+    "window": ours("window", budget=True, quadratic=True),
+    "top-k": ours("top-k", budget=True, quadratic=True),
     "nystrom": ours("nystrom", budget=True),
     "nystrom, transformers": of_transformers(
         NystromformerSelfAttention,
@@ -103,12 +99,8 @@ CONTENDERS: dict[str, Contender] = {
         lambda length, keys: {"num_landmarks": min(keys, length) // 2, "segment_means_seq_len": length},
     ),
     "yoso": ours("yoso"),
-    "yoso-e": quadratic(ours("yoso-e")),
-    "yoso-e, transformers": quadratic(
-        of_transformers(
-            YosoSelfAttention,
-            YosoConfig,
-            lambda length, keys: {"use_expectation": True, "max_position_embeddings": length},
-        )
-    ),
+    "yoso-e": ours("yoso-e", quadratic=True),
+    "yoso-e, transformers": of_transformers(
+        YosoSelfAttention, YosoConfig, lambda length, keys: {"use_expectation": True, "max_position_embeddings": length}
+    )._replace(quadratic=True),
 }

@@ -1,4 +1,4 @@
-"""Figures of time, memory and quality, from the tables of `measure.measure_all`."""
+"""Figures of time, memory and quality, from the tables of `measure.measure_efficiency`."""
 
 from typing import Any
 

@@ -22,9 +22,9 @@ from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.record import provenance
 from albert_study.efficiency.contenders import CONTENDERS
 from albert_study.efficiency.figures import draw_efficiency
-from albert_study.efficiency.memory import peak_memory
-from albert_study.efficiency.parameters import NOTEBOOK, STEPS, EfficiencyParameters
-from albert_study.efficiency.workloads import Run, batch_of, inputs, one_pass, seconds_of, training_step
+from albert_study.efficiency.memory import memory_of
+from albert_study.efficiency.parameters import EFFICIENCY_NOTEBOOK, STEPS, EfficiencyParameters
+from albert_study.efficiency.workloads import Workload, batch_of, inputs, one_pass, seconds_of, training_step
 from albert_study.evidence.looks import save
 from albert_study.probe.candidates import Candidate
 from albert_study.probe.diagnostics import compare, look, summary
@@ -32,7 +32,7 @@ from albert_study.probe.reading import load_texts, sequences
 
 LONGEST_STORED = 4096  # tokens up to which a step may store its activations; reformer's at 8,192 take more than 24 GB
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 
 
 class GrowingTable:
@@ -41,9 +41,9 @@ class GrowingTable:
     def __init__(self, path: Path):
         self.path, self.partial = path, path.with_suffix(".partial.csv")
         there = next((file for file in (self.partial, self.path) if file.exists()), None)
-        self.rows: list[Row] = pd.read_csv(there).to_dict("records") if there else []  # type: ignore[assignment]
+        self.rows: list[TableRow] = pd.read_csv(there).to_dict("records") if there else []  # type: ignore[assignment]
 
-    def lacks(self, unit: Row, **same: Any) -> bool:
+    def lacks(self, unit: TableRow, **same: Any) -> bool:
         """Whether no row is of this unit, for instance a case and a length.
 
         Raises:
@@ -53,11 +53,11 @@ class GrowingTable:
         if there and (other := {name: there[name] for name in same if there[name] != same[name]}):
             raise ParameterError(
                 f"{self.path} has {unit} measured with {other}, not {same}; delete it, or choose another output_dir "
-                f"({NOTEBOOK})"
+                f"({EFFICIENCY_NOTEBOOK})"
             )
         return there is None
 
-    def add(self, rows: list[Row]) -> None:
+    def add(self, rows: list[TableRow]) -> None:
         if rows:
             self.rows += rows
             write_atomically(self.partial, pd.DataFrame(self.rows).to_csv(index=False))
@@ -68,7 +68,7 @@ class GrowingTable:
         return pd.DataFrame(self.rows)
 
 
-def measure_all(asked: EfficiencyParameters) -> dict[str, pd.DataFrame]:
+def measure_efficiency(asked: EfficiencyParameters) -> dict[str, pd.DataFrame]:
     """Measure what the tables lack, write them to output_dir and the figures to figures_dir.
 
     Returns:
@@ -106,7 +106,7 @@ def fitting_steps(asked: EfficiencyParameters) -> list[tuple[int, list[str]]]:
     ]
 
 
-def timed_rows(runs: dict[str, Run], asked: EfficiencyParameters, **columns: Any) -> list[Row]:
+def timed_rows(runs: dict[str, Workload], asked: EfficiencyParameters, **columns: Any) -> list[TableRow]:
     """One row per function: the case, its median, least and most seconds, how often it was repeated, and `columns`."""
     columns |= {"precision": asked.precision, "threads": torch.get_num_threads(), **provenance(asked.device)}
     return [
@@ -158,7 +158,7 @@ def measure_memory(asked: EfficiencyParameters, timed: pd.DataFrame) -> pd.DataF
     for kind, case, length in units:
         unit = {"kind": kind, "case": case, "length": length}
         if table.lacks(unit, **same):
-            table.add([unit | {"bytes": peak_memory(**unit, **same)} | same | provenance(asked.device)])
+            table.add([unit | {"bytes": memory_of(**unit, **same)} | same | provenance(asked.device)])
     return table.finish()
 
 
@@ -171,7 +171,7 @@ def measure_quality(asked: EfficiencyParameters) -> pd.DataFrame:
     table, name, length = GrowingTable(asked.table("quality")), asked.text_model or "", asked.text_length
     for case in fitting(asked.cases, length, asked):
         contender = CONTENDERS[case]
-        columns: Row = {"keys": asked.keys, "text_model": name}
+        columns: TableRow = {"keys": asked.keys, "text_model": name}
         ours = contender.attention not in ("", "reformer")  # peers do not take a model's own queries and keys
         if ours and table.lacks({"case": case, "length": length}, **columns):
             passes, settings = text_passes(name, length), contender.settings(length, asked.keys)
@@ -185,7 +185,7 @@ def measure_quality(asked: EfficiencyParameters) -> pd.DataFrame:
     return table.finish()
 
 
-def every_layer(case: str, passes: list[Pass], asked: EfficiencyParameters) -> Run:
+def every_layer(case: str, passes: list[Pass], asked: EfficiencyParameters) -> Workload:
     """A function that takes a case forward and backward through all of a model's passes."""
     attend = CONTENDERS[case].build(asked.text_length, asked.keys)
     runs = [one_pass(attend, [one.query, one.key, one.value], backward=True) for one in passes]

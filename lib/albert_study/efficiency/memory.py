@@ -14,10 +14,10 @@ from typing import Any
 
 from albert_study.efficiency.contenders import CONTENDERS
 from albert_study.efficiency.parameters import EfficiencyParameters
-from albert_study.efficiency.workloads import Run, inputs, one_pass, training_step
+from albert_study.efficiency.workloads import Workload, inputs, one_pass, training_step
 
 
-def peak_memory(**workload: Any) -> int:
+def memory_of(**workload: Any) -> int:
     """Bytes, measured in a new process; workload: the arguments of `measure_here`."""
     command = [sys.executable, "-m", "albert_study.efficiency.memory", json.dumps(workload)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -29,7 +29,7 @@ def peak_memory(**workload: Any) -> int:
 def measure_here(kind: str, case: str, length: int, keys: int = 512, precision: str = "fp32") -> int:
     """Bytes, in this process. A small run comes first, so that what is loaded at first use does not count."""
 
-    def prepare(length: int, keys: int) -> Run:
+    def prepare(length: int, keys: int) -> Workload:
         asked = EfficiencyParameters([length], [case], [length], [case], keys=keys, precision=precision)
         if kind == "step":
             return training_step(length, case, asked)

@@ -10,7 +10,7 @@ from pydantic import Field
 from albert_lsh.training.parameters import Count, errors_named, from_given, on_this_machine
 from albert_study.efficiency.contenders import CONTENDERS
 
-NOTEBOOK = "efficiency.ipynb"
+EFFICIENCY_NOTEBOOK = "efficiency.ipynb"
 # A training step: a contender that a model can have, and what saves memory (`save_memory`).
 STEPS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name, contender in CONTENDERS.items() if contender.attention},
@@ -51,8 +51,8 @@ class EfficiencyParameters:
             ParameterError: a name that is no parameter, an unknown case, a length or number of keys that is no power
                 of two, memory to be measured on a GPU, a device or precision that this machine does not have.
         """
-        with errors_named(NOTEBOOK):
-            asked = from_given(cls, given, NOTEBOOK)
+        with errors_named(EFFICIENCY_NOTEBOOK):
+            asked = from_given(cls, given, EFFICIENCY_NOTEBOOK)
             asked._check_values()
             return dataclasses.replace(asked, **on_this_machine(asked.device, asked.precision))
 

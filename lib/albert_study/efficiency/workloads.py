@@ -16,19 +16,19 @@ from albert_study.efficiency.parameters import STEPS, EfficiencyParameters
 VOCABULARY = 30_000  # ALBERT's
 STEP_TOKENS = 1024  # a training step has two sequences, or one if two are more tokens
 ENOUGH = 30  # seconds that a case has taken, after which it is not repeated
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-Run = Callable[[], None]
+Workload = Callable[[], None]
 
 
 def inputs(length: int, asked: EfficiencyParameters) -> list[Tensor]:
     """Query, key and value, (1, HEADS, length, HEAD_DIM), the same for every case."""
     generator = torch.Generator().manual_seed(length)
     tensors = [torch.randn((1, HEADS, length, HEAD_DIM), generator=generator) for _ in range(3)]
-    return [tensor.to(asked.device, DTYPES[asked.precision]) for tensor in tensors]
+    return [tensor.to(asked.device, PRECISIONS[asked.precision]) for tensor in tensors]
 
 
-def one_pass(attend: Attend, tensors: list[Tensor], backward: bool) -> Run:
+def one_pass(attend: Attend, tensors: list[Tensor], backward: bool) -> Workload:
     """A function that goes through an attention once: forward, or forward and backward."""
 
     def run() -> None:
@@ -62,7 +62,7 @@ def batch_of(length: int) -> int:
     return min(2, max(1, STEP_TOKENS // length))
 
 
-def training_step(length: int, step: str, asked: EfficiencyParameters) -> Run:
+def training_step(length: int, step: str, asked: EfficiencyParameters) -> Workload:
     """A function that trains a `base_model` for one step: forward, backward, AdamW."""
     model = base_model(length, asked.keys, step)
     model.to(torch.device(asked.device))  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ def training_step(length: int, step: str, asked: EfficiencyParameters) -> Run:
     batch = batch_of(length)
     ids = torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(0)).to(model.device)
     labels = torch.arange(batch, device=model.device) % 2
-    dtype, kind = DTYPES[asked.precision], model.device.type
+    dtype, kind = PRECISIONS[asked.precision], model.device.type
 
     def run() -> None:
         with nullcontext() if dtype is torch.float32 else torch.autocast(kind, dtype=dtype):
@@ -82,7 +82,7 @@ def training_step(length: int, step: str, asked: EfficiencyParameters) -> Run:
     return run
 
 
-def seconds_of(runs: dict[str, Run], repeats: int) -> dict[str, list[float]]:
+def seconds_of(runs: dict[str, Workload], repeats: int) -> dict[str, list[float]]:
     """Seconds of each function, called in turn; slow ones are repeated less. The first call warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats + 1):

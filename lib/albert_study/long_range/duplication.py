@@ -25,9 +25,10 @@ from transformers import BertConfig, PreTrainedModel
 
 SYMBOLS = 127  # 1 to 127; 0 stands before each half
 MASK = 128
+UNSCORED = -100  # label of a token that is not predicted
 SHARPNESS = 32  # factor on the first weights of queries
 BUCKETS = 16  # in a sequence: 64 tokens each of 1,024, Reformer's default; the paper does not say
-ROUNDS = (8, 4, 2, 1)  # of hashing in evaluation; the last three in training too
+PAPER_ROUNDS = (8, 4, 2, 1)  # of hashing in evaluation; the last three in training too
 SPLITS = {"train": 0, "validation": 1, "test": 2}
 # Table 2 of the paper: accuracy, by the attention trained with and the one evaluated with.
 PUBLISHED_ACCURACY = {
@@ -55,7 +56,7 @@ class Duplication(Dataset):
         zero = torch.zeros(1, dtype=torch.long)
         return {
             "input_ids": torch.cat([zero, word, zero, torch.full_like(word, MASK)]),
-            "labels": torch.cat([torch.full((len(word) + 2,), -100), word]),
+            "labels": torch.cat([torch.full((len(word) + 2,), UNSCORED), word]),
         }
 
 
@@ -88,4 +89,4 @@ def begin_as_copies(model: PreTrainedModel) -> None:
 def attentions(length: int) -> dict[str, dict[str, Any]]:
     """The paper's attentions by its names for them, as `candidates.candidates_of` takes them."""
     hashed = {"attention": "shared-qk-lsh", "bucket_size": max(2, length // BUCKETS)}
-    return {"full": {"attention": "shared-qk"}} | {f"LSH-{n}": {**hashed, "n_hashes": n} for n in ROUNDS}
+    return {"full": {"attention": "shared-qk"}} | {f"LSH-{n}": {**hashed, "n_hashes": n} for n in PAPER_ROUNDS}

@@ -47,7 +47,7 @@ def draw(rng: random.Random, longest: int, max_depth: int, max_args: int) -> lis
     return tokens
 
 
-def answer(tokens: list[str]) -> int:
+def evaluate_tree(tokens: list[str]) -> int:
     """The value of a tree: MIN, MAX, MED (the median, rounded down), SM (the sum modulo 10)."""
     open_nodes: list[list[Any]] = [[]]  # operators with their arguments so far; the first holds the answer
     for token in tokens:
@@ -83,12 +83,12 @@ def generate(
             if not min_length < len(tokens) < max_length or (text := " ".join(tokens)) in seen:
                 continue
             seen.add(text)
-            for column, value in zip(rows.values(), (text, answer(tokens), len(tokens)), strict=True):
+            for column, value in zip(rows.values(), (text, evaluate_tree(tokens), len(tokens)), strict=True):
                 column.append(value)
         splits[split] = Dataset.from_dict(rows)
     return splits
 
 
-def encode(text: str) -> list[int]:
+def encode_tree(text: str) -> list[int]:
     """Token numbers of a tree, 1 to 15."""
     return [NUMBERS[token] for token in text.split()]

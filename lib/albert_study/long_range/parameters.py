@@ -23,7 +23,7 @@ from albert_lsh.training.parameters import (
 from albert_study.long_range.tasks import LONG_TASKS, own_variants
 from albert_study.probe.candidates import candidates_of
 
-NOTEBOOK = "long_range.ipynb"
+LONG_RANGE_NOTEBOOK = "long_range.ipynb"
 EVALUATIONS = 10  # of a run, where eval_steps is not given
 
 
@@ -80,12 +80,12 @@ class LongRange(LongRecipe):
                 variant, attention or setting, a device that is not there.
         """
         given = {name: value for name, value in given.items() if value is not None}
-        with errors_named(NOTEBOOK):
+        with errors_named(LONG_RANGE_NOTEBOOK):
             name = given.setdefault("task", "listops")
             if name not in LONG_TASKS:
                 raise ValueError(f"task={name!r} is not one of: {', '.join(LONG_TASKS)}")
             task = LONG_TASKS[name]
-            asked = from_given(cls, task.recipe | given, NOTEBOOK)
+            asked = from_given(cls, task.recipe | given, LONG_RANGE_NOTEBOOK)
             warmup = round(task.warmup / task.recipe["steps"] * asked.steps) if asked.warmup is None else asked.warmup
             eval_steps = asked.eval_steps or math.ceil(asked.steps / EVALUATIONS)
             asked = dataclasses.replace(asked, warmup=warmup, eval_steps=eval_steps)

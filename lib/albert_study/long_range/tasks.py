@@ -46,7 +46,7 @@ def load_listops(run: Any) -> dict[str, Dataset]:
     return dict(listops.generate(0, sizes, min_length=run.max_length // 4, max_length=run.max_length))
 
 
-def load_text(run: Any) -> dict[str, Dataset]:
+def load_reviews(run: Any) -> dict[str, Dataset]:
     """IMDb's reviews (Maas et al. 2011). As in Long Range Arena the test set is also the validation set.
 
     Raises:
@@ -99,7 +99,7 @@ LONG_TASKS = {
     ),
     "listops": LongTask(
         load_listops,
-        encode=listops.encode,
+        encode=listops.encode_tree,
         vocabulary=1 + len(listops.TOKENS),
         classes=10,
         recipe={"max_length": 2000, "steps": 5_000, "learning_rate": 1e-4, "batch_size": 32, "attention_dropout": 0.1},
@@ -107,7 +107,7 @@ LONG_TASKS = {
         train_examples=96_000,
     ),
     "text": LongTask(
-        load_text,
+        load_reviews,
         encode=encode_bytes,
         vocabulary=257,
         classes=2,

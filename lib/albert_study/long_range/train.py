@@ -33,9 +33,8 @@ from albert_study.long_range.parameters import LongRange, LongRun
 from albert_study.long_range.tasks import LONG_TASKS
 from albert_study.probe.candidates import candidates_of
 
-EXAMINED = 4  # examples in which pairs attended are counted
+EXAMINED_EXAMPLES = 4  # examples in which pairs attended are counted
 LABELS = 100_000  # of duplication, whose frequencies give the majority baseline
-IGNORED = -100  # label of a token that is not predicted
 ACCURACY = ("accuracy",)
 
 
@@ -97,7 +96,8 @@ def collator(run: LongRun) -> Callable[[list[Any]], dict[str, Tensor]]:
 def accuracy(seen: EvalPrediction | PredictionOutput) -> dict[str, float]:
     """The share of right answers, where there is something to predict."""
     labels, answers = np.asarray(seen.label_ids), np.asarray(seen.predictions)
-    return scores(ACCURACY, labels[labels != IGNORED], answers[labels != IGNORED])
+    scored = labels != duplication.UNSCORED
+    return scores(ACCURACY, labels[scored], answers[scored])
 
 
 def train_model(run: LongRun, model: nn.Module, data: dict[str, Dataset]) -> Fit:
@@ -152,7 +152,7 @@ def labels_of(run: LongRun, data: Dataset) -> np.ndarray:
         return np.asarray(data["label"])
     few = range(min(len(data), LABELS // run.max_length))  # type: ignore[arg-type]
     labels = np.concatenate([data[number]["labels"].numpy() for number in few])
-    return labels[labels != IGNORED]
+    return labels[labels != duplication.UNSCORED]
 
 
 def make_run(run: LongRun, data: dict[str, Dataset]) -> None:
@@ -166,7 +166,7 @@ def make_run(run: LongRun, data: dict[str, Dataset]) -> None:
         started = environment(run.device)
         model, test = build_model(run), data["test"]
         done = train_model(run, model, data)
-        some = [test[number] for number in range(min(EXAMINED, len(test)))]  # type: ignore[arg-type]
+        some = [test[number] for number in range(min(EXAMINED_EXAMPLES, len(test)))]  # type: ignore[arg-type]
         batches = ({k: v.to(run.device) for k, v in collator(run)([example]).items()} for example in some)
         coverage = mean_attended(model, batches)
         answers, classes = labels_of(run, test), LONG_TASKS[run.task].classes

@@ -19,7 +19,7 @@ from transformers import AlbertTokenizer, PreTrainedTokenizerBase, PreTrainedTok
 LINE = 2**16  # characters split into sentences at a time; some texts are one long line
 SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]]))\s+(?=[\"'(\[]*[A-Z0-9])")  # the blanks between two
 LONGEST = 64  # tokens of a sentence; a longer one is cut into several
-AT_ONCE = 2**16  # sentences read from the cache together
+SENTENCES_AT_ONCE = 2**16  # sentences read from the cache together
 PARAGRAPHS = 20_000  # from which a tokenizer learns its pieces
 
 
@@ -82,10 +82,10 @@ def tokenise(text: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     form = Features({"ids": List(Value("uint16" if len(tokenizer) <= 2**16 else "uint32"))})
     # The cache goes by the arguments: JSON is the same in every process, a tokenizer object is not.
     options = {"tokenizer": tokenizer.backend_tokenizer.to_str()}
-    return text.map(encode, batched=True, remove_columns=["text"], fn_kwargs=options, features=form)
+    return text.map(encode_sentences, batched=True, remove_columns=["text"], fn_kwargs=options, features=form)
 
 
-def encode(rows: dict[str, list[str]], tokenizer: str) -> dict[str, list[list[int]]]:
+def encode_sentences(rows: dict[str, list[str]], tokenizer: str) -> dict[str, list[list[int]]]:
     """The ids of the sentences of some rows, without special tokens; [] for an empty line."""
     lines = [line.strip() for text in rows["text"] for line in text.split("\n")]
     pieces = [line[i : i + LINE] for line in lines for i in range(0, len(line) or 1, LINE)]
@@ -101,7 +101,7 @@ def backend(tokenizer: str) -> Tokenizer:
 
 def sentence_lengths(sentences: Dataset) -> np.ndarray:
     """Tokens of each sentence, (n,); 0 at the end of a document."""
-    batches = sentences.with_format("arrow").iter(AT_ONCE)
+    batches = sentences.with_format("arrow").iter(SENTENCES_AT_ONCE)
     return np.concatenate([[0], *(pc.list_value_length(batch["ids"]).to_numpy() for batch in batches)])[1:]
 
 
@@ -132,6 +132,6 @@ def pack(sentences: Dataset, max_length: int, seed: int) -> np.ndarray:
 def count_pieces(sentences: Dataset, vocabulary: int) -> np.ndarray:
     """How often each piece stands in the text: (vocabulary,), int."""
     counts = np.zeros(vocabulary, dtype=np.int64)
-    for batch in sentences.with_format("arrow").iter(AT_ONCE):
+    for batch in sentences.with_format("arrow").iter(SENTENCES_AT_ONCE):
         counts += np.bincount(pc.list_flatten(batch["ids"]).to_numpy(), minlength=vocabulary)
     return counts

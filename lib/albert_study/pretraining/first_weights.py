@@ -16,10 +16,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from albert_lsh.model.interface import attention_modules
+from albert_study.pretraining.corpus import SENTENCES_AT_ONCE
 
 NEIGHBOURS = 4  # pieces to either side that are counted
 SMOOTHING = 0.75  # power of the counts of a neighbour, against rare ones (Levy et al. 2015)
-AT_ONCE = 2**16  # sentences counted together
+
 WORDS = 4.0  # size of the word vectors, times that of ALBERT's first embeddings
 LOOK = 0.55  # of queries and keys, times 1 / sqrt(width)
 PASS_ON = 0.25  # how much of what a layer attends to it adds to a token
@@ -32,7 +33,7 @@ def count_neighbours(sentences: Dataset, vocabulary: int) -> sparse.csr_array:
         sentences: of `corpus.tokenise`; neighbours across the border of two documents count too, which are few.
     """
     counts = sparse.csr_array((vocabulary, vocabulary), dtype=np.float64)
-    for batch in sentences.with_format("arrow").iter(AT_ONCE):
+    for batch in sentences.with_format("arrow").iter(SENTENCES_AT_ONCE):
         ids = pc.list_flatten(batch["ids"]).to_numpy().astype(np.int32)
         for distance in range(1, min(NEIGHBOURS, len(ids) - 1) + 1):
             pairs = (ids[:-distance], ids[distance:])

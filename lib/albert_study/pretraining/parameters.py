@@ -21,7 +21,7 @@ from albert_lsh.training.parameters import (
 )
 from albert_study.pretraining.objectives import MASKED_SHARE
 
-NOTEBOOK = "pretrain.ipynb"
+PRETRAIN_NOTEBOOK = "pretrain.ipynb"
 # From base on as in ALBERT (Lan et al. 2020, table 1).
 SIZES: dict[str, dict[str, Any]] = {
     "nano": {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4},
@@ -77,8 +77,8 @@ class Pretraining:
             ParameterError: a name that is no parameter, a value of the wrong type or out of range, an unknown size,
                 attention or setting, a device that is not there; the message says which and what was expected.
         """
-        with errors_named(NOTEBOOK):
-            asked = from_given(cls, given, NOTEBOOK)
+        with errors_named(PRETRAIN_NOTEBOOK):
+            asked = from_given(cls, given, PRETRAIN_NOTEBOOK)
             if asked.attention == "reformer":
                 raise ValueError("attention='reformer' is the students' transplant; to pretrain take shared-qk-lsh")
             if asked.start and asked.tokenizer:

@@ -41,8 +41,8 @@ from albert_lsh.training.trainer import CURVE_POINTS, Fit, fit, history_of, trai
 from albert_study.pretraining.corpus import CorpusError, count_pieces, load_text, pack, tokenise, train_tokenizer
 from albert_study.pretraining.first_weights import begin_as_bag_of_words
 from albert_study.pretraining.objectives import IGNORED, Collator, Pieces, Sequences
-from albert_study.pretraining.parameters import NOTEBOOK, SIZES, Pretraining
-from albert_study.pretraining.trainer import PretrainingTrainer, attended
+from albert_study.pretraining.parameters import PRETRAIN_NOTEBOOK, SIZES, Pretraining
+from albert_study.pretraining.trainer import PretrainingTrainer, held_out_coverage
 
 POSITIONS = 512  # learned by a new model, or max_length if that is more
 
@@ -123,7 +123,9 @@ def prepare_albert(asked: Pretraining, tokenizer: PreTrainedTokenizerBase) -> Pr
     chosen: dict[str, Any] = {"attention": asked.attention, "settings": asked.attention_settings, "seed": asked.seed}
     model = load_model(asked.start or config, head="pretraining", **chosen)
     if not isinstance(model, AlbertForPreTraining):
-        raise ParameterError(f"start={asked.start!r} is of type {model.config.model_type}, not albert ({NOTEBOOK})")
+        raise ParameterError(
+            f"start={asked.start!r} is of type {model.config.model_type}, not albert ({PRETRAIN_NOTEBOOK})"
+        )
     save_memory(model, recompute=asked.recompute, feed_forward_chunk=asked.feed_forward_chunk)
     return model if asked.max_length <= max_positions(model.config) else extend_positions(model, asked.max_length)
 
@@ -158,7 +160,9 @@ def optimizer_of(asked: Pretraining) -> tuple[type, dict[str, Any]] | None:
     try:
         from pytorch_optimizer import Lamb
     except ImportError as error:
-        message = f"optimizer='lamb' needs a package that is not here: pip install pytorch-optimizer ({NOTEBOOK})"
+        message = (
+            f"optimizer='lamb' needs a package that is not here: pip install pytorch-optimizer ({PRETRAIN_NOTEBOOK})"
+        )
         raise ParameterError(message) from error
     return Lamb, {"lr": asked.learning_rate, "weight_decay": asked.weight_decay}
 
@@ -206,7 +210,7 @@ def pretrain(asked: Pretraining) -> Pretrained:
         record = record_of(asked, folder, material, trainer, done, started)
         history = history_of(trainer)  # with the last evaluation
         if not asked.dry_run and trainer.is_world_process_zero():
-            save(asked, folder, material, trainer, history, record)
+            save_run(asked, folder, material, trainer, history, record)
         trainer.accelerator.wait_for_everyone()
     return Pretrained(model, material.tokenizer, history, record)
 
@@ -223,7 +227,7 @@ def record_of(
 
     started: the `environment` when the run began.
     """
-    scores, coverage = trainer.evaluate(), attended(trainer.model, trainer)
+    scores, coverage = trainer.evaluate(), held_out_coverage(trainer.model, trainer)
     settled, tokens = resolved(asked, trainer), int(trainer.state.num_input_tokens_seen)
     return {
         "status": "complete",
@@ -245,7 +249,7 @@ def record_of(
     }
 
 
-def save(
+def save_run(
     asked: Pretraining, folder: Path, material: Material, trainer: PretrainingTrainer, history: pd.DataFrame,
     record: dict[str, Any],
 ) -> None:  # fmt: skip

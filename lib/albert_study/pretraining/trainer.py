@@ -16,7 +16,7 @@ from albert_lsh.attention import Coverage
 from albert_lsh.model.interface import mean_attended
 from albert_study.pretraining.objectives import IGNORED
 
-EXAMINED = 32  # held-out sequences in which pairs attended are counted
+EXAMINED_SEQUENCES = 32  # held-out sequences in which pairs attended are counted
 
 
 class PretrainingTrainer(Trainer):
@@ -85,9 +85,9 @@ class PretrainingTrainer(Trainer):
         return pd.DataFrame(torch.cat(rows).numpy(), columns=["tokens", "lost", "found", "order"])
 
 
-def attended(model: PreTrainedModel, trainer: PretrainingTrainer) -> Coverage:
+def held_out_coverage(model: PreTrainedModel, trainer: PretrainingTrainer) -> Coverage:
     """The shares of pairs and of softmax's mass that the model attends to, on the first held-out sequences."""
-    some = Subset(trainer.eval_dataset, range(min(EXAMINED, len(trainer.eval_dataset))))
+    some = Subset(trainer.eval_dataset, range(min(EXAMINED_SEQUENCES, len(trainer.eval_dataset))))
     batch = trainer.data_collator([some[i] for i in range(len(some))])
     inputs = {name: batch[name].to(model.device) for name in ("input_ids", "token_type_ids", "attention_mask")}
     return mean_attended(model, [inputs])
