@@ -124,8 +124,8 @@ def test_a_failed_job_is_named_and_stops_no_other(made):
     assert made["failed"].returncode != 0
     assert "FAILED results/runs/small/mini-sst2/such-model/softmax/seed-0/notebook.ipynb" in made["failed"].stderr
     assert "ModelError: model='no/such-model': no tokenizer could be loaded" in made["failed"].stderr
-    assert "reading-300" not in made["whole"].stderr  # they were made before, and not again
-    assert SQUAD not in made["whole"].stderr
+    assert "rule tables:" in made["whole"].stderr
+    assert "rule job:" not in made["whole"].stderr  # they were made before, and not again
 
 
 def test_a_killed_run_is_taken_up_again(made):
@@ -188,7 +188,7 @@ def test_a_kept_notebook_shows_our_texts_alone_and_names_no_folder_of_the_machin
         assert "anzibar" not in notebook.read_text()
         assert "accuracy" in notebook.read_text()
     assert all(texts_shown(made["runs"] / SQUAD / "notebook.ipynb"))
-    kept = list(made["runs"].rglob("*.ipynb"))
+    kept = [path for path in made["runs"].rglob("*.ipynb") if ".partial" not in path.name]
     assert len(kept) == 4
     for notebook in kept:
         for folder in (made["checkout"], Path.home(), Path(sys.prefix), "/tmp/"):
