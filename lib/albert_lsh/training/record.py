@@ -169,7 +169,7 @@ def write_result(
         "chance": baselines["chance"],
         "attended_share": coverage.pairs,
         "attention_mass": coverage.mass,
-        "full_cost": coverage[2],  # TODO-MERGE: coverage.cost
+        "full_cost": coverage.cost,
         **fit.cost,
         "examples": examples,
         "environment": started,
