@@ -41,7 +41,6 @@ DEAD = {
     "plain lsh": "four rounds, duplicates='each'; `plain-lsh` counts a key once",
 }
 GONE = {"hashing", "choose", "duplicates"}  # settings that no attention has any more
-merged = pytest.mark.skipif("plain-lsh" not in attention.names(), reason="needs the attention `plain-lsh`")
 
 
 def rows():
@@ -82,14 +81,12 @@ def test_records_have_one_schema_and_say_what_was_inferred():
             assert set(asked) >= {field.name for field in dataclasses.fields(Parameters)}, path
 
 
-@merged
 def test_attentions_of_records_can_be_had_again():
     for path, _, asked in records():
         there = asked["attention_settings"]
         assert there.items() <= attention.check(asked["attention"], there).items(), path
 
 
-@merged
 def test_records_are_read():
     for path, record, asked in records():
         if path.startswith("results/runs/"):
@@ -123,7 +120,6 @@ def test_settings_that_are_gone_are_in_rows_of_dead_variants_alone():
     )
 
 
-@merged
 def test_settings_in_tables_can_be_asked_for_again():
     seen = {
         (row.get("attention"), json.dumps(settings(row))) for _, row in rows() if row.get("variant", "") not in DEAD
