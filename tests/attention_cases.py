@@ -5,20 +5,14 @@ import torch
 from albert_lsh import attention
 from references import naive, naive_estimators
 
-REFERENCES = {
-    "softmax": naive.softmax,
-    "softmax-eager": naive.softmax,
-    "shared-qk": naive.shared_qk,
-    "shared-qk-lsh": naive.shared_qk_lsh,
-    "lsh": naive.lsh,
-    "plain-lsh": naive.plain_lsh,
-    "window": naive.window,
-    "random": naive.random,
-    "top-k": naive.top_k,
-    "nystrom": naive_estimators.nystrom,
-    "yoso": naive_estimators.yoso,
-    "yoso-e": naive_estimators.yoso_e,
-}
+
+def reference_of(name: str):
+    """The function of that name in `references`; None if there is none."""
+    written = name.removesuffix("-eager").replace("-", "_")
+    return getattr(naive, written, None) or getattr(naive_estimators, written, None)
+
+
+REFERENCES = {name: reference_of(name) for name in attention.names() if reference_of(name)}
 FAR = {"far_field": True, "n_hashes": 2}
 SETTINGS = {
     "shared-qk-lsh": [

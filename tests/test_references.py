@@ -19,6 +19,11 @@ from references import naive
 SPARSE = ("lsh", "plain-lsh", "random", "window", "top-k")
 
 
+def test_every_attention_has_a_reference():
+    """`reformer` is another package's, and its own reference."""
+    assert set(attention.names()) - set(REFERENCES) == {"reformer"}
+
+
 def test_torch_has_the_fused_kernel():
     """A private operator, whose name a release of torch may change."""
     assert cpu.is_available(torch.zeros(1), dropout=0.0)
