@@ -1,4 +1,4 @@
-"""References of the attentions that estimate softmax over all keys: nystrom, yoso, yoso-e; see `naive.py`."""
+"""References of the attentions that estimate softmax over all keys, or take its place; see `naive.py`."""
 
 import math
 
@@ -107,3 +107,12 @@ def yoso(
         return yoso_one(q, k, v, alike.double().mean(-1), hash_code_len)
 
     return each_sequence(query, key, value, padding_mask, with_convolution(one, conv_kernel_size, conv_weight))
+
+
+def linear(query, key, value, padding_mask=None, *, scaling, generator=None) -> Tensor:
+    def one(tokens, h, q, k, v):
+        of_query, of_key = (torch.where(x > 0, x + 1, x.clamp(max=0).exp()) for x in (q.double(), k.double()))
+        weights = of_query @ of_key.T
+        return weights / weights.sum(-1, keepdim=True) @ v.double()
+
+    return each_sequence(query, key, value, padding_mask, one)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from albert_lsh.attention.definition import Attention
+from albert_lsh.attention.linear import LINEAR
 from albert_lsh.attention.lsh import LSH
 from albert_lsh.attention.nystrom import NYSTROM
 from albert_lsh.attention.plain_lsh import PLAIN_LSH
@@ -28,6 +29,7 @@ ATTENTIONS: dict[str, Attention] = {
     "random": RANDOM,
     "top-k": TOP_K,
     "nystrom": NYSTROM,
+    "linear": LINEAR,
     "yoso": YOSO,
     "yoso-e": YOSO_E,
 }
