@@ -18,7 +18,7 @@ from transformers import (
 from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
 from transformers.models.yoso.modeling_yoso import YosoSelfAttention
 
-from albert_lsh import attention, load_model, switch_attention
+from albert_lsh import attention, load_model, save_memory, switch_attention
 from references import naive_estimators
 
 REFERENCES = {"nystrom": naive_estimators.nystrom, "yoso": naive_estimators.yoso, "yoso-e": naive_estimators.yoso_e}
@@ -287,7 +287,8 @@ def test_recomputing_gives_the_same_gradients(folder):
     grads = []
     for recompute in (False, True):
         settings = {"n_hashes": 5, "hash_code_len": 3, "conv_kernel_size": 3}
-        model = load_model(folder, head="base", attention="yoso", settings=settings, recompute=recompute).train()
+        model = load_model(folder, head="base", attention="yoso", settings=settings).train()
+        save_memory(model, recompute=recompute)
         fill(model)
         torch.manual_seed(2)
         model(IDS, attention_mask=MASK).last_hidden_state.square().sum().backward()

@@ -31,7 +31,8 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
     }
     run = Parameters.check(given)
     assert (run.learning_rate, run.epochs, run.max_length, run.seed) == (1e-5, 2.0, 64, 3)
-    assert run.attention_settings == {**attention.ATTENTIONS["lsh"].settings, "n_hashes": 2}
+    assert run.attention_settings == attention.check("lsh", {"n_hashes": 2})
+    assert run.attention_settings["cluster_size"] == 32
     assert run.train_examples is None
     assert run.resume is False
     assert (run.evaluation_settings, run.passes) == ({"n_hashes": 8}, [0, 2])

@@ -10,6 +10,7 @@ import pytest
 from albert_lsh.training import files, parameters
 from albert_lsh.training.record import SCHEMA
 from albert_study import runner, study_file
+from albert_study.pretraining import parameters as pretraining_parameters
 from albert_study.runner import Run, StudyError, load_jobs, load_study
 from test_study import ROOT
 
@@ -21,7 +22,7 @@ TENS = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in rang
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A repository of its own."""
-    for module in (files, runner, study_file):
+    for module in (files, runner, study_file, pretraining_parameters):
         monkeypatch.setattr(module, "repository_root", lambda: tmp_path)
     (tmp_path / "studies").mkdir()
     return tmp_path
