@@ -160,10 +160,10 @@ def tree_one(x: Tensor, n_leaves: int, start: Tensor) -> list[list[int]]:
     return split(torch.arange(len(x)), 0, 2 ** math.ceil(math.log2(n_leaves)))
 
 
-def window_one(block: list[int], n: int, width: int) -> list[int]:
-    """The `width` nearest of each position of a block of neighbours."""
-    span = min(n, len(block) + width - 1)
-    first = min(max(block[0] - width // 2, 0), n - span)
+def window_one(block: list[int], n: int, span: int) -> list[int]:
+    """The `span` positions around a block of neighbours."""
+    span = min(n, span)
+    first = min(max(block[0] - (span - len(block) + 1) // 2, 0), n - span)
     return list(range(first, first + span))
 
 
@@ -224,7 +224,7 @@ def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **sett
             scores = [asking @ fk[c].mean(0) * scaling + math.log(len(c)) for c in clusters]
             chosen = best(torch.tensor(scores), own["n_hashes"])
             seen = everybodys + [j for c in chosen for j in clusters[c]]
-            seen += window_one(block, n, own["window"]) if own["window"] else []
+            seen += window_one(block, n, own["window"] + max(map(len, blocks)) - 1) if own["window"] else []
             for i in block:
                 counts[i, seen] = 1
                 for c, members in enumerate(clusters):
@@ -271,7 +271,7 @@ def window(query, key, value, padding_mask=None, *, scaling, generator=None, **s
         together, counts = max(1, own["keys"] // 8), torch.zeros(n, n)
         for block in even_cut(list(range(n)), together):
             for i in block:
-                counts[i, window_one(block, n, own["keys"] - together + 1)] = 1
+                counts[i, window_one(block, n, own["keys"])] = 1
         counts[:, global_one(q, k, own["global_tokens"])] = 1
         return with_rest(q, k, v, counts, scaling, own["rest"])
 

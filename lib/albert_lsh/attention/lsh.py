@@ -62,7 +62,8 @@ def see(
     lists = [everybodys[:, :, None].expand(*shape, -1), padded.gather(2, index).view(*shape, -1)]
     cluster = None
     if window:
-        near = nearest(mask, blocks, window)
+        size = (blocks[:, 0] < length).sum(-1).amax(-1)  # of a sequence's largest block
+        near = nearest(mask, blocks, size + window - 1)
         near, cluster = unseen_neighbours(near, owners(clusters, length, nobody=count), chosen, count)
         lists.append(near)
     far = torch.as_tensor(far_field, device=query.device)

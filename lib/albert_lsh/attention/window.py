@@ -20,7 +20,7 @@ def see(query: Tensor, key: Tensor, mask: Tensor, *, keys, global_tokens, scalin
     together = torch.as_tensor(keys, device=query.device).div(QUERIES, rounding_mode="floor").clamp(min=1)
     size = together if together.dim() else int(together)
     blocks = neighbours(mask, size)
-    near = nearest(mask, blocks, keys - size + 1)
+    near = nearest(mask, blocks, keys)
     if largest(global_tokens):
         positions, is_global = find_global_tokens(query, key, mask, global_tokens)
         hidden = torch.cat([is_global, torch.zeros_like(is_global[..., :1])], dim=-1)

@@ -1,9 +1,10 @@
 """The nearest positions; padding is not counted."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.rows import cut, largest, look_up, per_sequence, places
+from albert_lsh.attention.rows import cut, look_up, per_sequence, places
 
 
 def neighbours(mask: Tensor, size: int | Tensor) -> Tensor:
@@ -15,25 +16,23 @@ def neighbours(mask: Tensor, size: int | Tensor) -> Tensor:
     return cut(order, mask[:, 0].sum(-1), size).squeeze(2)
 
 
-def nearest(mask: Tensor, blocks: Tensor, width: int | Tensor) -> Tensor:
-    """The tokens nearest to each block of `neighbours`: `width` around each of its queries.
+def nearest(mask: Tensor, blocks: Tensor, span: int | Tensor) -> Tensor:
+    """The `span` tokens around each block of `neighbours`, the block among them.
 
-    A block of s queries sees s + width - 1 tokens. At the ends of a sequence the range moves inwards, so that it keeps
-    its length.
+    At the ends of a sequence the range moves inwards, so that it keeps its length.
 
     Args:
-        mask: (batch, heads, length) bool. blocks: (batch, heads, blocks, places). width: one number, or (batch,).
+        mask: (batch, heads, length) bool. blocks: (batch, heads, blocks, places).
+        span: at least as many as a block has; one number, or (batch,).
     Returns:
-        (batch, heads, blocks, most tokens of a block) positions, `length` for none.
+        (batch, heads, blocks, largest span) positions, `length` for none.
     """
     length, n = mask.shape[-1], mask.sum(-1)[..., None]  # (batch, heads, 1)
-    number = (mask.cumsum(-1) - 1).masked_fill(~mask, 0)
-    number = torch.cat([number, number.new_zeros(*number.shape[:2], 1)], dim=-1)
-    order = torch.cat([places(mask, length), number.new_full((*number.shape[:2], 1), length)], dim=-1)
+    number = F.pad((mask.cumsum(-1) - 1).masked_fill(~mask, 0), (0, 1))
+    order = F.pad(places(mask, length), (0, 1), value=length)
     size = (blocks < length).sum(-1)  # (batch, heads, blocks)
-    width = per_sequence(width, 3)
-    span = (size + width - 1).minimum(n)
-    start = (look_up(number, blocks[..., 0]) - width // 2).clamp(min=0).minimum(n - span)
-    step = torch.arange(min(blocks.shape[3] + largest(width) - 1, length), device=mask.device)
+    span = torch.as_tensor(per_sequence(span, 3), device=mask.device).minimum(n)
+    start = (look_up(number, blocks[..., 0]) - (span - size + 1) // 2).clamp(min=0).minimum(n - span)
+    step = torch.arange(max(1, int(span.max())), device=mask.device)
     absent = (step >= span.unsqueeze(-1)) | (size == 0).unsqueeze(-1)
     return look_up(order, (start.unsqueeze(-1) + step).clamp(max=length).masked_fill(absent, length))
