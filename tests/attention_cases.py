@@ -48,6 +48,9 @@ SETTINGS = {
 CASES = [(name, settings) for name in REFERENCES for settings in SETTINGS.get(name, [{}])]
 IDS = ["-".join([name, *(f"{k}={v}" for k, v in settings.items())]) for name, settings in CASES]
 ALL = [(name, SETTINGS.get(name, [{}])[0]) for name in attention.names()]
+BUDGETED = [name for name, known in attention.ATTENTIONS.items() if known.spend]
+WITH_REST = [name for name, known in attention.ATTENTIONS.items() if "rest" in known.settings]
+# With all that follow from it, an attention that is new is tested as far as it can be without a list of settings.
 HASHED = ["shared-qk-lsh", "lsh", "plain-lsh", "random", "yoso"]
 # (batch, heads, length, head_dim): a lone token, fewer tokens than a cluster, no multiple of anything, a multiple
 SHAPES = [(1, 1, 1, 3), (2, 3, 5, 5), (2, 2, 37, 12), (1, 2, 60, 16)]

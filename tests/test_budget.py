@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from albert_lsh import attention
-from attention_cases import tensors
+from attention_cases import BUDGETED, WITH_REST, tensors
 
-FIXED = {
+MORE = {
     "lsh": [
         {"n_hashes": 1},
         {"cluster_size": 1},
@@ -23,6 +23,7 @@ FIXED = {
     "nystrom": [{"pinv_iterations": 2}],
     "yoso": [{"hash_code_len": 4}],
 }
+FIXED = {name: MORE.get(name, [{"rest": True}] if name in WITH_REST else []) for name in BUDGETED}
 EACH = [(name, fixed) for name, several in FIXED.items() for fixed in [{}, *several]]
 COUNTED = [case for case in EACH if case[0] not in ("nystrom", "yoso")]  # those two estimate; who collides is chance
 each_attention = pytest.mark.parametrize("name", FIXED)
@@ -87,7 +88,7 @@ def test_no_budget_and_no_settings_are_the_default(name):
     """A quarter of the pairs for those that were chosen so; settings that are given stand for themselves."""
     inputs = tensors((1, 2, 48, 8))
     full = attention.check(name, {})
-    assert (full["share"] == 0.25) == (name in ("lsh", "plain-lsh", "window", "top-k", "random"))
+    assert full["share"] == attention.ATTENTIONS[name].share
     explicit = attention.settings_for(name, 48) if full["share"] else full
     assert torch.equal(attention.attend(name, *inputs), attention.attend(name, *inputs, **explicit))
 
@@ -105,11 +106,18 @@ SMALLEST = {
 
 
 @pytest.mark.parametrize("length", [1, 2, 9])
-@each_attention
+@pytest.mark.parametrize("name", SMALLEST)
 def test_too_short_a_sequence_has_the_smallest_budget_that_can_be_spent(name, length):
     inputs = tensors((1, 2, length, 8))
     out = attention.attend(name, *inputs, share=0.01)
     torch.testing.assert_close(out, attention.attend(name, *inputs, **SMALLEST[name]))
+
+
+def test_a_size_that_no_budget_holds_is_kept_and_said():
+    inputs = tensors((1, 2, 64, 8))
+    with pytest.warns(UserWarning, match="share=0.25 of length=64 does not hold cluster_size=32; 32 keys are seen"):
+        seen = attention.coverage("plain-lsh", *inputs[:2], share=0.25, cluster_size=32)
+    assert seen.pairs == pytest.approx(0.5)
 
 
 def test_fixed_settings_that_no_short_sequence_has_room_for_do_not_fail():

@@ -13,10 +13,10 @@ from albert_lsh.attention import shared_qk_lsh, yoso
 from albert_lsh.attention.compute import cpu, dispatch
 from albert_lsh.attention.select.hashing import generators_of_rounds
 from albert_lsh.attention.shared_qk_lsh import draw_rotations
-from attention_cases import CASES, IDS, REFERENCES, SETTINGS, SHAPES, error, padding, run, tensors
+from attention_cases import CASES, IDS, REFERENCES, SETTINGS, SHAPES, WITH_REST, error, padding, run, tensors
 from references import naive
 
-SPARSE = ("lsh", "plain-lsh", "random", "window", "top-k")
+SPARSE = set(WITH_REST) - {"shared-qk-lsh"}  # which gathers at any length
 
 
 def test_every_attention_has_a_reference():
@@ -45,6 +45,7 @@ def test_output_and_gradients_are_the_references(name, settings, shape, kind):
 def test_long_sequences_are_the_references(monkeypatch, name, settings, kind):
     """Keys are gathered above `DENSE_LENGTH` tokens."""
     monkeypatch.setattr(dispatch, "DENSE_LENGTH", 20)
+    monkeypatch.setattr(dispatch, "DENSE_PART", 0)
     check_reference(name, settings, (2, 2, 37, 12), kind)
 
 

@@ -6,6 +6,7 @@ of the pairs, or a number of `keys` for each query. The attention resolves it fo
 
 import math
 import reprlib
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -47,16 +48,16 @@ class Attention:
     """An attention. Functions take query, key, value as (batch, heads, length, head_dim)."""
 
     about: str  # one line, for people
-    compute: Callable[..., Tensor]  # padding holds zeros; what comes out there is undefined
+    compute: Callable[..., Tensor]  # padding comes in as zeros; `attend` clears what comes out there
     pairs: Callable[..., Tensor]  # (batch, heads, length, length): how often each query meets each key
     cost: Callable[..., float]  # (length, head_dim, **settings): multiply-adds of one head
     settings: dict[str, Any] = field(default_factory=dict)  # with their defaults
     lowest: dict[str, int] = field(default_factory=dict)  # the lowest value of a whole number, where it is not 1
     highest: dict[str, int] = field(default_factory=dict)
-    # (budget, fixed settings) -> settings that spend it, fixed ones among them; None: the attention has no budget
+    # (budget, fixed settings) -> settings that use it, fixed ones among them; None: there is no `share` or `keys`
     spend: Callable[[Budget, dict[str, Any]], dict[str, Any]] | None = None
-    spent: tuple[str, ...] = ()  # settings that follow from the budget unless they are given
-    share: float | None = None  # of the pairs, where neither a budget nor a setting in `spent` is given
+    spent: tuple[str, ...] = ()  # settings that `spend` computes unless they are given; rounds and size come first
+    share: float | None = None  # the budget where neither a budget nor a setting in `spent` is given
     drops: bool = True  # attention weights, with the probability `dropout`; some attentions never have any weights
     mean_keys: Callable[..., Tensor] | None = None  # (batch, heads): how many mean keys the queries see
 
@@ -147,15 +148,24 @@ class Attention:
 
 @lru_cache(maxsize=4096)
 def _fitting(attention: Attention, length: int, asked: tuple, fixed: tuple) -> dict[str, Any]:
-    """The settings for a sequence; one too short for its budget gets the smallest that the attention can spend."""
+    """The settings for a sequence of `length` tokens.
+
+    Where the budget is too small for the attention, or for what is fixed, it grows key by key until something fits.
+    For a cluster size or a number of rounds that is fixed this is said in a warning.
+    """
     assert attention.spend is not None
     budget = attention.budget("", length, **dict(asked))
     more = 4 + sum(value for _, value in fixed if isinstance(value, int))
     for keys in range(budget.keys, length + more + 1):
         try:
-            return attention.spend(budget._replace(keys=keys), dict(fixed))
+            found = attention.spend(budget._replace(keys=keys), dict(fixed))
         except ValueError as error:
             refusal = error
+            continue
+        sizes = ", ".join(f"{name}={value}" for name, value in fixed if name in attention.spent[:2])
+        if keys > budget.keys and sizes:
+            warnings.warn(f"{budget.asked} does not hold {sizes}; {min(keys, length)} keys are seen", stacklevel=2)
+        return found
     raise refusal
 
 

@@ -26,7 +26,8 @@ class Seen(NamedTuple):
     # met in N rounds then weighs once: log N is subtracted from its scores (Reformer, equation 6).
     clusters: tuple[Tensor, Tensor] | None = None
     others_only: bool = False  # a query does not see its own key
-    distinct: bool = False  # no key stands twice in a round, which makes adding up gradients faster
+    # In each round a key stands in one list at most, once. Its gradient is then written, not added, which is faster.
+    distinct: bool = False
     means: Tensor | None = None  # (batch, heads, clusters, places): clusters whose means are the appended rows
     chosen: Tensor | None = (
         None  # (batch, heads, blocks, n): the clusters of `means` that a block sees, their number for none
@@ -34,7 +35,7 @@ class Seen(NamedTuple):
 
     @property
     def each_once(self) -> bool:
-        """Whether a key weighs once, however often it is listed."""
+        """Whether a key that several rounds list weighs once. No list of a block may name a key twice."""
         return (self.clusters is not None or self.queries.shape[2] == 1) and not self.others_only
 
     def flat(self) -> "Seen":

@@ -21,7 +21,7 @@ def see(query: Tensor, key: Tensor, mask: Tensor, *, keys, scaling, generator) -
 
 
 def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
-    """All of it."""
+    """All that the rest leaves."""
     return fixed | {"keys": budget.left(1, rest=int(fixed.get("rest", False)))}
 
 

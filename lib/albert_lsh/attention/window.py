@@ -12,12 +12,12 @@ from albert_lsh.attention.select.global_tokens import global_tokens as find_glob
 from albert_lsh.attention.select.nearest import nearest, neighbours
 from albert_lsh.attention.sparse import rest_products, sparse
 
-QUERIES = 8  # keys / QUERIES neighbouring queries share one window
+KEYS_PER_QUERY = 8  # a window of so many keys for each of the neighbouring queries that share it
 
 
 def see(query: Tensor, key: Tensor, mask: Tensor, *, keys, global_tokens, scaling, generator) -> Seen:
     """The `keys` positions nearest to the query's block, and the global tokens."""
-    together = torch.as_tensor(keys, device=query.device).div(QUERIES, rounding_mode="floor").clamp(min=1)
+    together = torch.as_tensor(keys, device=query.device).div(KEYS_PER_QUERY, rounding_mode="floor").clamp(min=1)
     size = together if together.dim() else int(together)
     blocks = neighbours(mask, size)
     near = nearest(mask, blocks, keys)
@@ -30,7 +30,7 @@ def see(query: Tensor, key: Tensor, mask: Tensor, *, keys, global_tokens, scalin
 
 
 def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
-    """All of it."""
+    """All that the global tokens and the rest leave."""
     left = budget.left(1, global_tokens=fixed.get("global_tokens", 0), rest=int(fixed.get("rest", False)))
     return fixed | {"keys": left}
 

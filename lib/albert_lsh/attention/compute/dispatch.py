@@ -8,8 +8,8 @@ from albert_lsh.attention.compute import cpu, dense, gpu, plain
 from albert_lsh.attention.rows import owners, sums_of, take
 from albert_lsh.attention.seen import Seen
 
-# Computing all scores and masking most of them beats gathering rows up to this length, and where single queries
-# have lists of more than one key in `DENSE_PART`.
+# On a CPU, computing all scores and masking most of them is faster than gathering keys in sequences of up to
+# DENSE_LENGTH tokens, and where each block is one query that sees more than 1 / DENSE_PART of the keys.
 DENSE_LENGTH = 512
 DENSE_PART = 8
 
