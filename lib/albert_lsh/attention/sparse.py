@@ -2,8 +2,9 @@
 
 `sparse(see, ...)` makes an `Attention` of `see(query, key, mask, *, scaling, generator, **settings) -> Seen`, where
 query and key are float32 and mask is (batch, heads, length) bool. A setting is one number, or (batch,) where sequences
-differ in it; `keys`, which a `spend` gives, is what the rest leaves of the budget. Every such attention has the setting `rest`: one key
-more for each query, the mean of all keys that it does not see, with the logarithm of their number added to its score.
+differ in it; `keys`, which a `spend` gives, is what the rest leaves of the budget. Every such attention has the setting
+`rest`: one key more for each query, the mean of all keys that it does not see, with the logarithm of their number added
+to its score.
 """
 
 from collections.abc import Callable
