@@ -33,33 +33,20 @@ from albert_lsh.pipelines import QuestionAnsweringPipeline
 from albert_lsh.tasks.table import Task, find_task
 
 
-class PredictionError(ValueError):
-    """Texts that cannot be read, or a model that does not fit the task; the message names the place."""
-
-
-def read_text(file: str) -> tuple[str, str]:
-    """The name and the content of a file, or of standard input ("-")."""
-    name = "standard input" if file == "-" else file
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        text = data.decode("utf-8-sig").replace("\r\n", "\n")
-    except OSError as error:
-        raise PredictionError(f"{name} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise PredictionError(f"{name}, line {line}: not UTF-8 (byte {error.start}: {error.reason})") from error
-    if not text.strip():
-        raise PredictionError(f"{name} is empty; it must hold one example a line, or JSON")
-    return name, text
-
-
 def read_rows(file: str, task: Task) -> list[dict[str, str]]:
     """The task's columns of every example in a file or on standard input ("-").
 
     Raises:
-        PredictionError: naming the line, or the entry of a JSON list, and what is wrong with it.
+        ValueError: naming the line, or the entry of a JSON list, and what is wrong with it.
     """
-    name, text = read_text(file)
+    name = "standard input" if file == "-" else file
+    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is not UTF-8: {error}") from error
+    if not text.strip():
+        raise ValueError(f"{name} is empty; it must hold one example a line, or JSON")
     lines = {f"{name}, line {n}": line for n, line in enumerate(text.removesuffix("\n").split("\n"), 1)}
     if Path(file).suffix.lower() not in (".json", ".jsonl"):
         found = {place: from_line(place, line, task) for place, line in lines.items()}
@@ -67,8 +54,6 @@ def read_rows(file: str, task: Task) -> list[dict[str, str]]:
         found = {f"{name}, entry {n}": row for n, row in enumerate(from_json(name, text), 1)}
     else:
         found = {place: from_json(place, line) for place, line in lines.items()}
-    if not found:
-        raise PredictionError(f"{name} holds an empty list")
     return [checked(place, row, task) for place, row in found.items()]
 
 
@@ -77,35 +62,33 @@ def from_line(place: str, line: str, task: Task) -> dict[str, str]:
     tabs = line.count("\t")
     if tabs != len(task.columns) - 1:
         wanted = ", tab, ".join(task.columns)
-        raise PredictionError(f"{place} has {tabs or 'no'} tab{'s' * (tabs != 1)}; task {task.name!r} reads {wanted}")
+        raise ValueError(f"{place} has {tabs or 'no'} tab{'s' * (tabs != 1)}; task {task.name!r} reads {wanted}")
     return dict(zip(task.columns, line.split("\t"), strict=True))
 
 
 def from_json(place: str, text: str) -> Any:
-    """A JSON text, read; the message of an error has the line in it, if there are several."""
+    """A JSON text, read."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        within = f", line {error.lineno}" if "\n" in text else ""
-        raise PredictionError(
-            f"{place}{within}, column {error.colno}: not JSON ({error.msg}); a file holds a list of objects, or one "
-            "object a line"
+    except ValueError as error:
+        raise ValueError(
+            f"{place} is not JSON ({error}); a file has a list of objects, or one object a line"
         ) from error
 
 
 def checked(place: str, row: Any, task: Task) -> dict[str, str]:
     """The task's columns of a row; each must be there and hold text."""
     if not isinstance(row, dict):
-        raise PredictionError(f"{place} is {reprlib.repr(row)}; it must be an object with {', '.join(task.columns)}")
+        raise ValueError(f"{place} is {reprlib.repr(row)}; it must be an object with {', '.join(task.columns)}")
     for column in task.columns:
         if column not in row:
-            raise PredictionError(
+            raise ValueError(
                 f"{place} has no column {column!r}, which task {task.name!r} reads; it has: {', '.join(row)}"
             )
         text = row[column]
         # JSON can spell lone surrogates, which are no characters.
         if not isinstance(text, str) or not text.strip() or any("\ud800" <= char <= "\udfff" for char in text):
-            raise PredictionError(f"{place}: {column}={reprlib.repr(text)} must be text, and not empty")
+            raise ValueError(f"{place}: {column}={reprlib.repr(text)} must be text, and not empty")
     return {column: row[column] for column in task.columns}
 
 
@@ -113,29 +96,23 @@ def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     """A model that was fine-tuned on the task, with the names of its classes, and its tokenizer.
 
     Raises:
-        PredictionError: it was made for something else. ModelError (a ValueError): it cannot be read, or lacks parts.
+        ValueError: it was made for something else. ModelError (a ValueError): it cannot be read, or lacks parts.
     """
     config = load_config(model)
     head = "question-answering" if task.is_squad else "classification"
     ending = "ForQuestionAnswering" if task.is_squad else "ForSequenceClassification"
     saved = (config.architectures or ["not fine-tuned"])[0]
     if not saved.endswith(ending):
-        raise PredictionError(f"model={model!r} is {saved}; task {task.name!r} needs one that was saved as ...{ending}")
-    if not task.is_squad and config.num_labels != task.num_labels:
-        wanted = ", ".join(task.labels) or "a number"
-        raise PredictionError(
-            f"model={model!r} has {config.num_labels} labels; task {task.name!r} has {task.num_labels} ({wanted})"
-        )
-    names = [config.id2label[i] for i in range(len(task.labels))]
-    unnamed = names == [f"LABEL_{i}" for i in range(len(names))]
-    if not unnamed and {name.lower() for name in names} != set(task.labels):
-        raise PredictionError(
-            f"model={model!r} has the labels {', '.join(names)}; task {task.name!r} has {', '.join(task.labels)}"
-        )
+        raise ValueError(f"model={model!r} is {saved}; task {task.name!r} needs one that was saved as ...{ending}")
+    names = list(config.id2label.values())
+    unnamed = names == [f"LABEL_{n}" for n in range(task.num_labels)]
+    if not task.is_squad and not unnamed and {name.lower() for name in names} != set(task.labels):
+        wanted = ", ".join(task.labels) or "none: it predicts a number"
+        raise ValueError(f"model={model!r} has the labels {', '.join(names)}; task {task.name!r} has {wanted}")
     loaded = load_model(model, head=head, complete=True, **(task.model_options if unnamed else {}))
     tokenizer, known = load_tokenizer(model), loaded.config.vocab_size
     if len(tokenizer) > known:
-        raise PredictionError(f"model={model!r}: its tokenizer knows {len(tokenizer)} tokens, its weights only {known}")
+        raise ValueError(f"model={model!r}: its tokenizer knows {len(tokenizer)} tokens, its weights only {known}")
     return loaded, tokenizer
 
 
@@ -171,7 +148,7 @@ def predict(
     found = classify(inputs, truncation=True, max_length=longest)
     for number, entries in enumerate(found, 1):  # every class, the likeliest first
         if not all(math.isfinite(entry["score"]) for entry in entries):
-            raise PredictionError(f"example {number}: the model's scores are not finite")
+            raise ValueError(f"example {number}: the model's scores are not finite")
         if task.labels:
             scores = {entry["label"]: entry["score"] for entry in entries}
             yield {**entries[0], "scores": {name: scores[name] for _, name in sorted(names.items())}}
@@ -211,9 +188,9 @@ def run(asked: argparse.Namespace) -> None:
     model, tokenizer = load(asked.model, task)
     limit = max_positions(model.config)
     if asked.max_length is not None and not 8 <= asked.max_length <= limit:
-        raise PredictionError(f"--max-length {asked.max_length} must be 8 to {limit}, the model's positions")
+        raise ValueError(f"--max-length {asked.max_length} must be 8 to {limit}, the model's positions")
     if asked.batch_size < 1:
-        raise PredictionError(f"--batch-size {asked.batch_size} must be 1 or more")
+        raise ValueError(f"--batch-size {asked.batch_size} must be 1 or more")
     for row in predict(model, tokenizer, task, rows, max_length=asked.max_length, batch_size=asked.batch_size):
         print(json.dumps(row, ensure_ascii=False), flush=True)
 

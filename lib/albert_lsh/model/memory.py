@@ -7,7 +7,7 @@ feed_forward_chunk    the feed-forward part takes a few positions at a time (Kit
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +30,6 @@ def recomputed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return checkpoint(function, *args, use_reentrant=False, **kwargs)
 
 
-@cache
 def saving(layer_class: Any, recompute: bool, size: int | None) -> Any:
     """A layer's class with the methods that save memory.
 
@@ -44,10 +43,7 @@ def saving(layer_class: Any, recompute: bool, size: int | None) -> Any:
         chunks = hidden.split(size, dim=1)  # type: ignore[arg-type]
         return torch.cat([recomputed(partial(whole, layer), chunk) for chunk in chunks], dim=1)
 
-    def __reduce__(layer: nn.Module) -> tuple:  # pickle finds no class by name that is made here
-        return new_layer, (layer_class, recompute, size), layer.__dict__
-
-    methods: dict[str, Any] = {"__reduce__": __reduce__}
+    methods: dict[str, Any] = {}
     if recompute:
         methods["forward"] = forward
     if size is not None:
@@ -55,12 +51,6 @@ def saving(layer_class: Any, recompute: bool, size: int | None) -> Any:
         whole = getattr(layer_class, name)
         methods[name] = in_chunks
     return type(layer_class.__name__, (layer_class,), methods)
-
-
-def new_layer(layer_class: Any, recompute: bool, size: int | None) -> nn.Module:
-    """An empty layer of a class of `saving`, for pickle to fill."""
-    changed = saving(layer_class, recompute, size)
-    return changed.__new__(changed)
 
 
 def save_memory(

@@ -65,8 +65,7 @@ class Watch(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         control.should_log |= control.should_save
 
-    def on_epoch_end(self, args, state, control, **kwargs):
-        control.should_log |= control.should_save
+    on_epoch_end = on_step_end
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         for name, value in (logs or {}).items():
@@ -208,18 +207,16 @@ def explain_out_of_memory() -> Iterator[None]:
 
 def history_of(trainer: Trainer) -> pd.DataFrame:
     """Trainer's log as a table: one row per step, training loss, evaluation loss and metrics side by side."""
-    log = pd.DataFrame(trainer.state.log_history)
-    first = {name: name for name in ("step", "epoch", "learning_rate")} | {
-        "loss": "train_loss",
-        "eval_loss": "eval_loss",
-    }
-    metrics = {
-        name: name.removeprefix("eval_")
+    log = pd.DataFrame(trainer.state.log_history).rename(columns={"loss": "train_loss"})
+    measured = [
+        name
         for name in sorted(map(str, log))
         if name.startswith("eval_") and not name.endswith(("_runtime", "_per_second"))
-    }
-    renamed = {name: new for name, new in {**first, **metrics, **first}.items() if name in log}
-    return log[[*renamed]].groupby("step", as_index=False).last().rename(columns=renamed)
+    ]
+    first = ["step", "epoch", "learning_rate", "train_loss", "eval_loss"]
+    columns = [name for name in dict.fromkeys([*first, *measured]) if name in log]
+    table = log[columns].groupby("step", as_index=False).last()
+    return table.rename(columns={name: name.removeprefix("eval_") for name in columns if name != "eval_loss"})
 
 
 def peak_memory(on_gpu: bool) -> int:
