@@ -145,9 +145,3 @@ def test_a_pass_done_again_has_its_own_number_and_is_recorded_once(name, way):
         assert [p.attention for p in passes] == ["softmax", "lsh"]
         found.append([p.grad for p in model.parameters() if p.grad is not None])
     torch.testing.assert_close(*found)
-
-
-@pytest.mark.parametrize("size", [0, True, 2.5])
-def test_bad_sizes_are_named(size):
-    with pytest.raises(ValueError, match=f"feed_forward_chunk={size} must be a whole number of positions, 1 or more"):
-        save_memory(load_model("mini", head="base"), feed_forward_chunk=size)

@@ -27,8 +27,8 @@ from typing import Any
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextClassificationPipeline
 
-from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input, max_positions
-from albert_lsh.model.memory import is_out_of_memory
+from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
+from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.pipelines import QuestionAnsweringPipeline
 from albert_lsh.tasks.table import Task, find_task
 
@@ -121,31 +121,26 @@ def predict(
     tokenizer: PreTrainedTokenizerBase,
     task: Task,
     rows: list[dict[str, str]],
-    *,
-    max_length: int | None = None,
-    batch_size: int = 32,
+    batch_size: int,
 ) -> Iterator[dict[str, Any]]:
     """What the model says about every row, in their order, as the module's first lines show it.
 
     Args:
         model, tokenizer: of `load`.
         rows: the task's columns.
-        max_length: the most tokens of a text, a pair, or a window; None: as in training.
         batch_size: texts or windows that go through the model at a time.
     Raises:
         ValueError: the model's scores of an example are not finite; the message says which.
     """
     given: dict[str, Any] = {"model": model, "tokenizer": tokenizer, "batch_size": batch_size}
-    longest = max_length or longest_input(model, tokenizer)
     if task.is_squad:
-        answer = QuestionAnsweringPipeline(**given, max_length=longest, no_answer=task.no_answer)
-        yield from answer(row for row in rows)
+        yield from QuestionAnsweringPipeline(**given, no_answer=task.no_answer)(row for row in rows)
         return
     names: Any = model.config.id2label
     function = "softmax" if task.labels else "none"
     classify: Any = TextClassificationPipeline(**given, top_k=None, function_to_apply=function)
     inputs = (dict(zip(("text", "text_pair"), row.values(), strict=False)) for row in rows)
-    found = classify(inputs, truncation=True, max_length=longest)
+    found = classify(inputs, truncation=True, max_length=longest_input(model, tokenizer))
     for number, entries in enumerate(found, 1):  # every class, the likeliest first
         if not all(math.isfinite(entry["score"]) for entry in entries):
             raise ValueError(f"example {number}: the model's scores are not finite")
@@ -164,35 +159,20 @@ def main(arguments: list[str] | None = None) -> None:
     command = commands.add_parser("predict", help="ask a fine-tuned model", description=__doc__, formatter_class=plain)
     command.add_argument("--model", required=True, help="its folder (save_model=True keeps a run's), or its Hub name")
     command.add_argument("--task", required=True, help="the task that it was fine-tuned on: mrpc, squad, ...")
-    command.add_argument("--max-length", type=int, help="tokens of a text, a pair or a window; else as in training")
     command.add_argument("--batch-size", type=int, default=32)
     command.add_argument("file", nargs="?", default="-", help="texts or JSON; standard input if it is not given")
     asked = parser.parse_args(arguments)
     transformers.logging.disable_progress_bar()
     try:
-        run(asked)
+        task = find_task(asked.task)
+        rows = read_rows(asked.file, task)
+        with explain_out_of_memory("a smaller --batch-size"):
+            for row in predict(*load(asked.model, task), task, rows, asked.batch_size):
+                print(json.dumps(row, ensure_ascii=False), flush=True)
     except BrokenPipeError:  # whoever read the output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise SystemExit("error: out of memory; a smaller --batch-size or --max-length takes less") from error
-
-
-def run(asked: argparse.Namespace) -> None:
-    """Print what the command is asked for."""
-    task = find_task(asked.task)
-    rows = read_rows(asked.file, task)
-    model, tokenizer = load(asked.model, task)
-    limit = max_positions(model.config)
-    if asked.max_length is not None and not 8 <= asked.max_length <= limit:
-        raise ValueError(f"--max-length {asked.max_length} must be 8 to {limit}, the model's positions")
-    if asked.batch_size < 1:
-        raise ValueError(f"--batch-size {asked.batch_size} must be 1 or more")
-    for row in predict(model, tokenizer, task, rows, max_length=asked.max_length, batch_size=asked.batch_size):
-        print(json.dumps(row, ensure_ascii=False), flush=True)
 
 
 if __name__ == "__main__":

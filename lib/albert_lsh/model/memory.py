@@ -6,7 +6,8 @@ feed_forward_chunk    the feed-forward part takes a few positions at a time (Kit
                       chunk recomputed, so that its wide activations are never stored together
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -61,16 +62,20 @@ def save_memory(
     Args:
         recompute: store only the input of each layer.
         feed_forward_chunk: positions that go through the feed-forward parts at a time; None: all.
-    Raises:
-        ValueError: feed_forward_chunk is not a whole number of 1 or more.
     """
-    if feed_forward_chunk is not None and (type(feed_forward_chunk) is not int or feed_forward_chunk < 1):
-        raise ValueError(f"feed_forward_chunk={feed_forward_chunk!r} must be a whole number of positions, 1 or more")
     for layer in layers(model) if recompute or feed_forward_chunk else []:
         layer.__class__ = saving(type(layer), recompute, feed_forward_chunk)  # type: ignore[arg-type]
     return model
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: CUDA's, Python's, or torch's on the CPU, which is a plain RuntimeError."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+@contextmanager
+def explain_out_of_memory(less: str) -> Iterator[None]:
+    """Turn a failed allocation into a ValueError that says what takes `less`."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        # On the CPU torch raises a plain RuntimeError.
+        known = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+        if not known:
+            raise
+        raise ValueError(f"out of memory; {less} takes less") from error
