@@ -1,7 +1,6 @@
 """Recomputation and chunks change no result."""
 
 import copy
-import pickle
 
 import pytest
 import torch
@@ -102,7 +101,7 @@ def shallow_copy(model):
 SAVING = {"recompute": True, "feed_forward_chunk": 7}
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), shallow_copy])
+@pytest.mark.parametrize("copied", [copy.deepcopy, shallow_copy])
 def test_a_copy_has_its_own_weights_and_gradients(name, copied):
     torch.manual_seed(1)
     model, ids = load_model(name, head="base", attention="lsh", settings=LSH), torch.arange(5, 49).view(2, 22)
@@ -146,9 +145,3 @@ def test_a_pass_done_again_has_its_own_number_and_is_recorded_once(name, way):
         assert [p.attention for p in passes] == ["softmax", "lsh"]
         found.append([p.grad for p in model.parameters() if p.grad is not None])
     torch.testing.assert_close(*found)
-
-
-@pytest.mark.parametrize("size", [0, True, 2.5])
-def test_bad_sizes_are_named(size):
-    with pytest.raises(ValueError, match=f"feed_forward_chunk={size} must be a whole number of positions, 1 or more"):
-        save_memory(load_model("mini", head="base"), feed_forward_chunk=size)

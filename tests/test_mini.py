@@ -166,8 +166,3 @@ def test_counting_words_does_not_help(name, per_field):
     for split in SPLITS[name][1:]:
         score = model.score(counts(split), built(name)[split]["label"][:])
         assert score < 1 / len(model.classes_) + 0.07
-
-
-def test_unknown_name():
-    with pytest.raises(ValueError, match=r"'mini-cola'.*mini-mrpc, mini-sst2"):
-        mini.build("mini-cola")

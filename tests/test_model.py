@@ -244,7 +244,6 @@ def test_evaluation_settings_hold_in_evaluation_alone(folder, tmp_path):
         ("lsh", {"n_hash": 8}, "evaluation_settings: attention 'lsh' has no setting 'n_hash'"),
         ("lsh", {"n_hashes": 0}, "evaluation_settings: lsh: n_hashes=0 must be a whole number, 1 to 2147483647"),
         ("softmax", {"n_hashes": 8}, "evaluation_settings: attention 'softmax' has no setting 'n_hashes'"),
-        ("nystrom", {"num_landmarks": 41}, "num_landmarks=41 is above the 40 positions"),
         ("nystrom", {"conv_kernel_size": 3}, "evaluation_settings: conv_kernel_size has weights"),
     ],
 )
@@ -364,13 +363,8 @@ def test_truncated_weights_are_named(folder, tmp_path):
         load_model(str(tmp_path))
 
 
-def test_more_landmarks_than_positions_are_an_error(folder):
-    message = "num_landmarks=41 is above the 40 positions of this model"
-    with pytest.raises(ValueError, match=message):
-        load_model(folder, attention="nystrom", settings={"num_landmarks": 41})
+def test_as_many_landmarks_as_positions_are_softmax(folder):
     model = load_model(folder, head="base", attention="nystrom", settings={"num_landmarks": 40})
-    with pytest.raises(ValueError, match=message):
-        switch_attention(model, "nystrom", {"num_landmarks": 41})
     softmax = load_model(folder, head="base")
     keep, inputs = batch()["attention_mask"].bool(), batch()
     torch.testing.assert_close(model(**inputs).last_hidden_state[keep], softmax(**inputs).last_hidden_state[keep])

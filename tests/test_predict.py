@@ -102,22 +102,6 @@ def test_classes_have_names_and_the_scores_of_evaluation(trained, name, tmp_path
     np.testing.assert_allclose([one["score"] for one in said], [row["score"] for row in found], atol=1e-5)
 
 
-def test_longer_texts_are_read_on_request(trained, tmp_path, capsys):
-    kept = trained("mini-mrpc")
-    rows = kept.write(tmp_path / "rows.json")
-    as_trained, same, longer = (
-        ask(capsys, "--model", kept.model, "--task", "mini-mrpc", *more, rows)
-        for more in ([], ["--max-length", 18], ["--max-length", 60])
-    )
-    assert as_trained == same
-    assert longer != as_trained
-    encoded = tasks.encode(
-        tasks.DatasetDict(v=tasks.Dataset.from_list(kept.rows)), kept.task, load_tokenizer("mini"), 60
-    )
-    probabilities = torch.softmax(torch.tensor(kept.trainer.predict(encoded["v"]).predictions), -1).numpy()
-    np.testing.assert_allclose([list(row["scores"].values()) for row in longer], probabilities, atol=1e-5)
-
-
 def test_lines_and_both_kinds_of_json_say_the_same(trained, tmp_path, capsys, monkeypatch):
     kept = trained("mini-mrpc")
     asked = ["--model", kept.model, "--task", "mini-mrpc"]
@@ -210,20 +194,19 @@ def test_a_model_without_names_for_its_classes_takes_the_tasks(tmp_path, capsys)
         ("pairs.txt", b"one\ttwo\tthree\n", "pairs.txt, line 1 has 2 tabs;"),
         ("pairs.txt", b"one\ttwo\n \tthree\n", "pairs.txt, line 2: sentence1=' ' must be text, and not empty"),
         ("pairs.txt", b"one\ttwo\n\nthree\tfour\n", "pairs.txt, line 2 has no tabs"),
-        ("pairs.txt", b"one\ttwo\ncaf\xe9\tthree\n", r"pairs.txt, line 2: not UTF-8 \(byte 11: invalid contin"),
+        ("pairs.txt", b"one\ttwo\ncaf\xe9\tthree\n", "pairs.txt is not UTF-8: .* position 11: invalid contin"),
         ("pairs.txt", b" \n\n", "pairs.txt is empty; it must hold one example a line, or JSON"),
         ("rows.json", b"", "rows.json is empty"),
-        ("rows.json", b" []", "rows.json holds an empty list"),
         (
             "rows.json",
             b'[{"sentence1": "one",\n "sentence2": }]',
-            r"rows.json, line 2, column 15: not JSON \(Expecting v",
+            r"rows.json is not JSON \(Expecting value: line 2 column 15",
         ),
         ("rows.json", b'["one"]', "rows.json, entry 1 is 'one'; it must be an object with sentence1, sentence2"),
         (
             "rows.jsonl",
             b'{"sentence1": "one"\n',
-            "rows.jsonl, line 1, column 20: not JSON .* a list of objects, or one",
+            "rows.jsonl, line 1 is not JSON .* column 20 .*a list of objects, or one",
         ),
         (
             "rows.jsonl",
@@ -248,8 +231,12 @@ def test_a_model_of_another_task_is_refused(trained, tmp_path, capsys):
             main(["predict", "--model", str(model), "--task", task, str(tmp_path / "text.txt"), *more])
 
     mrpc, mnli, v2 = (trained(name).model for name in ("mini-mrpc", "mini-mnli", "mini-squad-v2"))
-    refused("mini-mrpc", mnli, r"model='.*' has 3 labels; task 'mini-mrpc' has 2 \(not_equivalent, equivalent\)")
-    refused("stsb", mrpc, r"model='.*' has 2 labels; task 'stsb' has 1 \(a number\)")
+    refused(
+        "mini-mrpc",
+        mnli,
+        "model='.*' has the labels entailment, neutral, .*; task 'mini-mrpc' has not_equivalent, equivalent",
+    )
+    refused("stsb", mrpc, "model='.*' has the labels .*; task 'stsb' has none: it predicts a number")
     refused(
         "mini-sst2", mrpc, "model='.*' has the labels not_equivalent, equivalent; task 'mini-sst2' has negative, pos"
     )
@@ -259,11 +246,10 @@ def test_a_model_of_another_task_is_refused(trained, tmp_path, capsys):
     refused("mini-mrpc", tmp_path / "no", "model='.*no': no such folder, and the Hub gave no model of that name")
     shutil.copy(f"{mrpc}/config.json", tmp_path)
     refused("mini-mrpc", tmp_path, ".*model.safetensors")
-    refused("mini-mrpc", mrpc, "--max-length 129 must be 8 to 128, the model's positions", "--max-length", "129")
-    refused("mini-mrpc", mrpc, "--batch-size 0 must be 1 or more", "--batch-size", "0")
+    refused("mini-mrpc", mrpc, "batch_size should be a positive integer", "--batch-size", "0")
     with pytest.raises(SystemExit, match="error: task='mprc' is not one of: mrpc"):
         main(["predict", "--model", mrpc, "--task", "mprc"])
-    with pytest.raises(SystemExit, match="error: .*none.txt cannot be read: No such file"):
+    with pytest.raises(SystemExit, match="error: .*No such file.*none.txt"):
         main(["predict", "--model", mrpc, "--task", "mini-mrpc", str(tmp_path / "none.txt")])
 
 
@@ -298,7 +284,7 @@ def truncate(folder):
         (lambda f: change_weights(f, without("classifier")), "lacks weights: classifier.bias, classifier.weight$"),
         (
             lambda f: change_weights(f, without("encoder")),
-            r"lacks weights: albert.encoder.*, albert.encoder.* and \d+ more",
+            r"lacks weights: albert.encoder.*, \[...\]$",
         ),
         (lambda f: change_weights(f, lambda weights: {"other": weights["classifier.bias"]}), "lacks weights: albert"),
         (
@@ -374,7 +360,7 @@ def test_memory_that_does_not_suffice_is_named(trained, tmp_path):
     asked = ["predict", "--model", trained("mini-mrpc").model, "--task", "mini-mrpc", str(tmp_path / "pairs.txt")]
     hook = torch.nn.modules.module.register_module_forward_pre_hook(lambda *_: torch.empty(2**58))
     try:
-        with pytest.raises(SystemExit, match="^error: out of memory; a smaller --batch-size or --max-length"):
+        with pytest.raises(SystemExit, match="^error: out of memory; a smaller --batch-size takes less"):
             main(asked)
     finally:
         hook.remove()

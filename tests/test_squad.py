@@ -178,7 +178,7 @@ def test_a_question_is_cut_at_half_of_a_window(tokenizer):
 def test_no_room_for_context_names_the_question(tokenizer, size, stride):
     examples = dataset(example("short", question="W"), example("long"))
     limit = room(tokenizer, size)
-    message = rf"example long: .* room for {max(size, 0)} tokens of context in max_length={limit};.*stride={stride}"
+    message = rf"question='.*' leaves room for {max(size, 0)} tokens of context in max_length={limit};.*stride={stride}"
     with pytest.raises(ValueError, match=message):
         cut(examples.select([1]), tokenizer, max_length=limit, stride=stride)
     if (size, stride) == (4, 4):  # the shorter question of the two is not to blame
@@ -186,18 +186,10 @@ def test_no_room_for_context_names_the_question(tokenizer, size, stride):
             cut(examples, tokenizer, max_length=limit, stride=stride)
 
 
-def test_misplaced_answer_and_wrong_tokenizers(tokenizer):
+def test_a_misplaced_answer_is_named(tokenizer):
     wrong = example("bad") | {"answers": {"text": ["Simone"], "answer_start": [3]}}
     with pytest.raises(ValueError, match="example bad: its answer 'Simone' is not at character 3"):
         cut(dataset(wrong), tokenizer, max_length=60, stride=8)
-    left = make_tokenizer("wordpiece")
-    left.padding_side = "left"
-    with pytest.raises(ValueError, match="padding_side"):
-        cut(dataset(example()), left, max_length=60, stride=8)
-    last = make_tokenizer("wordpiece")
-    last.cls_token = "[SEP]"
-    with pytest.raises(ValueError, match="CLS token first"):
-        cut(dataset(example()), last, max_length=60, stride=8)
 
 
 # --- best_answers ------------------------------------------------------------------------------------------------
@@ -284,20 +276,20 @@ def test_n_best_is_sorted_without_repeats(words):
     assert [value for _, value in result.n_best] == sorted((value for _, value in result.n_best), reverse=True)
 
 
-def test_no_answer_score_and_threshold(words):
+def test_no_answer_competes_by_its_smallest_score(words):
     # CLS scores 6 in one window and 2 in the other: the smaller counts, against a span of 3.
     start = {(0, 0): 4, (1, 0): 1, (0, 3): 2}
     end = {(0, 0): 2, (1, 0): 1, (0, 4): 1}
     result = answer_of(words, start, end, no_answer=True)
-    assert (result.text, result.no_answer_score) == ("w0 w1", -1)
+    assert (result.text, result.score, result.null_score) == ("w0 w1", 3, 2)
     assert ("", 2.0) in result.n_best
-    assert answer_of(words, start, end, no_answer=True, threshold=-1.0).text == "w0 w1"  # not above the threshold
-    assert answer_of(words, start, end, no_answer=True, threshold=-1.5).text == ""
+    start[1, 0] = 2
+    assert answer_of(words, start, end, no_answer=True).text == "w0 w1"  # as high is not above
     start[1, 0] = 9
     refused = answer_of(words, start, end, no_answer=True)
     assert (refused.text, refused.score, refused.null_score, refused.n_best[0]) == ("", 3, 6, ("", 6.0))
     forced = answer_of(words, start, end, no_answer=False)
-    assert (forced.text, forced.no_answer_score) == ("w0 w1", 3)
+    assert (forced.text, forced.null_score) == ("w0 w1", 6)
     assert all(text for text, _ in forced.n_best)
 
 
@@ -305,23 +297,15 @@ def test_a_context_without_tokens_has_no_answer(tokenizer):
     examples = dataset(example("empty", context=" "))
     windows = cut(examples, tokenizer, max_length=40, stride=4)
     result = best_answers(examples, windows, *logits(windows, {}, {}), no_answer=False)
-    assert (result["empty"].text, result["empty"].no_answer_score, result["empty"].n_best) == ("", np.inf, [])
+    assert (result["empty"].text, result["empty"].score, result["empty"].n_best) == ("", -np.inf, [])
 
 
-def test_wrong_logits_and_examples(words):
-    examples, windows = words
-    start, end = logits(windows, {}, {})
-    for bad in (start[:2], start[:, :9], start[0]):
-        with pytest.raises(ValueError, match=r"not both \(3, 10 or more\)"):
-            best_answers(examples, windows, bad, bad, no_answer=False)
-    with pytest.raises(ValueError, match="NaN"):
-        best_answers(examples, windows, start, end * np.nan, no_answer=False)
-    with pytest.raises(ValueError, match=r"in the windows but not in the examples.*'r'"):
-        best_answers(examples.select([0]), windows, start, end, no_answer=False)
-    with pytest.raises(ValueError, match=r"missing from the windows.*'r'"):
-        best_answers(examples, windows.select([0, 1]), start[:2], end[:2], no_answer=False)
-    with pytest.raises(ValueError, match="at least 1"):
-        best_answers(examples, windows, start, end, n_best=0, no_answer=False)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_logits_that_are_not_finite_are_refused(words, value):
+    start, end = logits(words[1], {}, {})
+    end[2, 3] = value
+    with pytest.raises(ValueError, match="question='q': the model's logits are not finite"):
+        best_answers(*words, start, end, no_answer=False)
 
 
 # --- all of it ---------------------------------------------------------------------------------------------------
@@ -343,7 +327,7 @@ def test_oracle_logits_score_full_marks(tokenizer, unanswerable):
             place[row, token] = 9.0 if token else 4.0
     answers = best_answers(examples, windows, *logits(windows, *places.values(), padded=99), no_answer=unanswerable)
     result = score(
-        examples, {k: a.text for k, a in answers.items()}, {k: a.no_answer_score for k, a in answers.items()}
+        examples, {k: a.text for k, a in answers.items()}, {k: a.null_score - a.score for k, a in answers.items()}
     )
     assert (result["exact"], result["f1"]) == (100, 100)
     assert [answers[f"q{i}"].text for i in range(len(golds))] == golds

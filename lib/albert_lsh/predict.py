@@ -27,39 +27,26 @@ from typing import Any
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextClassificationPipeline
 
-from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input, max_positions
-from albert_lsh.model.memory import is_out_of_memory
+from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
+from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.pipelines import QuestionAnsweringPipeline
 from albert_lsh.tasks.table import Task, find_task
-
-
-class PredictionError(ValueError):
-    """Texts that cannot be read, or a model that does not fit the task; the message names the place."""
-
-
-def read_text(file: str) -> tuple[str, str]:
-    """The name and the content of a file, or of standard input ("-")."""
-    name = "standard input" if file == "-" else file
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        text = data.decode("utf-8-sig").replace("\r\n", "\n")
-    except OSError as error:
-        raise PredictionError(f"{name} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise PredictionError(f"{name}, line {line}: not UTF-8 (byte {error.start}: {error.reason})") from error
-    if not text.strip():
-        raise PredictionError(f"{name} is empty; it must hold one example a line, or JSON")
-    return name, text
 
 
 def read_rows(file: str, task: Task) -> list[dict[str, str]]:
     """The task's columns of every example in a file or on standard input ("-").
 
     Raises:
-        PredictionError: naming the line, or the entry of a JSON list, and what is wrong with it.
+        ValueError: naming the line, or the entry of a JSON list, and what is wrong with it.
     """
-    name, text = read_text(file)
+    name = "standard input" if file == "-" else file
+    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is not UTF-8: {error}") from error
+    if not text.strip():
+        raise ValueError(f"{name} is empty; it must hold one example a line, or JSON")
     lines = {f"{name}, line {n}": line for n, line in enumerate(text.removesuffix("\n").split("\n"), 1)}
     if Path(file).suffix.lower() not in (".json", ".jsonl"):
         found = {place: from_line(place, line, task) for place, line in lines.items()}
@@ -67,8 +54,6 @@ def read_rows(file: str, task: Task) -> list[dict[str, str]]:
         found = {f"{name}, entry {n}": row for n, row in enumerate(from_json(name, text), 1)}
     else:
         found = {place: from_json(place, line) for place, line in lines.items()}
-    if not found:
-        raise PredictionError(f"{name} holds an empty list")
     return [checked(place, row, task) for place, row in found.items()]
 
 
@@ -77,35 +62,33 @@ def from_line(place: str, line: str, task: Task) -> dict[str, str]:
     tabs = line.count("\t")
     if tabs != len(task.columns) - 1:
         wanted = ", tab, ".join(task.columns)
-        raise PredictionError(f"{place} has {tabs or 'no'} tab{'s' * (tabs != 1)}; task {task.name!r} reads {wanted}")
+        raise ValueError(f"{place} has {tabs or 'no'} tab{'s' * (tabs != 1)}; task {task.name!r} reads {wanted}")
     return dict(zip(task.columns, line.split("\t"), strict=True))
 
 
 def from_json(place: str, text: str) -> Any:
-    """A JSON text, read; the message of an error has the line in it, if there are several."""
+    """A JSON text, read."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        within = f", line {error.lineno}" if "\n" in text else ""
-        raise PredictionError(
-            f"{place}{within}, column {error.colno}: not JSON ({error.msg}); a file holds a list of objects, or one "
-            "object a line"
+    except ValueError as error:
+        raise ValueError(
+            f"{place} is not JSON ({error}); a file has a list of objects, or one object a line"
         ) from error
 
 
 def checked(place: str, row: Any, task: Task) -> dict[str, str]:
     """The task's columns of a row; each must be there and hold text."""
     if not isinstance(row, dict):
-        raise PredictionError(f"{place} is {reprlib.repr(row)}; it must be an object with {', '.join(task.columns)}")
+        raise ValueError(f"{place} is {reprlib.repr(row)}; it must be an object with {', '.join(task.columns)}")
     for column in task.columns:
         if column not in row:
-            raise PredictionError(
+            raise ValueError(
                 f"{place} has no column {column!r}, which task {task.name!r} reads; it has: {', '.join(row)}"
             )
         text = row[column]
         # JSON can spell lone surrogates, which are no characters.
         if not isinstance(text, str) or not text.strip() or any("\ud800" <= char <= "\udfff" for char in text):
-            raise PredictionError(f"{place}: {column}={reprlib.repr(text)} must be text, and not empty")
+            raise ValueError(f"{place}: {column}={reprlib.repr(text)} must be text, and not empty")
     return {column: row[column] for column in task.columns}
 
 
@@ -113,29 +96,23 @@ def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     """A model that was fine-tuned on the task, with the names of its classes, and its tokenizer.
 
     Raises:
-        PredictionError: it was made for something else. ModelError (a ValueError): it cannot be read, or lacks parts.
+        ValueError: it was made for something else. ModelError (a ValueError): it cannot be read, or lacks parts.
     """
     config = load_config(model)
     head = "question-answering" if task.is_squad else "classification"
     ending = "ForQuestionAnswering" if task.is_squad else "ForSequenceClassification"
     saved = (config.architectures or ["not fine-tuned"])[0]
     if not saved.endswith(ending):
-        raise PredictionError(f"model={model!r} is {saved}; task {task.name!r} needs one that was saved as ...{ending}")
-    if not task.is_squad and config.num_labels != task.num_labels:
-        wanted = ", ".join(task.labels) or "a number"
-        raise PredictionError(
-            f"model={model!r} has {config.num_labels} labels; task {task.name!r} has {task.num_labels} ({wanted})"
-        )
-    names = [config.id2label[i] for i in range(len(task.labels))]
-    unnamed = names == [f"LABEL_{i}" for i in range(len(names))]
-    if not unnamed and {name.lower() for name in names} != set(task.labels):
-        raise PredictionError(
-            f"model={model!r} has the labels {', '.join(names)}; task {task.name!r} has {', '.join(task.labels)}"
-        )
+        raise ValueError(f"model={model!r} is {saved}; task {task.name!r} needs one that was saved as ...{ending}")
+    names = list(config.id2label.values())
+    unnamed = names == [f"LABEL_{n}" for n in range(task.num_labels)]
+    if not task.is_squad and not unnamed and {name.lower() for name in names} != set(task.labels):
+        wanted = ", ".join(task.labels) or "none: it predicts a number"
+        raise ValueError(f"model={model!r} has the labels {', '.join(names)}; task {task.name!r} has {wanted}")
     loaded = load_model(model, head=head, complete=True, **(task.model_options if unnamed else {}))
     tokenizer, known = load_tokenizer(model), loaded.config.vocab_size
     if len(tokenizer) > known:
-        raise PredictionError(f"model={model!r}: its tokenizer knows {len(tokenizer)} tokens, its weights only {known}")
+        raise ValueError(f"model={model!r}: its tokenizer knows {len(tokenizer)} tokens, its weights only {known}")
     return loaded, tokenizer
 
 
@@ -144,34 +121,29 @@ def predict(
     tokenizer: PreTrainedTokenizerBase,
     task: Task,
     rows: list[dict[str, str]],
-    *,
-    max_length: int | None = None,
-    batch_size: int = 32,
+    batch_size: int,
 ) -> Iterator[dict[str, Any]]:
     """What the model says about every row, in their order, as the module's first lines show it.
 
     Args:
         model, tokenizer: of `load`.
         rows: the task's columns.
-        max_length: the most tokens of a text, a pair, or a window; None: as in training.
         batch_size: texts or windows that go through the model at a time.
     Raises:
         ValueError: the model's scores of an example are not finite; the message says which.
     """
     given: dict[str, Any] = {"model": model, "tokenizer": tokenizer, "batch_size": batch_size}
-    longest = max_length or longest_input(model, tokenizer)
     if task.is_squad:
-        answer = QuestionAnsweringPipeline(**given, max_length=longest, no_answer=task.no_answer)
-        yield from answer(row for row in rows)
+        yield from QuestionAnsweringPipeline(**given, no_answer=task.no_answer)(row for row in rows)
         return
     names: Any = model.config.id2label
     function = "softmax" if task.labels else "none"
     classify: Any = TextClassificationPipeline(**given, top_k=None, function_to_apply=function)
     inputs = (dict(zip(("text", "text_pair"), row.values(), strict=False)) for row in rows)
-    found = classify(inputs, truncation=True, max_length=longest)
+    found = classify(inputs, truncation=True, max_length=longest_input(model, tokenizer))
     for number, entries in enumerate(found, 1):  # every class, the likeliest first
         if not all(math.isfinite(entry["score"]) for entry in entries):
-            raise PredictionError(f"example {number}: the model's scores are not finite")
+            raise ValueError(f"example {number}: the model's scores are not finite")
         if task.labels:
             scores = {entry["label"]: entry["score"] for entry in entries}
             yield {**entries[0], "scores": {name: scores[name] for _, name in sorted(names.items())}}
@@ -187,35 +159,20 @@ def main(arguments: list[str] | None = None) -> None:
     command = commands.add_parser("predict", help="ask a fine-tuned model", description=__doc__, formatter_class=plain)
     command.add_argument("--model", required=True, help="its folder (save_model=True keeps a run's), or its Hub name")
     command.add_argument("--task", required=True, help="the task that it was fine-tuned on: mrpc, squad, ...")
-    command.add_argument("--max-length", type=int, help="tokens of a text, a pair or a window; else as in training")
     command.add_argument("--batch-size", type=int, default=32)
     command.add_argument("file", nargs="?", default="-", help="texts or JSON; standard input if it is not given")
     asked = parser.parse_args(arguments)
     transformers.logging.disable_progress_bar()
     try:
-        run(asked)
+        task = find_task(asked.task)
+        rows = read_rows(asked.file, task)
+        with explain_out_of_memory("a smaller --batch-size"):
+            for row in predict(*load(asked.model, task), task, rows, asked.batch_size):
+                print(json.dumps(row, ensure_ascii=False), flush=True)
     except BrokenPipeError:  # whoever read the output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise SystemExit("error: out of memory; a smaller --batch-size or --max-length takes less") from error
-
-
-def run(asked: argparse.Namespace) -> None:
-    """Print what the command is asked for."""
-    task = find_task(asked.task)
-    rows = read_rows(asked.file, task)
-    model, tokenizer = load(asked.model, task)
-    limit = max_positions(model.config)
-    if asked.max_length is not None and not 8 <= asked.max_length <= limit:
-        raise PredictionError(f"--max-length {asked.max_length} must be 8 to {limit}, the model's positions")
-    if asked.batch_size < 1:
-        raise PredictionError(f"--batch-size {asked.batch_size} must be 1 or more")
-    for row in predict(model, tokenizer, task, rows, max_length=asked.max_length, batch_size=asked.batch_size):
-        print(json.dumps(row, ensure_ascii=False), flush=True)
 
 
 if __name__ == "__main__":

@@ -86,18 +86,10 @@ def choice(
     """What a model's config keeps of its attention; the arguments are those of `switch_attention`.
 
     Raises:
-        ValueError: unknown attention, setting or pass; settings that a model of this config cannot have.
+        ValueError: unknown attention, setting or pass.
     """
     settings = attentions.check(attention, settings)
-    limit = max_positions(config)
-    for full in (settings, attentions.check_evaluation(attention, settings, evaluation_settings)):
-        if full.get("num_landmarks", 0) > limit:
-            raise ValueError(
-                f"num_landmarks={full['num_landmarks']} is above the {limit} positions of this model; with no more "
-                "tokens than landmarks nystrom is softmax attention"
-            )
-    if passes is not None and attention == "reformer":
-        raise ValueError(f"passes={passes!r}: 'reformer' replaces the projections of all passes")
+    attentions.check_evaluation(attention, settings, evaluation_settings)
     last = config.num_hidden_layers - 1
     if wrong := [n for n in passes or [] if not isinstance(n, int) or not 0 <= n <= last]:
         raise ValueError(f"passes: {wrong[0]!r} is not one of the model's passes, 0 to {last}")

@@ -1,14 +1,16 @@
 """Between Transformers and our attentions: the function that every layer calls, and the state of one call.
 
 `attend_in_model` is what Transformers calls for every attention of ours. Forward hooks, set by `count_passes`, hand it
-its state: a `Call` from encoder to layers, a `CurrentPass` from layer to attention. `record_passes` lets a user look.
+its state, a `CurrentPass`. `record_passes` lets a user look at the inputs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import count
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -48,39 +50,19 @@ class Pass(NamedTuple):
 
 def mean_coverage(passes: list[Pass]) -> attentions.Coverage:
     """The coverage of several passes: means over all their pairs, of the mass over all their queries."""
-    totals, weights = dict.fromkeys(attentions.Coverage._fields, 0.0), {"pairs": 0, "mass": 0}
+    shares, weights = [], []
     for one in passes:
         batch, _, length, _ = one.query.shape
         tokens = torch.full((batch,), length) if one.padding_mask is None else one.padding_mask.sum(-1)
-        sizes = {"pairs": int(tokens.square().sum()), "mass": int(tokens.sum())}
-        for name, share in one.coverage()._asdict().items():
-            totals[name] += share * sizes.get(name, sizes["pairs"])
-        weights = {name: weights[name] + size for name, size in sizes.items()}
-    # Of nothing but padding the shares are 0.
-    means = {name: total / max(1, weights.get(name, weights["pairs"])) for name, total in totals.items()}
-    return attentions.Coverage(**means)
+        pairs = int(tokens.square().sum())
+        shares.append(one.coverage())
+        weights.append(attentions.Coverage(pairs=pairs, mass=int(tokens.sum()), cost=pairs))
+    totals = np.multiply(shares, weights).sum(0)
+    return attentions.Coverage(*(totals / np.sum(weights, 0).clip(min=1)).tolist())  # 0 for nothing but padding
 
 
 # The lists that record passes in this thread, each with the config of the recorded model.
 RECORDING: ContextVar[tuple[tuple[Any, list[Pass]], ...]] = ContextVar("recording", default=())
-
-
-class Call:
-    """One call of an encoder: its attention, and how many passes it has begun.
-
-    ALBERT goes through one attention module twelve times and gives it no layer number; counting the passes gives each
-    its own hashes. The count is an argument of the call, not kept in the model, so calls in other threads or of copies
-    do not disturb it.
-    """
-
-    def __init__(self, config: Any):
-        self.chosen: dict[str, Any] = config.albert_lsh
-        self.recorded = next((passes for of, passes in reversed(RECORDING.get()) if of is config), None)
-        self.begun = 0
-
-    def begin_pass(self) -> "CurrentPass":
-        self.begun += 1
-        return CurrentPass(self.chosen, self.begun - 1, self.recorded)
 
 
 class CurrentPass:
@@ -109,8 +91,20 @@ class CurrentPass:
             self.recorded = None  # once; the backward pass may compute it again
 
 
+def passes_of(config: Any) -> Iterator[CurrentPass]:
+    """The passes of one call of an encoder.
+
+    ALBERT goes through one attention module twelve times and gives it no layer number; counting the passes gives each
+    its own hashes. The count is an argument of the call, not kept in the model, so calls in other threads or of copies
+    do not disturb it.
+    """
+    recorded = next((passes for of, passes in reversed(RECORDING.get()) if of is config), None)
+    for number in count():
+        yield CurrentPass(config.albert_lsh, number, recorded)
+
+
 def begin_call(encoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Forward pre-hook of an encoder: begin a `Call`; refuse a sequence longer than the positions."""
+    """Forward pre-hook of an encoder: start to count the passes; refuse a sequence longer than the positions."""
     named = [kwargs[n] for n in ("input_ids", "inputs_embeds") if kwargs.get(n) is not None]
     tokens = next(iter([*named, *args]), None)  # without any, the model itself says what is wrong
     if tokens is not None and tokens.shape[1] > (limit := max_positions(encoder.config)):
@@ -118,13 +112,12 @@ def begin_call(encoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, di
             f"a sequence of {tokens.shape[1]} tokens is longer than the {limit} positions of this model; "
             "shorten it (max_length) or take a model with more positions"
         )
-    return args, {**kwargs, "call": Call(encoder.config)}
+    return args, {**kwargs, "passes": passes_of(encoder.config)}
 
 
 def begin_pass(layer: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Forward pre-hook of a layer. It runs outside of what is recomputed: a repeated pass keeps its number."""
-    rest = {name: value for name, value in kwargs.items() if name != "call"}
-    return args, {**rest, "current_pass": kwargs["call"].begin_pass()}
+    return args, {**kwargs, "current_pass": next(kwargs.pop("passes"))}
 
 
 def count_passes(model: PreTrainedModel) -> None:
@@ -190,9 +183,7 @@ def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> 
     batches: the model's inputs by name, on its device.
     """
     model.eval()
-    seen = []
-    for batch in batches:
-        with record_passes(model) as passes:
+    with record_passes(model) as passes:
+        for batch in batches:
             model(**batch)
-        seen += passes
-    return mean_coverage(seen)
+    return mean_coverage(passes)

@@ -6,6 +6,7 @@ the model's config, so `save_pretrained` and `load_model(path)` bring them back.
 
 import logging
 from collections.abc import Callable
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -88,23 +89,16 @@ def changed(model_class: type[PreTrainedModel], change: Callable[[PreTrainedMode
     return type(model_class.__name__, (model_class,), {"__init__": __init__, "__module__": model_class.__module__})
 
 
-def keep_record(record: logging.LogRecord) -> bool:
-    """Filter out Transformers' table of new and unused weights; `read_weights` reports what matters."""
-    return "LOAD REPORT" not in record.getMessage()
-
-
-def listed(names: list[str]) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(names) - 2} more" if len(names) > 3 else ""
-    return ", ".join(names[: 2 if more else 3]) + more
-
-
 def read_weights(
     model_class: type[PreTrainedModel], name: str, config: PreTrainedConfig, complete: bool
 ) -> PreTrainedModel:
     """A model with the weights of a folder or of the Hub; see `load_model`."""
     report = logging.getLogger("transformers.modeling_utils")
-    report.addFilter(keep_record)
+
+    def without_table(record: logging.LogRecord) -> bool:  # of new and unused weights; those that matter follow
+        return "LOAD REPORT" not in record.getMessage()
+
+    report.addFilter(without_table)
     try:
         with loading(f"model={name!r}: its weights cannot be read"):
             loaded: Any = model_class.from_pretrained(
@@ -116,7 +110,7 @@ def read_weights(
                 use_safetensors=True if complete else None,
             )
     finally:
-        report.removeFilter(keep_record)
+        report.removeFilter(without_table)
     model, found = loaded
     if found["mismatched_keys"]:
         key, there, here = min(found["mismatched_keys"])
@@ -124,8 +118,8 @@ def read_weights(
     if new := sorted(found["missing_keys"]):
         lacking = [key for key in new if not key.startswith("pooler.")]  # nothing here reads a pooler
         if complete and lacking:
-            raise ModelError(f"model={name!r} lacks weights: {listed(lacking)}")
-        logger.warning("model=%r: new weights, not in its file: %s", name, listed(new))
+            raise ModelError(f"model={name!r} lacks weights: {shorten(', '.join(lacking), 200)}")
+        logger.warning("model=%r: new weights, not in its file: %s", name, shorten(", ".join(new), 200))
     for key in new:
         if key.endswith(".convolution.weight"):
             nn.init.zeros_(model.get_parameter(key))  # Transformers does not initialise them
@@ -162,9 +156,9 @@ def load_model(
         The model, in evaluation mode. Weights that its file lacks are drawn from torch's global generator and named
         in a warning; a convolution of the values (setting conv_kernel_size) begins at zero, where it changes nothing.
     Raises:
-        ValueError: unknown head, attention or setting; more landmarks than positions. ModelError (a ValueError):
-            no such model, a decoder, or a model without queries, keys and values where we know to find them; weights
-            that cannot be read, or have other shapes.
+        ValueError: unknown head, attention or setting. ModelError (a ValueError): no such model, a decoder, or a model
+            without queries, keys and values where we know to find them; weights that cannot be read, or have other
+            shapes.
     """
     if head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
@@ -214,8 +208,7 @@ def switch_attention(
     Returns:
         The model.
     Raises:
-        ValueError: unknown attention, setting or pass; more landmarks than positions; "reformer", to or from, which
-            has projections of its own.
+        ValueError: unknown attention, setting or pass; "reformer", to or from, which has projections of its own.
     """
     before = model.config.albert_lsh["attention"]
     if "reformer" in (attention, before):
@@ -255,13 +248,14 @@ def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
 def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model that `load_model` knows.
 
-    It returns token types by default, if these tell the two texts of a pair apart.
+    It pads and cuts on the right, and returns token types by default if these tell the two texts of a pair apart.
 
     Raises:
         ModelError: there is no tokenizer.
     """
     with loading(f"model={name_or_path!r}: no tokenizer could be loaded"):
-        tokenizer = AutoTokenizer.from_pretrained(pretrained.folder_of(name_or_path))
+        sides = {"padding_side": "right", "truncation_side": "right"}
+        tokenizer = AutoTokenizer.from_pretrained(pretrained.folder_of(name_or_path), **sides)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
         raise ModelError(
             f"model={name_or_path!r}: no tokenizer files; a vocabulary of special tokens alone reads no text"

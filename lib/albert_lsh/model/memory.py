@@ -6,8 +6,9 @@ feed_forward_chunk    the feed-forward part takes a few positions at a time (Kit
                       chunk recomputed, so that its wide activations are never stored together
 """
 
-from collections.abc import Callable
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +31,6 @@ def recomputed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return checkpoint(function, *args, use_reentrant=False, **kwargs)
 
 
-@cache
 def saving(layer_class: Any, recompute: bool, size: int | None) -> Any:
     """A layer's class with the methods that save memory.
 
@@ -44,10 +44,7 @@ def saving(layer_class: Any, recompute: bool, size: int | None) -> Any:
         chunks = hidden.split(size, dim=1)  # type: ignore[arg-type]
         return torch.cat([recomputed(partial(whole, layer), chunk) for chunk in chunks], dim=1)
 
-    def __reduce__(layer: nn.Module) -> tuple:  # pickle finds no class by name that is made here
-        return new_layer, (layer_class, recompute, size), layer.__dict__
-
-    methods: dict[str, Any] = {"__reduce__": __reduce__}
+    methods: dict[str, Any] = {}
     if recompute:
         methods["forward"] = forward
     if size is not None:
@@ -55,12 +52,6 @@ def saving(layer_class: Any, recompute: bool, size: int | None) -> Any:
         whole = getattr(layer_class, name)
         methods[name] = in_chunks
     return type(layer_class.__name__, (layer_class,), methods)
-
-
-def new_layer(layer_class: Any, recompute: bool, size: int | None) -> nn.Module:
-    """An empty layer of a class of `saving`, for pickle to fill."""
-    changed = saving(layer_class, recompute, size)
-    return changed.__new__(changed)
 
 
 def save_memory(
@@ -71,16 +62,20 @@ def save_memory(
     Args:
         recompute: store only the input of each layer.
         feed_forward_chunk: positions that go through the feed-forward parts at a time; None: all.
-    Raises:
-        ValueError: feed_forward_chunk is not a whole number of 1 or more.
     """
-    if feed_forward_chunk is not None and (type(feed_forward_chunk) is not int or feed_forward_chunk < 1):
-        raise ValueError(f"feed_forward_chunk={feed_forward_chunk!r} must be a whole number of positions, 1 or more")
     for layer in layers(model) if recompute or feed_forward_chunk else []:
         layer.__class__ = saving(type(layer), recompute, feed_forward_chunk)  # type: ignore[arg-type]
     return model
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: CUDA's, Python's, or torch's on the CPU, which is a plain RuntimeError."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+@contextmanager
+def explain_out_of_memory(less: str) -> Iterator[None]:
+    """Turn a failed allocation into a ValueError that says what takes `less`."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        # On the CPU torch raises a plain RuntimeError.
+        known = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+        if not known:
+            raise
+        raise ValueError(f"out of memory; {less} takes less") from error

@@ -79,35 +79,34 @@ def predictions(task: Task, split: str, logits: np.ndarray, rows: Dataset) -> pd
     return pd.DataFrame(columns | {f"logit_{n}": column.astype(np.float32) for n, column in enumerate(logits.T)})
 
 
-def scores_of(task: Task, table: pd.DataFrame) -> dict[str, float]:
-    """The task's scores of a table of `predictions`; those of a second split have its name behind them."""
+def by_split(table: pd.DataFrame, score: Callable[[pd.DataFrame], dict[str, float]]) -> dict[str, float]:
+    """`score` of each split's rows; the metrics of a second split have its name behind them (accuracy_mismatched)."""
     found: dict[str, float] = {}
     for split, rows in table.groupby("split", sort=False):
         suffix = "_" + str(split).removeprefix("validation_") if found else ""
-        answers = rows["logit_0" if task.is_regression else "answer"].to_numpy()
-        of_split = scores(task.metrics, rows["label"].to_numpy(), answers)
-        found |= {name + suffix: value for name, value in of_split.items()}
+        found |= {name + suffix: value for name, value in score(rows).items()}
     return found
+
+
+def scores_of(task: Task, table: pd.DataFrame) -> dict[str, float]:
+    """The task's scores of a table of `predictions`."""
+    answer = "logit_0" if task.is_regression else "answer"
+    return by_split(table, lambda rows: scores(task.metrics, rows["label"].to_numpy(), rows[answer].to_numpy()))
 
 
 def score_splits(trainer: Trainer, task: Task, encoded: DatasetDict) -> tuple[dict, pd.DataFrame]:
     """The task's scores on its evaluation splits, beside those of the majority class and of guessing.
 
     Returns:
-        {"score": {metric: value}, "majority": ..., "chance": ...}, the metrics of a second split with its name behind
-        (accuracy_mismatched); and the table of `predictions`.
+        {"score": {metric: value}, "majority": ..., "chance": ...}, as `by_split` names them; and the table of
+        `predictions`.
     """
-    train_labels, tables = np.asarray(encoded["train"]["labels"]), list[pd.DataFrame]()
-    baselines: dict[str, dict[str, float]] = {"score": {}, "majority": {}, "chance": {}}
-    for split in (s for s in encoded if s != "train"):
-        labels = np.asarray(encoded[split]["labels"])
-        logits = np.asarray(trainer.predict(encoded[split]).predictions)
-        suffix = "_" + split.removeprefix("validation_") if tables else ""
-        tables.append(predictions(task, split, logits, encoded[split]))
-        for kind, values in (
-            ("majority", majority(task.metrics, train_labels, labels)),
-            ("chance", chance(task.metrics, labels, task.num_labels)),
-        ):
-            baselines[kind] |= {name + suffix: value for name, value in values.items()}
-    table = pd.concat(tables, ignore_index=True)
-    return {**baselines, "score": scores_of(task, table)}, table
+    evaluated = {split: rows for split, rows in encoded.items() if split != "train"}
+    logits = {split: np.asarray(trainer.predict(rows).predictions) for split, rows in evaluated.items()}
+    tables = [predictions(task, split, logits[split], rows) for split, rows in evaluated.items()]
+    table, seen = pd.concat(tables, ignore_index=True), np.asarray(encoded["train"]["labels"])
+    return {
+        "score": scores_of(task, table),
+        "majority": by_split(table, lambda rows: majority(task.metrics, seen, rows["label"].to_numpy())),
+        "chance": by_split(table, lambda rows: chance(task.metrics, rows["label"].to_numpy(), task.num_labels)),
+    }, table

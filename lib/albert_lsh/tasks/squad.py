@@ -6,7 +6,6 @@ answer" (section 4.3). `squad_scores` has the official scores. `examples` are ro
 rajpurkar/squad_v2: id, context, question, answers {text, answer_start}.
 """
 
-import reprlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from datasets import Dataset
 from numpy.lib.stride_tricks import sliding_window_view
 from transformers import EvalPrediction, Trainer
 
-from albert_lsh.tasks.squad_scores import chance_score, check_ids, majority_score, score
+from albert_lsh.tasks.squad_scores import chance_score, majority_score, score
 
 OUTSIDE = (-1, -1)  # offsets of a token outside of the context, or of white space alone
 CLS = 0  # position of the CLS token in every window
@@ -33,17 +32,12 @@ class Answer(NamedTuple):
     null_score: float  # the same at CLS, for no answer
     n_best: list[tuple[str, float]]  # texts and scores, each text once, best first
 
-    @property
-    def no_answer_score(self) -> float:
-        """Higher the more the model prefers no answer."""
-        return self.null_score - self.score
-
 
 def windows(examples: Dataset, tokenizer: Any, *, max_length: int, stride: int | None = None) -> Dataset:
     """Cut every context into windows, and mark the first reference answer in them.
 
     Args:
-        tokenizer: a fast tokenizer that puts CLS first and pads on the right (ALBERT, BERT, RoBERTa).
+        tokenizer: of `model.load.load_tokenizer`.
         max_length: the most tokens in a window, question and special tokens included.
         stride: tokens of the context that neighbouring windows share. None: 128 as in the original recipe, but at most
             a third of max_length; and a question is cut at half of max_length, which none reaches at 384.
@@ -53,8 +47,8 @@ def windows(examples: Dataset, tokenizer: Any, *, max_length: int, stride: int |
         does not hold the whole answer), length, example_id, and offset_mapping: for every token its [start, end) in
         the context's characters, [-1, -1] for question, special and white-space tokens.
     Raises:
-        ValueError: a tokenizer of another kind; a question that leaves room for no more than `stride` tokens of
-            context; an answer that is not at its place in the context.
+        ValueError: a question that leaves room for no more than `stride` tokens of context; an answer that is not at
+            its place in the context.
     """
     return examples.map(
         _encode,
@@ -74,11 +68,10 @@ def windows_of(question: str, context: str, tokenizer: Any, *, max_length: int) 
 
 def _encode(batch: dict[str, list], tokenizer: Any, max_length: int, stride: int | None) -> dict[str, list]:
     """The windows of a batch of examples, as columns."""
-    _check_tokenizer(tokenizer)
     questions = [question.strip() for question in batch["question"]]
     if stride is None:
         questions, stride = _shortened(questions, tokenizer, max_length // 2), min(128, max_length // 3)
-    _check_room(batch["id"], questions, tokenizer, max_length, stride)
+    _check_room(questions, tokenizer, max_length, stride)
     # Transformers 5 makes ALBERT's token types only when asked for them; RoBERTa's are all 0 and left out.
     wanted = dict.fromkeys(("return_overflowing_tokens", "return_offsets_mapping"), True)
     wanted["return_token_type_ids"] = any(tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"])
@@ -133,23 +126,16 @@ def _first_answer(example_id: str, context: str, answers: dict[str, list]) -> tu
     return start, start + len(text.strip())
 
 
-def _check_tokenizer(tokenizer: Any) -> None:
-    kind = {key: getattr(tokenizer, key) for key in ("is_fast", "padding_side", "truncation_side")}
-    if kind != {"is_fast": True, "padding_side": "right", "truncation_side": "right"}:
-        raise ValueError(f"the tokenizer has {kind}; it must be a fast one and both sides 'right'")
-    if tokenizer.cls_token_id is None or tokenizer("a", "a")["input_ids"][CLS] != tokenizer.cls_token_id:
-        raise ValueError(f"{type(tokenizer).__name__} does not put a CLS token first")
-
-
-def _check_room(ids: list[str], questions: list[str], tokenizer: Any, max_length: int, stride: int) -> None:
+def _check_room(questions: list[str], tokenizer: Any, max_length: int, stride: int) -> None:
     """Every window must hold more context than it shares with the next."""
     found = tokenizer(questions, add_special_tokens=False)["input_ids"]
-    for example_id, text, question in zip(ids, questions, found, strict=True):
-        room = max_length - tokenizer.num_special_tokens_to_add(pair=True) - len(question)
+    for question, tokens in zip(questions, found, strict=True):
+        room = max_length - tokenizer.num_special_tokens_to_add(pair=True) - len(tokens)
         if not 0 <= stride < room:
-            left = f"leaves room for {max(room, 0)} tokens of context in max_length={max_length}"
-            named = f"example {example_id}: its question" if example_id else f"question {reprlib.repr(text)}"
-            raise ValueError(f"{named} {left}; that must exceed stride={stride}, at least 0")
+            raise ValueError(
+                f"question={question!r} leaves room for {max(room, 0)} tokens of context in max_length={max_length}; "
+                f"that must exceed stride={stride}, at least 0"
+            )
 
 
 def best_answers(
@@ -161,7 +147,6 @@ def best_answers(
     n_best: int = 20,
     max_answer_tokens: int = 30,
     no_answer: bool,
-    threshold: float = 0.0,
 ) -> dict[str, Answer]:
     """The best span of every question over all its windows, or no answer (Devlin et al. 2019, section 4.3).
 
@@ -172,24 +157,24 @@ def best_answers(
         examples, cut: the questions and their `windows`.
         start_logits, end_logits: (n_windows, padded_length) float, in the order of windows; padding is ignored.
         n_best, max_answer_tokens: how many answers to keep, and the most tokens in one.
-        no_answer: whether "" may be the answer; it is if null_score - score > threshold.
+        no_answer: whether "" may be the answer; it is if null_score > score.
     Returns:
         One Answer per example, by id. Without no_answer its text is empty only if no token of context was seen.
     Raises:
-        ValueError: logits of another shape or with NaN in them; examples without windows or the reverse.
+        ValueError: logits that are not finite; the message has the question.
     """
-    _check_logits(cut, start_logits, end_logits)
-    if n_best < 1 or max_answer_tokens < 1:
-        raise ValueError(f"n_best={n_best} and max_answer_tokens={max_answer_tokens} must be at least 1")
+    finite = (np.isfinite(start_logits) & np.isfinite(end_logits)).all(axis=1)
+    if not finite.all():
+        number = examples["id"].index(cut["example_id"][int(finite.argmin())])
+        raise ValueError(f"question={examples['question'][number]!r}: the model's logits are not finite")
     null: dict[str, float] = defaultdict(lambda: np.inf)
     spans: dict[str, list] = defaultdict(list)
     for row, (example_id, offsets) in enumerate(_offsets(cut)):
         start, end = (side[row, : len(offsets)].astype(np.float32) for side in (start_logits, end_logits))
         null[example_id] = min(null[example_id], float(start[CLS] + end[CLS]))
         spans[example_id] += _best_spans(start, end, offsets, n_best, max_answer_tokens)
-    check_ids("windows", examples["id"], null)
-    limit, contexts = threshold if no_answer else None, zip(examples["id"], examples["context"], strict=True)
-    return {key: _choose(context, spans[key], null[key], n_best, limit) for key, context in contexts}
+    contexts = zip(examples["id"], examples["context"], strict=True)
+    return {key: _choose(context, spans[key], null[key], n_best, no_answer) for key, context in contexts}
 
 
 def _best_spans(start: np.ndarray, end: np.ndarray, offsets: np.ndarray, n_best: int, max_tokens: int) -> list:
@@ -205,17 +190,17 @@ def _best_spans(start: np.ndarray, end: np.ndarray, offsets: np.ndarray, n_best:
     return list(zip(scores[best].tolist(), offsets[first, 0].tolist(), offsets[last, 1].tolist(), strict=True))
 
 
-def _choose(context: str, spans: list, null: float, n_best: int, threshold: float | None) -> Answer:
-    """The Answer to one question; with threshold None it is a span whenever there is one."""
+def _choose(context: str, spans: list, null: float, n_best: int, no_answer: bool) -> Answer:
+    """The Answer to one question."""
     texts: dict[str, float] = {}
     spans = sorted(spans, key=lambda span: (-span[0], *span[1:]))  # ties: the first, the shortest
     for value, start, stop in spans:
         texts.setdefault(context[start:stop].strip(), value)
     ranked = list(texts.items())[:n_best]
-    text, best = ranked[0] if ranked else ("", -np.inf)
-    if threshold is not None:
-        text = "" if null - best > threshold else text
+    best = ranked[0][1] if ranked else -np.inf
+    if no_answer:
         ranked = sorted([*ranked, ("", null)], key=lambda entry: -entry[1])
+    text = ranked[0][0] if ranked else ""
     first = context.index(text, spans[0][1]) if text else 0  # white space may stand before it
     return Answer(text, first, first + len(text), best, null, ranked)
 
@@ -227,14 +212,6 @@ def _offsets(cut: Dataset) -> Iterable[tuple[str, np.ndarray]]:
         flat = pairs.flatten().flatten().to_numpy().reshape(-1, 2)
         cuts = np.cumsum(pairs.value_lengths().to_numpy())[:-1]
         yield from zip(batch["example_id"].to_pylist(), np.split(flat, cuts), strict=True)
-
-
-def _check_logits(cut: Dataset, start_logits: np.ndarray, end_logits: np.ndarray) -> None:
-    shapes, longest = (start_logits.shape, end_logits.shape), max(cut["length"], default=0)
-    if shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != len(cut) or shapes[0][1] < longest:
-        raise ValueError(f"start and end logits are {shapes}, not both ({len(cut)}, {longest} or more)")
-    if n_bad := int((np.isnan(start_logits) | np.isnan(end_logits)).any(axis=1).sum()):
-        raise ValueError(f"the logits of {n_bad} of {len(cut)} windows have NaN in them")
 
 
 def has_unanswerable(examples: Dataset) -> bool:
@@ -251,9 +228,9 @@ def predictions(examples: Dataset, cut: Dataset, logits: Iterable[Any]) -> pd.Da
     """
     start, end, *_ = (np.asarray(side) for side in logits)
     found, may_refuse = best_answers(examples, cut, start, end, no_answer=False), has_unanswerable(examples)
-    rows = [(key, a.start, a.end, a.score, a.null_score, a.no_answer_score) for key, a in found.items()]
-    table = pd.DataFrame(rows, columns=["id", "start", "end", "score", "null_score", "refuse"])
-    table["answered"] = (table["end"] > 0) & ~((table.pop("refuse") > 0) & may_refuse)
+    rows = [(key, answer.start, answer.end, answer.score, answer.null_score) for key, answer in found.items()]
+    table = pd.DataFrame(rows, columns=["id", "start", "end", "score", "null_score"])
+    table["answered"] = (table["end"] > 0) & ~((table["null_score"] > table["score"]) & may_refuse)
     table["is_answerable"] = [bool(answers["text"]) for answers in examples["answers"]]
     return table.astype({"start": "int32", "end": "int32", "score": "float32", "null_score": "float32"})
 

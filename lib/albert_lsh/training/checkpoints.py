@@ -64,21 +64,16 @@ def read_seal(checkpoint: Path) -> dict[str, Any]:
     """
     try:
         record = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
-        step, parameters, files = (record[name] for name in ("step", "parameters", "files"))
-        if not (isinstance(parameters, dict) and isinstance(files, dict)):
-            raise TypeError("parameters and files must be objects")
+        step, parameters, sealed = record["step"], dict(record["parameters"]), record["files"]
+        changed = {name for name, _ in sealed.items() ^ checksums(checkpoint).items()}
     except FileNotFoundError:
         raise ValueError(f"it has no {SEAL}: it was not written to its end") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"its {SEAL} is damaged ({error})") from error
     if checkpoint.name != f"checkpoint-{step}":
         raise ValueError(f"its {SEAL} is of step {step}")
-    there = checksums(checkpoint)
-    for what, names in (("missing", files.keys() - there.keys()), ("not sealed", there.keys() - files.keys())):
-        if names:
-            raise ValueError(f"{', '.join(sorted(names))} is {what}")
-    if damaged := sorted(name for name, checksum in files.items() if there[name] != checksum):
-        raise ValueError(f"{', '.join(damaged)} is damaged")
+    if changed:
+        raise ValueError(f"{', '.join(sorted(changed))}: missing, damaged, or not sealed")
     return parameters
 
 

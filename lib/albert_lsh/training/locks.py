@@ -4,7 +4,6 @@
 the lock of a process that ends, in whatever way, so that a killed run can be resumed at once.
 """
 
-import json
 import os
 import platform
 from datetime import UTC, datetime
@@ -32,16 +31,15 @@ def hold(folder: str | Path, name: str = "run", wait: float = WAIT) -> None:
     path = _path(folder, name)
     if path in _held:
         return
-    lock = FileLock(path, thread_local=False)
-    about = {"pid": os.getpid(), "host": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+    lock, holder = FileLock(path, thread_local=False), path.with_suffix(".holder")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=wait)
-        path.with_suffix(".holder").write_text(json.dumps(about))
+        holder.write_text(f"process {os.getpid()} on {platform.node()} (since {now})")
     except Timeout as error:
-        raise FolderInUseError(
-            f"{folder} is in use by {_holder(path)} (waited {wait:g} s); wait for it, or end it"
-        ) from error
+        by = holder.read_text() if holder.exists() else "another process"
+        raise FolderInUseError(f"{folder} is in use by {by} (waited {wait:g} s); wait for it, or end it") from error
     except OSError as error:
         lock.release()
         raise ValueError(f"{folder} cannot be locked: {error}") from error
@@ -57,12 +55,3 @@ def release(folder: str | Path, name: str = "run") -> None:
 
 def _path(folder: str | Path, name: str) -> Path:
     return Path(folder).resolve() / f".{name}.lock"
-
-
-def _holder(path: Path) -> str:
-    """Who holds a lock, as far as it says."""
-    try:
-        about = json.loads(path.with_suffix(".holder").read_text())
-        return f"process {about['pid']} on {about['host']} (since {about['since']})"
-    except (OSError, ValueError, KeyError, TypeError):  # not written yet
-        return "another process"

@@ -10,13 +10,12 @@ import difflib
 import json
 import re
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any
 
 import torch
-from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, WrapValidator, create_model
 
 from albert_lsh import attention as attentions
 from albert_lsh.tasks.table import find_task
@@ -149,17 +148,19 @@ def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
         ParameterError: a name that is no field, a value that does not fit its field, or one that is missing.
     """
     fields = dataclasses.fields(cls)
-    kinds = {f.name: _admitted(f.type) for f in fields}
+    names = [f.name for f in fields]
     values = {name: value for name, value in given.items() if _is_parameter(name, value)}
-    for name in values.keys() - kinds.keys():
-        near = difflib.get_close_matches(name, kinds, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(kinds)}"
+    for name in values.keys() - set(names):
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names)}"
         raise ParameterError(f"{name!r} is not a parameter of {notebook}{hint}")
     required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
-    given_types = {f.name: (f.type, ... if f.name in required else None) for f in fields}
+    given_types = {
+        f.name: (Annotated[f.type, WrapValidator(_read)], ... if f.name in required else None) for f in fields
+    }
     checked: Any = create_model(cls.__name__, __config__=ConfigDict(strict=True), **given_types)  # type: ignore[call-overload]
     try:
-        made = checked(**{name: _read(value, kinds[name]) for name, value in values.items()})
+        made = checked(**values)
         return cls(**{name: getattr(made, name) for name in values})
     except ValidationError as failed:
         error = failed.errors()[0]
@@ -177,23 +178,17 @@ def _is_parameter(name: str, value: Any) -> bool:
     return value is None or isinstance(value, str | int | float | dict | list | tuple)
 
 
-def _admitted(kind: Any) -> set[Any]:
-    """The plain types that an annotation admits: {int, NoneType} for `Count | None`."""
-    if get_origin(kind) is Annotated:
-        return _admitted(get_args(kind)[0])
-    if get_origin(kind) in (Union, UnionType):
-        return set().union(*map(_admitted, get_args(kind)))
-    return {get_origin(kind) or kind}
-
-
-def _read(value: Any, kinds: set[Any]) -> Any:
-    """The value that a text spells, if its field admits no text; 3 for 3.0 in a field of whole numbers."""
-    if value in ("", "None") and NoneType in kinds:
-        return None
-    if isinstance(value, str) and str not in kinds:
+def _read(value: Any, check: Callable[[Any], Any]) -> Any:
+    """The value if its field admits it, else what it spells as a text; 3 for 3.0 in a field of whole numbers."""
+    readings = [None, value] if value in ("", "None") else [value]
+    if isinstance(value, str):
         spelled = value.lower() if value.lower() in ("true", "false") else value
         with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(spelled)
-    if isinstance(value, float) and int in kinds and value.is_integer():
-        return int(value)
-    return value
+            readings.append(json.loads(spelled))
+    *_, last = readings
+    if isinstance(last, float) and last.is_integer():
+        readings.append(int(last))
+    for reading in readings:
+        with contextlib.suppress(ValidationError):
+            return check(reading)
+    return check(last)  # for its error

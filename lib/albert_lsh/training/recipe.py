@@ -75,8 +75,8 @@ def train(
         train_data, eval_data: encoded, with input_ids, labels (or start_positions, end_positions), and length.
         compute_metrics: takes Trainer's EvalPrediction, with predictions in the order of eval_data.
     Raises:
-        ParameterError: output_dir holds checkpoints of a run with other parameters; out of memory.
-        DivergedError: a loss is not finite.
+        ParameterError: output_dir holds checkpoints of a run with other parameters.
+        ValueError: out of memory. DivergedError: a loss is not finite.
     """
     steps = math.ceil(len(train_data) / parameters.batch_size / parameters.accumulation)
     folder = Path(parameters.output_dir or ".")

@@ -9,21 +9,19 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
 from accelerate import PartialState
-from torch.utils.data import Sampler, SequentialSampler
+from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_pt_utils import get_length_grouped_indices
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from albert_lsh.model.memory import is_out_of_memory
+from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.training.checkpoints import checkpoints_in, prune, seal
-from albert_lsh.training.parameters import ParameterError
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
 
@@ -65,8 +63,7 @@ class Watch(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         control.should_log |= control.should_save
 
-    def on_epoch_end(self, args, state, control, **kwargs):
-        control.should_log |= control.should_save
+    on_epoch_end = on_step_end
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         for name, value in (logs or {}).items():
@@ -105,7 +102,7 @@ class Seal(TrainerCallback):
             prune(folder, keep=written)
 
 
-class LengthGrouped(Sampler[int]):
+class LengthGrouped(LengthGroupedSampler):
     """Examples in random order, those of a batch of similar length.
 
     The order depends on seed and epoch alone. Transformers' own sampler draws it from torch's global generator, whose
@@ -113,18 +110,16 @@ class LengthGrouped(Sampler[int]):
     """
 
     def __init__(self, lengths: list[int], batch_size: int, seed: int) -> None:
-        self.lengths, self.batch_size, self.seed, self.epoch = lengths, batch_size, seed, 0
+        super().__init__(batch_size, lengths=lengths)
+        self.seed, self.epoch = seed, 0
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Trainer at the beginning of an epoch, also after a resume."""
         self.epoch = epoch
 
-    def __len__(self) -> int:
-        return len(self.lengths)
-
     def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self.seed + 1_000_003 * self.epoch)
-        return iter(get_length_grouped_indices(self.lengths, self.batch_size, generator=generator))
+        self.generator = torch.Generator().manual_seed(self.seed + 1_000_003 * self.epoch)
+        return super().__iter__()
 
 
 class StudyTrainer(Trainer):
@@ -180,46 +175,29 @@ def fit(
         checkpoint: of `checkpoints.newest(..., decisive)`.
         trained, unit: how many examples (or tokens) the whole run trains on; gives <unit>_per_second.
     Raises:
-        DivergedError: a loss is not finite. ParameterError: out of memory.
+        DivergedError: a loss is not finite. ValueError: out of memory.
     """
     on_gpu = trainer.args.device.type == "cuda"
     for callback in (Clock(), Watch(), Seal(decisive)):
         trainer.add_callback(callback)
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    with explain_out_of_memory():
+    with explain_out_of_memory("a smaller batch_size or max_length, recompute=True, or feed_forward_chunk"):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))  # a resume makes another
     cost = {"train_seconds": clock.seconds, f"{unit}_per_second": trained / clock.seconds}
     return Fit(trainer, history_of(trainer), cost | {"peak_memory_bytes": peak_memory(on_gpu)})
 
 
-@contextmanager
-def explain_out_of_memory() -> Iterator[None]:
-    """Turn a failed allocation into a ParameterError that says what takes less memory."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        less = "a smaller batch_size or max_length, recompute=True, or feed_forward_chunk takes less"
-        raise ParameterError(f"out of memory; {less}") from error
-
-
 def history_of(trainer: Trainer) -> pd.DataFrame:
     """Trainer's log as a table: one row per step, training loss, evaluation loss and metrics side by side."""
-    log = pd.DataFrame(trainer.state.log_history)
-    first = {name: name for name in ("step", "epoch", "learning_rate")} | {
-        "loss": "train_loss",
-        "eval_loss": "eval_loss",
-    }
-    metrics = {
-        name: name.removeprefix("eval_")
-        for name in sorted(map(str, log))
-        if name.startswith("eval_") and not name.endswith(("_runtime", "_per_second"))
-    }
-    renamed = {name: new for name, new in {**first, **metrics, **first}.items() if name in log}
-    return log[[*renamed]].groupby("step", as_index=False).last().rename(columns=renamed)
+    log = pd.DataFrame(trainer.state.log_history).drop(columns="train_loss", errors="ignore")  # of a whole training
+    log = log.rename(columns={"loss": "train_loss"})
+    names = ["step", "epoch", "learning_rate", "train_loss", "eval_loss"]
+    names += sorted(str(name) for name in log if str(name).startswith("eval_") and name != "eval_loss")
+    kept = [name for name in names if name in log and not name.endswith(("_runtime", "_per_second"))]
+    table = log[kept].groupby("step", as_index=False).last()
+    return table.rename(columns={name: name.removeprefix("eval_") for name in kept if name != "eval_loss"})
 
 
 def peak_memory(on_gpu: bool) -> int:
