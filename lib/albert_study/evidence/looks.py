@@ -62,10 +62,9 @@ LOOK: Any = {
 
 
 def style_of(attention: str) -> Style:
-    """The attention's style; one that the library knows and STYLES does not gets a spare one, any other is grey."""
-    new = [name for name in names() if name not in STYLES]
-    spare = dict(zip(new, SPARE, strict=False))
-    return {**spare, **STYLES}.get(attention, Style("#999999", "-", "*", "++"))
+    """The attention's style; an attention added to the library gets a spare one, anything else is grey."""
+    added = (name for name in names() if name not in STYLES)
+    return {**dict(zip(added, SPARE, strict=False)), **STYLES}.get(attention, Style("#999999", "-", "*", "++"))
 
 
 def hollow(attentions: "pd.Series[str]") -> dict[str, dict[str, Any]]:

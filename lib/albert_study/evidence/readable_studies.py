@@ -13,7 +13,6 @@ from albert_study.evidence.formats import (
     form,
     in_parts,
     listing,
-    percent,
     scale_of,
     spread,
     wide,
@@ -137,7 +136,7 @@ def switched_tables(study: str, load: Callable) -> Named:
     rows = load(f"{study}-held-out")
     if not rows.empty:
         rows = rows[rows["share_asked"] == 0.25].sort_values("variant", kind="stable")
-        rows["shown"] = rows["kept"].map(percent) + " (" + rows["share"].map(percent) + ")"
+        rows["shown"] = [f"{form(kept, '%')} ({form(share, '%')})" for kept, share in rows[["kept", "share"]].values]
         table = wide(
             rows.sort_values("task", kind="stable"), "variant", "task", {"": ("shown", ""), ", error": ("error", "2")}
         )

@@ -63,7 +63,7 @@ def diagnose(
     )
     counted = mean_coverage([p for passes in switched.passes for p in passes])._asdict()
     drift = ((switched.states - base.states).norm() / base.states.norm()).item()
-    overall = summary(rows.assign(all=0), ["all"])[["mass", "recall", "error"]].iloc[0].to_dict()
+    overall: Any = summary(rows.assign(all=0), ["all"])[["mass", "recall", "error"]].iloc[0].to_dict()
     # The mass of `counted` gives way to that on softmax's queries and keys.
     return {"drift": drift, "share": counted.pop("pairs"), **counted, **overall}, rows
 
