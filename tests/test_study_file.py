@@ -3,13 +3,15 @@
 import dataclasses
 import json
 import shutil
+import sys
 import time
+from importlib import import_module
 
 import pytest
 
-from albert_lsh.training import files, parameters
+from albert_lsh.training import parameters
 from albert_lsh.training.record import SCHEMA
-from albert_study import runner, study_file
+from albert_study import runner
 from albert_study.runner import Run, StudyError, load_jobs, load_study
 from test_study import ROOT
 
@@ -21,8 +23,11 @@ TENS = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in rang
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A repository of its own."""
-    for module in (files, runner, study_file):
-        monkeypatch.setattr(module, "repository_root", lambda: tmp_path)
+    for place, _ in runner.NOTEBOOKS.values():
+        import_module(place.partition(":")[0])
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith("albert_") and hasattr(module, "repository_root"):
+            monkeypatch.setattr(module, "repository_root", lambda: tmp_path)
     (tmp_path / "studies").mkdir()
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""Where a machine has several GPUs, each run keeps to one that no other run of this user has taken."""
+"""On a machine with several GPUs, each run uses one that no other run of this user has taken."""
 
 import os
 import re

@@ -51,16 +51,16 @@ class Run:
     def is_done(self) -> bool:
         """Whether its result is there; ValueError if that is damaged, or was made with other parameters.
 
-        Settings of an attention are compared completed, so that a record need not have one that was added later.
+        Settings of an attention are compared with their defaults filled in: a record may lack one added later.
         """
         path = self.folder / "result.json"
         if not path.exists():
             return False
         there = read_result(path)["parameters"]
         given = Parameters.check(self.parameters, self.notebook).what()
-        with suppress(ValueError):  # settings that have left the code stay as they are, and differ
+        with suppress(ValueError):  # settings that the code no longer knows stay as they are, and differ
             there["attention_settings"] = attentions.check(there["attention"], there["attention_settings"])
-        for name in ("device", "precision"):  # where the file does not say which, any machine's own will do
+        for name in ("device", "precision"):  # where the file leaves them open, every machine's choice is right
             if self.parameters.get(name, "auto") == "auto":
                 del given[name]
         if differences := [f"{k}={there.get(k)!r}, not {v!r}" for k, v in given.items() if there.get(k) != v]:

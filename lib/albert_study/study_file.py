@@ -1,7 +1,7 @@
-"""What may stand in a study's file, studies/<name>.yaml; all else is refused with file, line and place.
+"""The schema of a study's file, studies/<name>.yaml; an error names the file, the line and the place.
 
-A number is a number here: neither "2.5" nor true becomes one. Names become parts of paths and of commands, so that they
-are letters, digits, dots, underscores and hyphens. What a run's parameters may be says `parameters.Parameters`.
+Types are strict: neither "2.5" nor true becomes a number. Names become parts of paths and commands, so they consist of
+letters, digits, dots, underscores and hyphens. A run's parameters are those of `parameters.Parameters`.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ OPEN = ConfigDict(strict=True, extra="allow")  # the rest is checked as a notebo
 
 
 class Some(BaseModel):
-    """Some of the parameters of fine-tuning runs, but none that the study itself decides."""
+    """Parameters of fine-tuning runs, without those that the study itself sets."""
 
     model_config = OPEN
 
@@ -65,7 +65,7 @@ class Arm(Given):
 
 
 class Split(BaseModel):
-    """How trained models are evaluated under other attentions on a split, or what a task changes in it."""
+    """Under which attentions trained models are evaluated on a split, or what a task changes in that."""
 
     model_config = STRICT
     seeds: Seeds = Field(default=[])
@@ -83,7 +83,7 @@ class Task(Given):
 
 
 class Entry(BaseModel):
-    """A notebook that is executed besides the runs; whatever else it has are the notebook's parameters."""
+    """Another notebook to execute; all other keys are its parameters."""
 
     model_config = OPEN
     notebook: Name
@@ -110,7 +110,7 @@ class Study(BaseModel):
 
 
 def load_file(name: str, root: Path | None = None) -> dict[str, Any]:
-    """What studies/<name>.yaml says; StudyError if there is none, or it is no study."""
+    """The content of studies/<name>.yaml; StudyError if there is no such file, or it is no study."""
     folder = (root or repository_root()) / "studies"
     path, shown = folder / f"{name}.yaml", f"studies/{name}.yaml"
     if not re.fullmatch(NAME, name) or not path.is_file():

@@ -1,4 +1,4 @@
-"""YAML as studies are written in it: numbers and booleans of YAML 1.2, and every key once.
+"""YAML for study files: numbers and booleans as in YAML 1.2, and no key twice.
 
 `no` and `1:30` are texts, `010` is ten and `1e-5` a number. Anchors, aliases and merge keys (`<<`) are allowed.
 """
@@ -35,10 +35,10 @@ for _name, (_pattern, _make) in SCALARS.items():
 
 
 def read_yaml(path: Path, name: str) -> tuple[Any, yaml.Node | None]:
-    """What a file says, and the tree it was read from, which knows the lines (see `line_of`).
+    """The content of a file, and its tree of nodes, which knows the lines (see `line_of`).
 
     Raises:
-        yaml.YAMLError, ValueError: it cannot be read so; where there is a line, the message names it and `name`.
+        yaml.YAMLError, ValueError: it cannot be read; the message names `name` and, if there is one, the line.
     """
     loader = Loader(path.read_text(encoding="utf-8"))
     loader.name = name
@@ -77,7 +77,7 @@ def refuse(node: yaml.Node, what: str) -> NoReturn:
 
 
 def line_of(tree: yaml.Node | None, place: tuple[int | str, ...]) -> int | None:
-    """The line of the value at a place (keys and list indices), or of the nearest thing around it that has one."""
+    """The line of the value at a place (keys and list indices), or of the nearest node around it."""
     line = tree.start_mark.line + 1 if tree else None
     for step in place:
         children: dict[str, tuple[yaml.Node, yaml.Node]] = {}

@@ -1,7 +1,7 @@
 """How numbers and tables are written in README, docs/, figures and report.
 
-Numbers are rounded half away from zero, as the decimal that a table has. Python's own formats round the binary value,
-so that 58.65 becomes 58.6.
+Decimals are rounded half away from zero: 58.65 becomes 58.7. Python's own formats round the binary value and make it
+58.6.
 """
 
 import math
@@ -47,7 +47,7 @@ def form(value: Any, how: str = "") -> str:
 
 
 def spread(mean: float, error: float, how: str) -> str:
-    """ "0.848 ± 0.006", without the latter where there is none."""
+    """ "0.848 ± 0.006"; "0.848" where there is no error."""
     return form(mean, how) + (f" ± {form(error, how.lstrip('+'))}" if pd.notna(error) else "")
 
 
@@ -68,7 +68,7 @@ def between(counts: pd.Series) -> str:
 
 
 def commits(rows: pd.DataFrame) -> str:
-    """The commits that some rows were measured at, shortened."""
+    """The commits at which the rows were measured, shortened."""
     found = dict.fromkeys(commit for several in rows["commit"] for commit in str(several).split("; "))
     return f"commit {', '.join(c[:10] + (' with changes' if c.endswith('-dirty') else '') for c in found)}"
 

@@ -1,4 +1,4 @@
-"""Pictures that a notebook shows of its own run."""
+"""Figures in which a notebook shows its own run."""
 
 from typing import Any
 

@@ -216,11 +216,11 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
     """Write results/tables/<study>-{runs,scores,changes,published,switched,variants,predictors,held-out,reading}.csv
     and results/tables/{settings,pretraining,pretraining-gaps}.csv; returns the paths written.
 
-    Tables without a row (no neighbouring arms, nothing published) are not written, and removed if they were. Runs that
-    are not made yet are told of in a warning.
+    A table without rows (no neighbouring arms, nothing published) is not written, and an older one is deleted. A
+    warning names the runs that are not made yet.
 
     Raises:
-        ValueError: some of the models that were switched, or of the texts read, have no table; nothing is written.
+        ValueError: some of the switched models, or of the readings, have no table; nothing is written.
     """
     root = Path(root) if root else repository_root()
     written = []
