@@ -79,9 +79,8 @@ def score_tables(study: str, load: Callable) -> Named:
 def settings_of(scores: pd.DataFrame) -> pd.DataFrame:
     """One row a task and recipe: which attentions had it, and how many training and evaluation examples."""
     splits = [name for name in map(str, scores) if name.startswith("examples.") and name != "examples.train"]
-    evaluated = scores[splits].bfill(axis="columns").iloc[:, 0] if splits else scores["seeds"].map(lambda _: None)
-    trained = scores.get("examples.train", pd.Series(index=scores.index, dtype=float))
-    examples = [f"{form(a, '0')} / {form(b, '0')}" for a, b in zip(trained, evaluated, strict=True)]
+    evaluated = scores[splits].bfill(axis="columns").iloc[:, 0]
+    examples = [f"{form(a, '0')} / {form(b, '0')}" for a, b in zip(scores["examples.train"], evaluated, strict=True)]
     names = {"task": "task", "max_length": "length", "batch_size": "batch", "learning_rate": "learning rate"}
     names |= {"epochs": "epochs", "examples": "examples", "precision": "precision", "seeds": "seeds"}
     rows = scores.assign(examples=examples).groupby(list(names), sort=False, dropna=False)["arm"]

@@ -1,4 +1,4 @@
-"""The one reader of what experiments have written; every table, figure and page starts from here.
+"""The only reader of the experiments' records; every table, figure and page starts from here.
 
     load_runs(study="minilm")      fine-tuning: results/runs/<study>/<task>/<model>/<arm>/seed-<n>/result.json
     load_history(folder)           the curves of one run
@@ -43,11 +43,12 @@ def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.
     found = sorted(folder.glob(f"{study or '*'}/*/*/*/seed-*/result.json"))
     if not found:
         raise ValueError(f"no result.json below {folder / (study or '')}: no run of this study is complete yet")
-    runs = pd.DataFrame([read_run(path) for path in found])
-    keys = runs[["study", "task", "model", "attention", "arm", "seed"]].copy()
-    for name, known in (("task", list(TASKS)), ("attention", attention.names())):
-        keys[name] = keys[name].map({value: rank for rank, value in enumerate(known)})
-    return runs.loc[keys.sort_values(list(keys.columns)).index].reset_index(drop=True)
+    rank = {name: number for number, name in enumerate([*TASKS, *attention.names()])}
+    return pd.DataFrame(map(read_run, found)).sort_values(
+        ["study", "task", "model", "attention", "arm", "seed"],
+        key=lambda column: column.map(rank) if column.name in ("task", "attention") else column,
+        ignore_index=True,
+    )
 
 
 @contextmanager
@@ -71,7 +72,7 @@ def read_run(path: Path) -> dict[str, Any]:
             if {"accuracy", "f1"} <= set(values):  # the original reports MRPC so
                 row[f"{kind}.accuracy_f1_mean"] = (values["accuracy"] + values["f1"]) / 2
         row |= {name: float(record[name]) for name in COSTS if name != "full_cost" or record.get(name) is not None}
-        row |= {f"examples.{split}": n for split, n in record.get("examples", {}).items()}
+        row |= {f"examples.{split}": n for split, n in record["examples"].items()}
         row |= {f"version.{name}": version for name, version in record["environment"]["packages"].items()}
         row |= {name: record["environment"][name] for name in ("python", "commit", "date")}
         row["commit"] = row["commit"] or "unknown"  # outside a checkout there is none

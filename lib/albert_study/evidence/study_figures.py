@@ -53,8 +53,8 @@ def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str) -> None:
 def plot_loss(runs: pd.DataFrame) -> Figure:
     """Training and evaluation loss of one task against the optimiser step, its arms overlaid."""
     task = runs["task"].iloc[0]
-    rows = -(-runs["arm"].nunique() // 4)
-    figure, axes = new_figure(3.5, 1.65 + 0.13 * rows, ncols=2, sharey=True)
+    rows_of_legend = -(-runs["arm"].nunique() // 4)
+    figure, axes = new_figure(3.5, 1.65 + 0.13 * rows_of_legend, ncols=2, sharey=True)
     for axis, name, title in zip(axes[0], ("train", "eval"), (f"{task}, training", "evaluation"), strict=True):
         draw_curves(axis, runs, f"{name}_loss", "step")
         seeds = f" ({seeds_of(runs)})" if name == "eval" else ""
