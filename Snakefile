@@ -9,13 +9,13 @@ import sys
 
 import torch
 
-from albert_study.runner import StudyError, failures, load_jobs, mark
+from albert_study.runner import failures, load_jobs, mark
 
 NAME = str(config.get("study", "mini"))
 try:
     JOBS = load_jobs(NAME)
     MISSING = {mark(NAME, f"jobs/{name}", job.results): job for name, job in JOBS.items() if not job.is_done()}
-except StudyError as error:
+except ValueError as error:
     sys.exit(f"error: {error}")
 
 GPUS = torch.cuda.device_count()

@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from albert_study.executed import clean, clean_file, without_folders
+from albert_study.executed import clean, without_folders
 
 KEPT = "results/runs/x/notebook.partial.ipynb"
 
@@ -44,10 +44,14 @@ def notebook():
     return nbformat.v4.new_notebook(cells=[shown, examples], metadata={"papermill": about})
 
 
+def cleaned(path, ours):
+    nbformat.write(notebook(), path)
+    clean(path, ours)
+    return nbformat.read(path, as_version=4)
+
+
 def test_a_notebook_is_cleaned_everywhere_but_in_its_pictures(tmp_path):
-    nbformat.write(notebook(), tmp_path / "x.ipynb")
-    clean_file(tmp_path / "x.ipynb")
-    kept = nbformat.read(tmp_path / "x.ipynb", as_version=4)
+    kept = cleaned(tmp_path / "x.ipynb", ours=False)
     assert kept.cells[0].source == 'path = "lib/albert_lsh/x"'
     assert kept.cells[0].outputs[0].data == {"text/html": "<td>results/c</td>", "image/png": "/a/b/c"}
     assert kept.cells[1].outputs == []
@@ -55,7 +59,5 @@ def test_a_notebook_is_cleaned_everywhere_but_in_its_pictures(tmp_path):
     assert kept.metadata.papermill == {**about, "parameters": {"x": ["b"]}}
 
 
-def test_examples_of_our_own_data_stay():
-    ours = notebook()
-    clean(ours, ours=True)
-    assert ours.cells[1].outputs
+def test_examples_of_our_own_data_stay(tmp_path):
+    assert cleaned(tmp_path / "x.ipynb", ours=True).cells[1].outputs

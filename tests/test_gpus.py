@@ -19,13 +19,16 @@ from albert_study.gpus import VISIBLE, lock_folder, one_of, visible_devices
         ({}, 0, []),
     ],
 )
-def test_the_devices_are_those_that_are_visible(environment, count, expected):
-    assert visible_devices(environment, count) == expected
+def test_the_devices_are_those_that_are_visible(monkeypatch, environment, count, expected):
+    monkeypatch.delenv(VISIBLE, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert visible_devices(count) == expected
 
 
 def test_each_run_gets_a_device_of_its_own_and_gives_it_back(tmp_path, monkeypatch):
     monkeypatch.setenv(VISIBLE, "4,MIG-GPU-1/7/0")
-    devices = visible_devices(os.environ, 2)
+    devices = visible_devices(2)
     with one_of(devices, tmp_path):
         assert os.environ[VISIBLE] == "4"
         with one_of(devices, tmp_path):
@@ -55,8 +58,10 @@ def test_a_link_where_a_lock_would_be_loses_nothing(tmp_path):
     assert precious.read_text() == "kept"
 
 
-def test_locks_are_in_the_users_own_cache(tmp_path):
-    assert lock_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "albert-lsh"
-    assert lock_folder({}).parent.name == ".cache"
+def test_locks_are_in_the_users_own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert lock_folder() == tmp_path / "albert-lsh"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert lock_folder().parent.name == ".cache"
     with one_of(["0", "1"], tmp_path / "a" / "b"):
         assert stat.S_ISREG(os.lstat(tmp_path / "a" / "b" / "gpu-0.lock").st_mode)

@@ -3,14 +3,15 @@
 import dataclasses
 import json
 import shutil
+import sys
 import time
+from importlib import import_module
 
 import pytest
 
-from albert_lsh.training import files, parameters
+from albert_lsh.training import parameters
 from albert_lsh.training.record import SCHEMA
-from albert_study import runner, study_file
-from albert_study.pretraining import parameters as pretraining_parameters
+from albert_study import runner
 from albert_study.runner import Run, StudyError, load_jobs, load_study
 from test_study import ROOT
 
@@ -22,8 +23,11 @@ TENS = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in rang
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A repository of its own."""
-    for module in (files, runner, study_file, pretraining_parameters):
-        monkeypatch.setattr(module, "repository_root", lambda: tmp_path)
+    for place, _ in runner.NOTEBOOKS.values():
+        import_module(place.partition(":")[0])
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith("albert_") and hasattr(module, "repository_root"):
+            monkeypatch.setattr(module, "repository_root", lambda: tmp_path)
     (tmp_path / "studies").mkdir()
     return tmp_path
 
@@ -59,7 +63,7 @@ def one_arm(arm: str, model: str = "mini", task: str = "mini-mrpc") -> str:
         (MINI + "tasks: {mini-mrpc: {switched: {held: {seed: 3}}, arms: {softmax: }}}", "'held' is not one of"),
         (MINI + "switched: {held-out: {shares: [1.5]}}\n" + TASKS, "line 2: .*shares: 0: .*less than or equal to 1"),
         ("notebooks:\n  a:\n    task: text\n", "line 2: notebooks: a: notebook: Field required"),
-        ("notebooks: {a/b: {notebook: reading}}\n", "notebooks: a/b: 'a/b' is not a name of letters"),
+        ("notebooks: {a/b: {notebook: reading}}\n", "notebooks: a/b: String should match pattern .*, not 'a/b'"),
         (
             "notebooks: {a: {notebook: raeding}}\n",
             "notebooks: a: notebook='raeding' is not one of: pretrain, long_range",
@@ -85,9 +89,9 @@ def one_arm(arm: str, model: str = "mini", task: str = "mini-mrpc") -> str:
         ("a0: &a0 {x: 1}\n" + TENS.replace("[", "{<<: [").replace("]", "]}"), "more than 20,000 values"),
         ("tasks: " + "[" * 2_000, "nested too deeply"),
         ("a: &a [*a]\n", "(?s)more than 20,000 values.*line 1"),
-        ("tasks: !!int [1]\n", "the tag 'int' is not allowed here"),
+        ("tasks: !!int [1]\n", "(?s)expected a scalar node, but found sequence.*line 1"),
         ("tasks: !!int x\n", "x.yaml is no study: invalid literal"),
-        ("tasks: !!python/name:os.system x\n", "the tag .*os.system' is not allowed here"),
+        ("tasks: !!python/name:os.system x\n", "(?s)could not determine a constructor for the tag .*os.system.*line 1"),
         ("tasks: \udcff", "x.yaml is no study: 'utf-8' codec"),
         ("tasks: {a: [}\n", "(?s)x.yaml is no study.*line 1, column 13"),
     ],
@@ -123,14 +127,14 @@ BAD_NAMES = ["../../x", "/tmp/x", "$x", "x/y", "..", "", "-n", "x$(touch PWNED)"
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_name_that_is_more_than_a_name_is_refused(root, name):
     for text in (one_arm(name), one_arm("softmax", model=f"org/{name}/.." if name else ""), one_arm("x", task=name)):
-        with pytest.raises(StudyError, match="is not a name of letters|must end in a name of letters"):
+        with pytest.raises(StudyError, match="String should match pattern"):
             load(root, text)
     with pytest.raises(StudyError, match="is not one of: "):
         load_study(name, root)
 
 
 def test_models_are_of_the_hub_or_folders(root):
-    for model in ("org/a-model_1.5", "/some/where else/model", "mini"):
+    for model in ("org/a-model_1.5", "/some/where else/model/", "mini"):
         (run,) = load(root, one_arm("softmax-2.x", model=model))
         assert run.folder.is_relative_to(root / "results" / "runs" / "x" / "mini-mrpc")
 
@@ -227,7 +231,7 @@ tasks:
     assert first.switched.keys() == {"validation", "held-out"}
     (job,) = [job for name, job in load_jobs("x").items() if name.endswith("seed-1/fidelity-validation")]
     assert job.parameters == {**validation, "trained": "results/runs/x/mini-mrpc/mini/softmax/seed-1"}
-    assert job.results == (second.table("validation"),)
+    assert job.results == ("results/runs/x/mini-mrpc/mini/softmax/seed-1/fidelity-validation.csv",)
 
 
 def test_a_study_s_shares_are_those_of_every_variant_that_names_none(root):

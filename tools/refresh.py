@@ -1,4 +1,4 @@
-"""Carry what stands in one place to where it is shown: the repository's address, and tables of results.
+"""Copy the repository's address and the tables of results to where they are shown.
 
     python tools/refresh.py            rewrite notebooks, README.md and docs/*.md (make refresh)
 
@@ -40,20 +40,16 @@ def badge(notebook: str) -> str:
 
 
 def escaped(value: Any) -> str:
-    """A text as Markdown shows it and does nothing else: no HTML, no end of a cell, no link or picture; ** is bold."""
+    """A text that Markdown shows as it is: without HTML, end of a cell, link or picture. Only ** is kept, for bold."""
     text = html.escape(" ".join(str(value).split()), quote=False)
     return re.sub(r"[|`\[\]\\]", lambda found: f"&#{ord(found[0])};", text)
 
 
 def markdown(table: Table) -> str:
     """A table in Markdown, its index as first column, and its note above."""
-    rows = table.rows
-    lines = [
-        [rows.index.name or "", *rows.columns],
-        *([i, *row] for i, row in zip(rows.index, rows.values, strict=True)),
-    ]
-    head, *body = ("| " + " | ".join(map(escaped, line)) + " |" for line in lines)
-    return "\n".join([escaped(table.note), "", head, "| --- " * (len(rows.columns) + 1) + "|", *body])
+    rows = table.rows.rename_axis(table.rows.index.name or "").reset_index()
+    head, *body = ("| " + " | ".join(map(escaped, line)) + " |" for line in (rows.columns, *rows.to_numpy()))
+    return "\n".join([escaped(table.note), "", head, "| --- " * len(rows.columns) + "|", *body])
 
 
 def page(text: str, tables: dict[str, Table]) -> str:

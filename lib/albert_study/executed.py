@@ -1,13 +1,7 @@
-"""Notebooks executed, and kept without any folder of a machine or text of others.
-
-To clean notebooks that are kept already:
-
-    python -m albert_study.executed results/efficiency/*.ipynb
-"""
+"""Notebooks executed, and kept without any folder of a machine or text of others."""
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,20 +31,18 @@ def without_folders(text: str) -> str:
     return PATH.sub(shorten, text)
 
 
-def clean(notebook: Any, ours: bool = False) -> None:
+def clean(path: Path, ours: bool) -> None:
     """Rewrite every absolute path in an executed notebook, and empty the cells tagged `examples`.
 
-    Args:
-        notebook: as nbformat reads it; it is changed.
-        ours: the data are our own, so that examples may be shown.
+    ours: the data are our own, so that examples may be shown.
     """
+    notebook = nbformat.from_dict(_cleaned(nbformat.read(path, as_version=4)))
     for cell in notebook.cells:
         if not ours and EXAMPLES in cell.metadata.get("tags", []):
             cell.outputs = []
-    notebook.update(nbformat.from_dict(_cleaned(notebook)))
-    about = notebook.metadata.get("papermill", {})
-    if about.get("output_path"):
-        about["output_path"] = about["output_path"].replace(".partial.ipynb", ".ipynb")
+    about = notebook.metadata.papermill
+    about["output_path"] = about["output_path"].replace(".partial.ipynb", ".ipynb")
+    nbformat.write(notebook, path)
 
 
 def _cleaned(value: Any) -> Any:
@@ -60,13 +52,6 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, list):
         return [_cleaned(v) for v in value]
     return without_folders(value) if isinstance(value, str) else value
-
-
-def clean_file(path: Path, ours: bool = False) -> None:
-    """`clean` a notebook's file."""
-    notebook = nbformat.read(path, as_version=4)
-    clean(notebook, ours)
-    nbformat.write(notebook, path)
 
 
 @contextmanager
@@ -102,22 +87,10 @@ def executing(kept: Path) -> Iterator[Path]:
 def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attempts: int = 3) -> None:
     """papermill, from the repository's root; a kernel that loses a race for a port while starting is started again."""
     root = repository_root()
-    for attempt in range(attempts):
-        try:
-            papermill.execute_notebook(
-                str(root / "notebooks" / name),
-                str(output),
-                parameters=parameters,
-                cwd=str(root),
-                progress_bar=False,
-                kernel_name="python3",
-            )
-            return
-        except RuntimeError as error:
-            if "before replying to kernel_info" not in str(error) or attempt == attempts - 1:
-                raise
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        clean_file(Path(name), ours="mini" in Path(name).parts)
+    look = {"progress_bar": False, "kernel_name": "python3"}
+    try:
+        papermill.execute_notebook(root / "notebooks" / name, output, parameters, cwd=str(root), **look)
+    except RuntimeError as error:
+        if "before replying to kernel_info" not in str(error) or attempts == 1:
+            raise
+        execute_notebook(name, output, parameters, attempts - 1)

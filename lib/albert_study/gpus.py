@@ -1,8 +1,8 @@
-"""Where a machine has several GPUs, each run keeps to one that no other run of this user has taken."""
+"""On a machine with several GPUs, each run uses one that no other run of this user has taken."""
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,15 +11,15 @@ from filelock import FileLock, Timeout
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def visible_devices(environment: Mapping[str, str], count: int) -> list[str]:
+def visible_devices(count: int) -> list[str]:
     """The names (numbers or UUIDs) of the `count` GPUs that torch sees, as CUDA_VISIBLE_DEVICES takes them."""
-    named = environment.get(VISIBLE, ",".join(map(str, range(count))))
+    named = os.environ.get(VISIBLE, ",".join(map(str, range(count))))
     return [name.strip() for name in named.split(",")][:count]
 
 
-def lock_folder(environment: Mapping[str, str]) -> Path:
-    """The user's own cache: in a folder that others can write to, a link could stand in for a lock."""
-    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "albert-lsh"
+def lock_folder() -> Path:
+    """In the user's own cache: where others can write, a link could take the place of a lock."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "albert-lsh"
 
 
 @contextmanager
@@ -39,13 +39,13 @@ def one_of(devices: list[str], folder: Path) -> Iterator[None]:
             lock.acquire(timeout=0)
         except Timeout:
             continue
-        before = dict(os.environ)
+        before = os.environ.pop(VISIBLE, None)
         os.environ[VISIBLE] = device
         try:
             yield
         finally:
-            os.environ.pop(VISIBLE)
-            os.environ |= {name: value for name, value in before.items() if name == VISIBLE}
+            del os.environ[VISIBLE]
+            os.environ |= {VISIBLE: before} if before is not None else {}
             lock.release()
         return
     raise RuntimeError(f"more runs than GPUs at a time: {', '.join(devices)} are taken; the Snakefile starts one each")
@@ -56,5 +56,5 @@ def one_gpu() -> Iterator[None]:
     """Within, the run has one of the GPUs that torch sees."""
     import torch
 
-    with one_of(visible_devices(os.environ, torch.cuda.device_count()), lock_folder(os.environ)):
+    with one_of(visible_devices(torch.cuda.device_count()), lock_folder()):
         yield

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from albert_lsh import attention as attentions
-from albert_lsh.tasks.table import TaskError, find_task
+from albert_lsh.tasks.table import find_task
 from albert_lsh.training.files import relative_to_root, repository_root, run_folder
 from albert_lsh.training.parameters import Parameters
 from albert_lsh.training.record import read_result
-from albert_study.executed import clean_file, execute_notebook, executing
+from albert_study.executed import clean, execute_notebook, executing
 from albert_study.study_file import StudyError, load_file
 
 
@@ -48,41 +48,25 @@ class Run:
     def notebook(self) -> str:
         return "squad.ipynb" if find_task(self.task).is_squad else "glue.ipynb"
 
-    @property
-    def result(self) -> str:
-        """Path of its result.json, relative to the repository."""
-        return relative_to_root(self.folder / "result.json")
+    def is_done(self) -> bool:
+        """Whether its result is there; ValueError if that is damaged, or was made with other parameters.
 
-    def table(self, split: str) -> str:
-        """Path of its model's scores under other attentions, relative to the repository."""
-        return relative_to_root(self.folder / f"fidelity-{split}.csv")
-
-    def differences(self) -> list[str]:
-        """What its result was made with, where the study's file says otherwise; ValueError if the result is damaged.
-
-        Settings of an attention are compared completed, so that a record need not have one that was added later.
+        Settings of an attention are compared with their defaults filled in: a record may lack one added later.
         """
-        there = read_result(self.folder / "result.json")["parameters"]
+        path = self.folder / "result.json"
+        if not path.exists():
+            return False
+        there = read_result(path)["parameters"]
         given = Parameters.check(self.parameters, self.notebook).what()
-        with suppress(ValueError):  # settings that have left the code stay as they are, and differ
+        with suppress(ValueError):  # settings that the code no longer knows stay as they are, and differ
             there["attention_settings"] = attentions.check(there["attention"], there["attention_settings"])
-        for name in ("device", "precision"):  # where the file does not say which, any machine's own will do
+        for name in ("device", "precision"):  # where the file leaves them open, every machine's choice is right
             if self.parameters.get(name, "auto") == "auto":
                 del given[name]
-        return [f"{k}={there.get(k)!r}, not {v!r}" for k, v in given.items() if there.get(k) != v]
-
-    def is_done(self) -> bool:
-        """Whether its result stands; StudyError if that is damaged, or was made with other parameters."""
-        if not (self.folder / "result.json").exists():
-            return False
-        try:
-            differences = self.differences()
-        except ValueError as error:
-            raise StudyError(str(error)) from error
-        if differences:
+        if differences := [f"{k}={there.get(k)!r}, not {v!r}" for k, v in given.items() if there.get(k) != v]:
             raise StudyError(
-                f"{self.result} was made with {'; '.join(differences)} as studies/{self.study}.yaml now says; "
-                "delete its folder to make it again"
+                f"{relative_to_root(path)} was made with {'; '.join(differences)} as studies/{self.study}.yaml now "
+                "says; delete its folder to make it again"
             )
         return True
 
@@ -100,13 +84,13 @@ class Job:
 
     @property
     def makes_run(self) -> bool:
-        return self.run is not None and self.results == (self.run.result,)
+        return self.run is not None and self.notebook != "fidelity.ipynb"
 
     def missing(self) -> list[str]:
         return [path for path in self.results if not (repository_root() / path).exists()]
 
     def is_done(self) -> bool:
-        """Whether all its results are there; StudyError if a run's was made with other parameters."""
+        """Whether all its results are there; ValueError if a run's is damaged or was made with other parameters."""
         return self.run.is_done() if self.run and self.makes_run else not self.missing()
 
     def status(self) -> str:
@@ -115,7 +99,7 @@ class Job:
             return f"to make  {self.name}: no {', no '.join(missing)}"
         try:
             self.is_done()
-        except StudyError as error:
+        except ValueError as error:
             return f"differs  {self.name}: {error}"
         return f"done     {self.name}: {', '.join(self.results)}"
 
@@ -130,11 +114,10 @@ NOTEBOOKS: dict[str, tuple[str, Callable[[Any], list[Any]]]] = {
     "efficiency": (
         "albert_study.efficiency.parameters:EfficiencyParameters",
         lambda asked: [
-            asked.table(kind)
-            for kind, wanted in {
-                "time": True, "memory": asked.memory, "step": asked.step_lengths, "quality": asked.text_model,
-            }.items()
-            if wanted
+            asked.table("time"),
+            *([asked.table("memory")] if asked.memory else []),
+            *([asked.table("step")] if asked.step_lengths else []),
+            *([asked.table("quality")] if asked.text_model else []),
         ],
     ),
     "reading": ("albert_study.probe.reading:Reading", lambda asked: [asked.output]),
@@ -150,10 +133,8 @@ def load_study(name: str, root: Path | None = None) -> list[Run]:
     content = load_file(name, root)
     runs = []
     for task, of_task in content.get("tasks", {}).items():
-        shared = {
-            **content.get("parameters", {}),
-            **{k: v for k, v in of_task.items() if k not in ("arms", "seeds", "switched")},
-        }
+        of_runs = {k: v for k, v in of_task.items() if k not in ("arms", "seeds", "switched")}
+        shared = content.get("parameters", {}) | of_runs
         for arm, of_arm in of_task["arms"].items():
             own = {"attention": arm} if arm in attentions.names() or "attention" not in shared else {}
             given = {**shared, **own, **(of_arm or {}), "task": task}
@@ -167,7 +148,7 @@ def load_study(name: str, root: Path | None = None) -> list[Run]:
     for run in runs:
         try:
             check(run)
-        except (ValueError, KeyError, TaskError) as error:
+        except ValueError as error:
             raise StudyError(f"studies/{name}.yaml, tasks: {run.task}: arms: {run.arm}: {error}") from error
     return runs
 
@@ -187,16 +168,16 @@ def switches(split: str, of_study: dict[str, Any], of_task: dict[str, Any], seed
 
 
 def check(run: Run) -> None:
-    """Raise ValueError, KeyError or TaskError if a run cannot be made, or would be written elsewhere."""
+    """Raise ValueError if a run cannot be made, or would be written elsewhere."""
     from albert_study.probe.fidelity import Asked
 
     Parameters.check(run.parameters, run.notebook)
-    splits = ("held-out", *find_task(run.task).evaluation)
-    if unknown := [split for split in run.switched if split not in splits]:
-        raise ValueError(f"switched: {unknown[0]!r} is not one of: {', '.join(splits)}")
     if "model" not in run.parameters:
         raise ValueError("model must be given")
-    for given in run.switched.values():
+    splits = ("held-out", *find_task(run.task).evaluation)
+    for split, given in run.switched.items():
+        if split not in splits:
+            raise ValueError(f"switched: {split!r} is not one of: {', '.join(splits)}")
         Asked.check({**given, "trained": relative_to_root(run.folder)})
     if not run.folder.resolve().is_relative_to((repository_root() / "results" / "runs").resolve()):
         raise ValueError(f"its folder, {run.folder.resolve()}, is not in results/runs")
@@ -209,9 +190,10 @@ def load_jobs(name: str, root: Path | None = None) -> dict[str, Job]:
         folder = relative_to_root(run.folder)
         of_run = folder.removeprefix(f"results/runs/{name}/")
         parameters = {**run.parameters, "output_dir": folder}
-        jobs.append(Job(of_run, run.notebook, parameters, (run.result,), f"{folder}/notebook.ipynb", run))
+        result, kept = f"{folder}/result.json", f"{folder}/notebook.ipynb"
+        jobs.append(Job(of_run, run.notebook, parameters, (result,), kept, run))
         for split, given in run.switched.items():
-            table, kept = run.table(split), f"{folder}/fidelity-{split}.ipynb"
+            table, kept = f"{folder}/fidelity-{split}.csv", f"{folder}/fidelity-{split}.ipynb"
             parameters = {**given, "trained": folder}
             jobs.append(Job(f"{of_run}/fidelity-{split}", "fidelity.ipynb", parameters, (table,), kept, run))
     for label, given in load_file(name, root).get("notebooks", {}).items():
@@ -235,11 +217,6 @@ def job_of_notebook(label: str, notebook: str, **parameters: Any) -> Job:
     own = getattr(asked, "output", None)
     kept = Path(own).with_suffix(".ipynb") if own else Path(asked.output_dir) / f"{label}.ipynb"
     return Job(label, f"{notebook}.ipynb", parameters, results, relative_to_root(repository_root() / kept))
-
-
-def load_readings(name: str, root: Path | None = None) -> list[str]:
-    """The tables of a study's readings, relative to the repository."""
-    return [path for job in load_jobs(name, root).values() if job.notebook == "reading.ipynb" for path in job.results]
 
 
 def mark(study: str, name: str, results: list[str]) -> str:
@@ -269,7 +246,7 @@ def execute(job: Job) -> None:
         if missing := job.missing():
             raise StudyError(f"the notebook ended without writing {', '.join(missing)}")
         task = job.run.task if job.run else job.parameters.get("task", "")
-        clean_file(partial, ours=task.startswith("mini-"))
+        clean(partial, ours=task.startswith("mini-"))
 
 
 def failures(study: str, jobs: dict[str, Job]) -> str:

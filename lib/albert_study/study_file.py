@@ -1,7 +1,7 @@
-"""What may stand in a study's file, studies/<name>.yaml; all else is refused with file, line and place.
+"""The schema of a study's file, studies/<name>.yaml; an error names the file, the line and the place.
 
-A number is a number here: neither "2.5" nor true becomes one. Names become parts of paths and of commands, so that they
-are letters, digits, dots, underscores and hyphens. What a run's parameters may be says `parameters.Parameters`.
+Types are strict: neither "2.5" nor true becomes a number. Names become parts of paths and commands, so they consist of
+letters, digits, dots, underscores and hyphens. A run's parameters are those of `parameters.Parameters`.
 """
 
 import dataclasses
@@ -14,28 +14,15 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from albert_lsh.training.files import repository_root
-from albert_lsh.training.parameters import Parameters
+from albert_lsh.training.parameters import Count, Parameters, Seed
 from albert_study.study_yaml import line_of, read_yaml
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-NAMED = "a name of letters, digits, '.', '_' and '-', the first a letter or digit"
+NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 NOT_HERE = {"seed": "give seeds, a list", "task": "its key names it", "output_dir": "the study places its runs"}
 
 
 class StudyError(ValueError):
     """A study that cannot be made as its file says; the message names the file and the place in it."""
-
-
-def check_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not {NAMED}")
-    return name
-
-
-def check_model(model: str) -> str:
-    if not NAME.fullmatch(Path(model).name):
-        raise ValueError(f"model={model!r} must end in {NAMED}")
-    return model
 
 
 def check_once(values: list[Any]) -> list[Any]:
@@ -44,17 +31,17 @@ def check_once(values: list[Any]) -> list[Any]:
     return values
 
 
-Name = Annotated[str, AfterValidator(check_name)]
+Name = Annotated[str, Field(pattern=f"^{NAME}$")]
+Model = Annotated[str, Field(pattern=f"(^|/){NAME}/?$")]  # its last part names folders
 Label = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
-Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(check_once)]
+Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(check_once)]
 Shares = Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1), AfterValidator(check_once)]
-Whole = Annotated[int, Field(ge=1)]
 STRICT = ConfigDict(strict=True, extra="forbid")
 OPEN = ConfigDict(strict=True, extra="allow")  # the rest is checked as a notebook's parameters
 
 
 class Some(BaseModel):
-    """Some of the parameters of fine-tuning runs, but none that the study itself decides."""
+    """Parameters of fine-tuning runs, without those that the study itself sets."""
 
     model_config = OPEN
 
@@ -67,7 +54,7 @@ class Some(BaseModel):
 
 
 _types: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(Parameters) if f.name not in NOT_HERE}
-_types |= {"model": Annotated[str, AfterValidator(check_model)]}
+_types |= {"model": Model}
 Given: Any = create_model(  # type: ignore[call-overload]
     "Given", __base__=Some, **{name: (kind, Field(default=None)) for name, kind in _types.items()}
 )
@@ -78,13 +65,13 @@ class Arm(Given):
 
 
 class Split(BaseModel):
-    """How trained models are evaluated under other attentions on a split, or what a task changes in it."""
+    """Under which attentions trained models are evaluated on a split, or what a task changes in that."""
 
     model_config = STRICT
     seeds: Seeds = Field(default=[])
-    examples: Whole | None = None
-    looked_into: Whole = 1
-    seed: Annotated[int, Field(ge=0)] = 0
+    examples: Count | None = None
+    looked_into: Count = 1
+    seed: Seed = 0
     shares: Shares = Field(default=[])
     variants: dict[Label, dict[str, Any] | None] = {}  # None: what all tasks have, but not this one
 
@@ -96,7 +83,7 @@ class Task(Given):
 
 
 class Entry(BaseModel):
-    """A notebook that is executed besides the runs; whatever else it has are the notebook's parameters."""
+    """Another notebook to execute; all other keys are its parameters."""
 
     model_config = OPEN
     notebook: Name
@@ -123,10 +110,10 @@ class Study(BaseModel):
 
 
 def load_file(name: str, root: Path | None = None) -> dict[str, Any]:
-    """What studies/<name>.yaml says; StudyError if there is none, or it is no study."""
+    """The content of studies/<name>.yaml; StudyError if there is no such file, or it is no study."""
     folder = (root or repository_root()) / "studies"
     path, shown = folder / f"{name}.yaml", f"studies/{name}.yaml"
-    if not NAME.fullmatch(name) or not path.is_file():
+    if not re.fullmatch(NAME, name) or not path.is_file():
         there = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
         raise StudyError(f"study={name!r} is not one of: {there} (no {shown})")
     try:

@@ -1,4 +1,4 @@
-"""YAML as studies are written in it: numbers and booleans of YAML 1.2, and every key once.
+"""YAML for study files: numbers and booleans as in YAML 1.2, and no key twice.
 
 `no` and `1:30` are texts, `010` is ten and `1e-5` a number. Anchors, aliases and merge keys (`<<`) are allowed.
 """
@@ -12,18 +12,14 @@ from typing import Any, NoReturn
 import yaml
 
 LARGEST = 20_000  # values of a file, aliases written out
-PREFIX = "tag:yaml.org,2002:"
 NUMBER = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
-SCALARS: dict[
-    str, tuple[str, Any, Callable[[str], Any]]
-] = {  # the first pattern that fits counts; then: what a scalar may begin with, and what makes a value of it
-    "bool": ("true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text.lower() == "true"),
-    "null": ("~|null|Null|NULL|", ["~", "n", "N", ""], lambda text: None),
-    "int": ("[-+]?[0-9]+", "-+0123456789", int),
-    "float": (NUMBER, "-+.0123456789", float),
-    "merge": ("<<", "<", str),
+SCALARS: dict[str, tuple[str, Callable[[str], Any]]] = {  # the first pattern that fits, and what makes a value of it
+    "bool": ("true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
+    "null": ("~|null|Null|NULL|", lambda text: None),
+    "int": ("[-+]?[0-9]+", int),
+    "float": (NUMBER, float),
+    "merge": ("<<", str),
 }
-TAGS = {yaml.ScalarNode: {*SCALARS, "str"}, yaml.SequenceNode: {"seq"}, yaml.MappingNode: {"map"}}
 
 
 class Loader(yaml.SafeLoader):
@@ -32,16 +28,17 @@ class Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's own)
 
 
-for _name, (_pattern, _first, _make) in SCALARS.items():
-    Loader.add_implicit_resolver(PREFIX + _name, re.compile(rf"(?:{_pattern})\Z"), list(_first))
-    Loader.add_constructor(PREFIX + _name, partial(lambda make, loader, node: make(node.value), _make))
+for _name, (_pattern, _make) in SCALARS.items():
+    _tag = f"tag:yaml.org,2002:{_name}"
+    Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), None)  # None: whatever it begins with
+    Loader.add_constructor(_tag, partial(lambda make, loader, node: make(loader.construct_scalar(node)), _make))
 
 
 def read_yaml(path: Path, name: str) -> tuple[Any, yaml.Node | None]:
-    """What a file says, and the tree it was read from, which knows the lines (see `line_of`).
+    """The content of a file, and its tree of nodes, which knows the lines (see `line_of`).
 
     Raises:
-        yaml.YAMLError, ValueError: it cannot be read so; where there is a line, the message names it and `name`.
+        yaml.YAMLError, ValueError: it cannot be read; the message names `name` and, if there is one, the line.
     """
     loader = Loader(path.read_text(encoding="utf-8"))
     loader.name = name
@@ -58,21 +55,19 @@ def read_yaml(path: Path, name: str) -> tuple[Any, yaml.Node | None]:
 
 
 def check(tree: yaml.Node) -> None:
-    """Refuse a key that is given twice, an unknown tag, and a file that aliases make larger than LARGEST."""
+    """Refuse a key that is given twice, and a file that aliases make larger than LARGEST."""
     nodes, count = [tree], 0
     while nodes:
         node, count = nodes.pop(), count + 1
         if count > LARGEST:
             refuse(node, f"more than {LARGEST:,} values, aliases written out")
-        if (tag := node.tag.removeprefix(PREFIX)) not in TAGS[type(node)]:
-            refuse(node, f"the tag {tag!r} is not allowed here")
         if isinstance(node, yaml.MappingNode):
-            keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if len(keys) < len(node.value):
-                refuse(node, "a key must be a text or a number")
-            if again := [key for key, _ in node.value if keys.count((key.tag, key.value)) > 1]:
-                refuse(again[1], f"the key {again[1].value!r} is given twice")
-            nodes += [part for pair in node.value for part in pair]
+            seen: list[tuple[str, Any]] = []
+            for key, value in node.value:
+                if (key.tag, key.value) in seen:
+                    refuse(key, f"the key {key.value!r} is given twice")
+                seen.append((key.tag, key.value))
+                nodes += [key, value]
         elif isinstance(node, yaml.SequenceNode):
             nodes += node.value
 
@@ -82,7 +77,7 @@ def refuse(node: yaml.Node, what: str) -> NoReturn:
 
 
 def line_of(tree: yaml.Node | None, place: tuple[int | str, ...]) -> int | None:
-    """The line of the value at a place (keys and list indices), or of the nearest thing around it that has one."""
+    """The line of the value at a place (keys and list indices), or of the nearest node around it."""
     line = tree.start_mark.line + 1 if tree else None
     for step in place:
         children: dict[str, tuple[yaml.Node, yaml.Node]] = {}

@@ -1,7 +1,7 @@
 """How numbers and tables are written in README, docs/, figures and report.
 
-Numbers are rounded half away from zero, as the decimal that a table has. Python's own formats round the binary value,
-so that 58.65 becomes 58.6.
+Decimals are rounded half away from zero: 58.65 becomes 58.7. Python's own formats round the binary value and make it
+58.6.
 """
 
 import math
@@ -30,28 +30,24 @@ def rounded(value: float | Decimal, digits: int = 0) -> str:
     return f"{shown if shown else abs(shown):f}"
 
 
-def percent(share: float, digits: int = 0) -> str:
-    """A share as a percentage: 0.125 is "13%", with one decimal "12.5%"."""
-    return f"{rounded(100 * Decimal(str(share)), digits)}%"
-
-
 def form(value: Any, how: str = "") -> str:
     """A value as it is shown; nothing where there is none.
 
-    how: the number of decimals, with "%" in front for a percentage, "+" for a sign; "" for a text.
+    how: the number of decimals, with "%" in front for a percentage, "+" for a sign; "" for a text. 0.125 is "13%" as
+        "%", "12.5%" as "%1" and "+0.1" as "+1".
     """
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
     if not how:
         return str(value)
     if how.startswith("%"):
-        return percent(value, int(how[1:] or 0))
+        return f"{rounded(100 * Decimal(str(value)), int(how[1:] or 0))}%"
     text = rounded(value, int(how.lstrip("+")))
     return f"+{text}" if how.startswith("+") and not text.startswith("-") else text
 
 
 def spread(mean: float, error: float, how: str) -> str:
-    """ "0.848 ± 0.006", without the latter where there is none."""
+    """ "0.848 ± 0.006"; "0.848" where there is no error."""
     return form(mean, how) + (f" ± {form(error, how.lstrip('+'))}" if pd.notna(error) else "")
 
 
@@ -62,7 +58,7 @@ def scale_of(task: str) -> tuple[int, int]:
 
 def asked(share: float) -> str:
     """A share that was asked for, with as many digits as it has."""
-    return percent(share, 0 if float(rounded(100 * share, 1)).is_integer() else 1)
+    return form(share, "%1").replace(".0%", "%")
 
 
 def between(counts: pd.Series) -> str:
@@ -72,7 +68,7 @@ def between(counts: pd.Series) -> str:
 
 
 def commits(rows: pd.DataFrame) -> str:
-    """The commits that some rows were measured at, shortened."""
+    """The commits at which the rows were measured, shortened."""
     found = dict.fromkeys(commit for several in rows["commit"] for commit in str(several).split("; "))
     return f"commit {', '.join(c[:10] + (' with changes' if c.endswith('-dirty') else '') for c in found)}"
 

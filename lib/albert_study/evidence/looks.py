@@ -62,21 +62,20 @@ LOOK: Any = {
 
 
 def style_of(attention: str) -> Style:
-    """The attention's style; one that the library knows and STYLES does not gets a spare one, any other is grey."""
-    new = [name for name in names() if name not in STYLES]
-    spare = dict(zip(new, SPARE, strict=False))
-    return {**spare, **STYLES}.get(attention, Style("#999999", "-", "*", "++"))
+    """The attention's style; an attention added to the library gets a spare one, anything else is grey."""
+    added = (name for name in names() if name not in STYLES)
+    return {**dict(zip(added, SPARE, strict=False)), **STYLES}.get(attention, Style("#999999", "-", "*", "++"))
 
 
 def hollow(attentions: "pd.Series[str]") -> dict[str, dict[str, Any]]:
-    """Matplotlib's arguments for variants: the colour of their attention; the first of an attention has a full marker,
-    the second a hollow one, the others hollow squares.
+    """Matplotlib's arguments for variants, in the colour of their attention.
+
+    The first variant of an attention has a full marker, the second a hollow one, the others hollow squares.
 
     attentions: by variant.
     """
     looks: dict[str, dict[str, Any]] = {}
-    ranks = attentions.groupby(attentions).cumcount()
-    for variant, attention, rank in zip(attentions.index, attentions, ranks, strict=True):
+    for (variant, attention), rank in zip(attentions.items(), attentions.groupby(attentions).cumcount(), strict=True):
         style = style_of(attention)
         look = {"color": style.colour, "linestyle": style.line, "marker": style.marker if rank < 2 else "s"}
         looks[str(variant)] = look | ({"markerfacecolor": "white"} if rank else {})
@@ -84,7 +83,7 @@ def hollow(attentions: "pd.Series[str]") -> dict[str, dict[str, Any]]:
 
 
 def plain(text: object) -> str:
-    """The text as it is: what stands between two dollar signs is a formula to Matplotlib."""
+    """The text with its dollar signs escaped: Matplotlib reads what is between two of them as a formula."""
     return str(text).replace("$", r"\$")
 
 

@@ -70,19 +70,11 @@ def efficiency_tables(load: Callable) -> Named:
         note = f"{first['length']:,} tokens, {first['text_model']}, {first['keys']} keys per query; {commits(rows)}."
         yield "efficiency-quality", Table(listing(rows, "case", columns), note)
     if not (rows := load("long-step", "efficiency")).empty:
-        billions = rows[["left", "bytes", "refused"]] / 1e9
-        billions["refused"] = billions["refused"].map(
-            lambda more: f"refused {form(more, '1')} GB more" if more > 0 else "fits"
-        )
-        columns = {
-            "batch": ("batch", ""),
-            "tokens": ("length", ""),
-            "left, GB": ("left", "1"),
-            "memory": ("refused", ""),
-        }
-        rows = rows.assign(**billions)
-        table = listing(rows, "attention", columns | {"peak, GB": ("bytes", "1")})
-        yield "efficiency-fits", Table(table, f"{commits(rows).capitalize()}.")
+        rows[["left", "bytes", "refused"]] /= 1e9
+        rows["memory"] = [f"refused {form(more, '1')} GB more" if more > 0 else "fits" for more in rows["refused"]]
+        columns = {"batch": ("batch", ""), "tokens": ("length", ""), "left, GB": ("left", "1")}
+        columns |= {"memory": ("memory", ""), "peak, GB": ("bytes", "1")}
+        yield "efficiency-fits", Table(listing(rows, "attention", columns), f"{commits(rows).capitalize()}.")
     if not (rows := load("duplicates")).empty:
         columns = {"clusters of": ("cluster_size", ""), "pairs seen": ("pairs", "2")}
         columns |= {"error, once": ("error_once", "2"), "error, each time": ("error_each", "2")}
@@ -114,11 +106,8 @@ def pretraining_tables(load: Callable) -> Named:
     brackets = [f" ({spread(d, e, '+3')})" if pd.notna(d) else ""
                 for d, e in zip(loss["difference"], loss["standard_error"], strict=True)]  # fmt: skip
     continued = continued.assign(trained_on=continued["metric.mlm_loss"].map(lambda v: form(v, "3")) + brackets)
-    columns = {
-        "pairs seen": ("attended_share", "%"),
-        "cost": ("full_cost", "%"),
-        "softmax's mass": ("attention_mass", "2"),
-    }
+    columns = {"pairs seen": ("attended_share", "%"), "cost": ("full_cost", "%")}
+    columns |= {"softmax's mass": ("attention_mass", "2")}
     columns |= {"loss, switched": ("start.mlm_loss", "3"), "loss, trained on": ("trained_on", "")}
     columns |= {"order, switched": ("start.sop_accuracy", "3"), "order, trained on": ("metric.sop_accuracy", "3")}
     from_what, steps, rate = (", ".join(map(str, continued[k].unique())) for k in ("start", "steps", "learning_rate"))

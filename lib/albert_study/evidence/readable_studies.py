@@ -13,7 +13,6 @@ from albert_study.evidence.formats import (
     form,
     in_parts,
     listing,
-    percent,
     scale_of,
     spread,
     wide,
@@ -80,9 +79,8 @@ def score_tables(study: str, load: Callable) -> Named:
 def settings_of(scores: pd.DataFrame) -> pd.DataFrame:
     """One row a task and recipe: which attentions had it, and how many training and evaluation examples."""
     splits = [name for name in map(str, scores) if name.startswith("examples.") and name != "examples.train"]
-    evaluated = scores[splits].bfill(axis="columns").iloc[:, 0] if splits else scores["seeds"].map(lambda _: None)
-    trained = scores.get("examples.train", pd.Series(index=scores.index, dtype=float))
-    examples = [f"{form(a, '0')} / {form(b, '0')}" for a, b in zip(trained, evaluated, strict=True)]
+    evaluated = scores[splits].bfill(axis="columns").iloc[:, 0]
+    examples = [f"{form(a, '0')} / {form(b, '0')}" for a, b in zip(scores["examples.train"], evaluated, strict=True)]
     names = {"task": "task", "max_length": "length", "batch_size": "batch", "learning_rate": "learning rate"}
     names |= {"epochs": "epochs", "examples": "examples", "precision": "precision", "seeds": "seeds"}
     rows = scores.assign(examples=examples).groupby(list(names), sort=False, dropna=False)["arm"]
@@ -137,7 +135,7 @@ def switched_tables(study: str, load: Callable) -> Named:
     rows = load(f"{study}-held-out")
     if not rows.empty:
         rows = rows[rows["share_asked"] == 0.25].sort_values("variant", kind="stable")
-        rows["shown"] = rows["kept"].map(percent) + " (" + rows["share"].map(percent) + ")"
+        rows["shown"] = [f"{form(kept, '%')} ({form(share, '%')})" for kept, share in rows[["kept", "share"]].values]
         table = wide(
             rows.sort_values("task", kind="stable"), "variant", "task", {"": ("shown", ""), ", error": ("error", "2")}
         )

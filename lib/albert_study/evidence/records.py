@@ -1,4 +1,4 @@
-"""The one reader of what experiments have written; every table, figure and page starts from here.
+"""The only reader of the experiments' records; every table, figure and page starts from here.
 
     load_runs(study="minilm")      fine-tuning: results/runs/<study>/<task>/<model>/<arm>/seed-<n>/result.json
     load_history(folder)           the curves of one run
@@ -12,7 +12,8 @@ Scores are as the records have them: GLUE from 0 to 1, SQuAD from 0 to 100.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,11 @@ from albert_lsh import attention
 from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import repository_root
 from albert_lsh.training.record import read_result
-from albert_study.runner import Run, load_readings, load_study
+from albert_study.runner import load_jobs
 
 COSTS = ("attended_share", "attention_mass", "full_cost", "train_seconds", "examples_per_second", "peak_memory_bytes")
 SETTINGS = ("max_length", "batch_size", "learning_rate", "epochs", "precision", "attention_settings")
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
-DELETE = "delete it, and the run will be made again"
 
 
 def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.DataFrame:
@@ -43,18 +43,28 @@ def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.
     found = sorted(folder.glob(f"{study or '*'}/*/*/*/seed-*/result.json"))
     if not found:
         raise ValueError(f"no result.json below {folder / (study or '')}: no run of this study is complete yet")
-    runs = pd.DataFrame([read_run(path) for path in found])
-    keys = runs[["study", "task", "model", "attention", "arm", "seed"]].copy()
-    for name, known in (("task", list(TASKS)), ("attention", attention.names())):
-        keys[name] = keys[name].map({value: rank for rank, value in enumerate(known)})
-    return runs.loc[keys.sort_values(list(keys.columns)).index].reset_index(drop=True)
+    rank = {name: number for number, name in enumerate([*TASKS, *attention.names()])}
+    return pd.DataFrame(map(read_run, found)).sort_values(
+        ["study", "task", "model", "attention", "arm", "seed"],
+        key=lambda column: column.map(rank) if column.name in ("task", "attention") else column,
+        ignore_index=True,
+    )
+
+
+@contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a damaged record into a ValueError that names its file."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); delete it, and the run will be made again") from error
 
 
 def read_run(path: Path) -> dict[str, Any]:
     """One fine-tuning run's result.json as a flat row; ValueError naming the file and what is wrong with it."""
     record = read_result(path)
     study = path.parents[4].name if len(path.parents) > 4 else ""
-    try:
+    with damage_named(path):
         row = {"study": study, "arm": path.parents[1].name, "folder": path.parent, **record["parameters"]}
         row |= {"headline": record["headline"]["name"], "score": float(record["headline"]["value"])}
         for kind, values in {"metric": record["metrics"], **{k: record[k] for k in ("majority", "chance")}}.items():
@@ -62,74 +72,65 @@ def read_run(path: Path) -> dict[str, Any]:
             if {"accuracy", "f1"} <= set(values):  # the original reports MRPC so
                 row[f"{kind}.accuracy_f1_mean"] = (values["accuracy"] + values["f1"]) / 2
         row |= {name: float(record[name]) for name in COSTS if name != "full_cost" or record.get(name) is not None}
-        row |= {f"examples.{split}": n for split, n in record.get("examples", {}).items()}
+        row |= {f"examples.{split}": n for split, n in record["examples"].items()}
         row |= {f"version.{name}": version for name, version in record["environment"]["packages"].items()}
         row |= {name: record["environment"][name] for name in ("python", "commit", "date")}
         row["commit"] = row["commit"] or "unknown"  # outside a checkout there is none
         row["processor"] = record["environment"]["device"]
         for name in ("task", "model", "attention", "seed", *SETTINGS):
             _ = row[name]
-    except KeyError as error:
-        raise ValueError(f"{path} is damaged (no {error.args[0]!r}); {DELETE}") from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); {DELETE}") from error
-    return row
+        return row
 
 
 def load_history(folder: str | Path) -> pd.DataFrame:
     """history.csv of a run's folder: step, epoch, train_loss, eval_loss, ... with NaN where a row has none."""
     path = Path(folder) / "history.csv"
-    try:
+    with damage_named(path):
         history = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if missing := {"step", "epoch", "train_loss", "eval_loss"} - set(history):
-        raise ValueError(f"{path} is damaged: it has no column {', '.join(sorted(missing))}")
-    return history
+        _ = history[["step", "epoch", "train_loss", "eval_loss"]]
+        return history
 
 
-def planned(study: str, root: Path) -> list[Run]:
-    """The runs that the study's file asks for; none where it has no file, as the runs of notebooks have none."""
-    return load_study(study, root) if (root / "studies" / f"{study}.yaml").is_file() else []
+def planned(study: str, root: Path, pattern: str) -> tuple[list[str], list[str]]:
+    """The files matching a pattern that the study's file asks for, and those of them that are missing.
+
+    Both are empty for a study without a file, such as the runs that notebooks make on their own.
+    """
+    if not (root / "studies" / f"{study}.yaml").is_file():
+        return [], []
+    results = (path for job in load_jobs(study, root).values() for path in job.results)
+    paths = [path for path in results if Path(path).match(pattern)]
+    return paths, [path for path in paths if not (root / path).exists()]
 
 
-def check_complete(what: str, paths: Iterable[Path]) -> None:
-    """Raise ValueError, naming what is missing: a mean over some of the tables would mislead."""
-    paths = list(paths)
-    if missing := [str(path) for path in paths if not path.exists()]:
+def load_tables(what: str, study: str, root: Path, pattern: str) -> dict[Path, pd.DataFrame]:
+    """The tables of a study that match a pattern, by path.
+
+    Raises:
+        ValueError: some are there and some that the study asks for are missing: a mean over a part would mislead.
+    """
+    found = sorted((root / "results" / "runs" / study).glob(pattern))
+    paths, missing = planned(study, root, pattern) if found else ([], [])
+    if missing:
         there = len(paths) - len(missing)
-        raise ValueError(f"{what}: {there} of {len(paths)} tables are there; missing: {', '.join(missing)}")
+        raise ValueError(f"{study}, {what}: {there} of {len(paths)} tables are there; missing: {', '.join(missing)}")
+    return {path: pd.read_csv(path) for path in found}
 
 
 def load_switched(study: str, root: Path, split: str = "validation") -> pd.DataFrame:
-    """What became of a study's models under other attentions: one row a model and variant (see `fidelity.measure`).
+    """A study's models under other attentions: one row a model and variant (see `fidelity.measure_all`).
 
     `share_asked` is the share of the pairs that a variant was given. Empty if nothing was switched.
-
-    Raises:
-        ValueError: tables of some of the study's models are missing (the message names them).
     """
-    found = sorted((root / "results" / "runs" / study).glob(f"*/*/*/seed-*/fidelity-{split}.csv"))
-    if not found:
-        return pd.DataFrame()
-    check_complete(
-        f"{study}, {split}", (root / run.table(split) for run in planned(study, root) if split in run.switched)
-    )
-    return pd.concat([pd.read_csv(path).assign(model=path.parents[2].name) for path in found], ignore_index=True)
+    found = load_tables(split, study, root, f"*/*/*/seed-*/fidelity-{split}.csv")
+    rows = [table.assign(model=path.parents[2].name) for path, table in found.items()]
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
 
 
 def load_reading(study: str, root: Path) -> pd.DataFrame:
-    """What attentions do to the output of a pretrained model that reads paragraphs: a row a length and variant.
-
-    Raises:
-        ValueError: the table of one of the study's lengths is missing.
-    """
-    found = sorted((root / "results" / "runs" / study / "reading").glob("*.csv"))
-    if not (tables := [path for path in found if path.stem.isdigit()]):  # not what is half done
-        return pd.DataFrame()
-    if (root / "studies" / f"{study}.yaml").is_file():
-        check_complete(f"{study}, reading", (root / path for path in load_readings(study, root)))
-    return pd.concat(map(pd.read_csv, tables))
+    """What attentions do to the output of a pretrained model that reads paragraphs: a row a length and variant."""
+    found = load_tables("reading", study, root, "reading/*[0-9].csv")  # without <length>-layers.csv
+    return pd.concat(found.values()) if found else pd.DataFrame()
 
 
 def load_pretraining(folder: str | Path | None = None) -> pd.DataFrame:
@@ -146,7 +147,7 @@ def load_pretraining(folder: str | Path | None = None) -> pd.DataFrame:
 
 
 def _read_pretraining(path: Path, folder: Path) -> dict[str, Any]:
-    try:
+    with damage_named(path):
         record = json.loads(path.read_text(encoding="utf-8"))
         asked, environment = record["parameters"], record["environment"]
         row = {"run": str(path.parent.relative_to(folder)), "folder": str(path.parent)}
@@ -158,8 +159,6 @@ def _read_pretraining(path: Path, folder: Path) -> dict[str, Any]:
         row |= {name: record[name] for name in same if name in record} | {"tokens": record["tokens"]["trained"]}
         packages = " ".join(f"{name}=={number}" for name, number in environment["packages"].items())
         return row | environment | {"packages": packages}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); {DELETE}") from error
 
 
 def load_measurements(name: str, folder: str, root: Path) -> pd.DataFrame:

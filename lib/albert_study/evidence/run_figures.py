@@ -1,4 +1,4 @@
-"""Pictures that a notebook shows of its own run."""
+"""Figures in which a notebook shows its own run."""
 
 from typing import Any
 
@@ -12,16 +12,22 @@ from albert_lsh.model.interface import Pass
 from albert_study.evidence.looks import style_of
 
 
+def subplots(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
+    """A figure and its axes; closed for pyplot, so that a notebook shows it once, where it is returned."""
+    figure, axes = plt.subplots(figsize=(width, height), layout="constrained", **grid)
+    plt.close(figure)
+    return figure, axes
+
+
 def plot_history(history: pd.DataFrame) -> Figure:
     """Training and evaluation loss against the step."""
-    figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+    figure, axis = subplots(6, 3)
     for name, style in (("train_loss", "-"), ("eval_loss", "o--")):
         if name in history:
             rows = history.dropna(subset=[name])
             axis.plot(rows["step"], rows[name], style, label=name.replace("_", " "))
     axis.set(xlabel="optimiser step", ylabel="loss (nats)", ylim=(0, None))
     axis.legend(frameon=False)
-    plt.close(figure)  # a notebook shows the figure that is returned, once
     return figure
 
 
@@ -30,20 +36,19 @@ def plot_histories(histories: dict[str, pd.DataFrame]) -> Figure:
 
     histories: tables of `recipe.history_of` by the runs' labels.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
+    figure, axes = subplots(9, 3, ncols=2)
     for axis, column, name in zip(axes, ("eval_loss", "accuracy"), ("loss (nats)", "accuracy"), strict=True):
         for label, history in histories.items():
             rows = history.dropna(subset=[column])
             axis.plot(rows["step"], rows[column], "o-", label=label)
         axis.set(xlabel="optimiser step", ylabel=name, ylim=(0, None))
     axes[0].legend(frameon=False)
-    plt.close(figure)
     return figure
 
 
 def plot_answers(labels: np.ndarray, predictions: np.ndarray, names: list[str] | None) -> Figure:
     """A confusion matrix; for a task that predicts a number (no `names`), predictions against labels."""
-    figure, axis = plt.subplots(figsize=(4, 3.4), layout="constrained")
+    figure, axis = subplots(4, 3.4)
     if names:
         ConfusionMatrixDisplay.from_predictions(
             labels, predictions, labels=range(len(names)), display_labels=names, cmap="Greys", ax=axis, colorbar=False
@@ -51,7 +56,6 @@ def plot_answers(labels: np.ndarray, predictions: np.ndarray, names: list[str] |
     else:
         axis.plot(labels, predictions, ".", alpha=0.3)
         axis.set(xlabel="label", ylabel="prediction")
-    plt.close(figure)
     return figure
 
 
@@ -65,25 +69,21 @@ def plot_attention(seen: Pass, tokens: list[str], head: int = 0) -> Figure:
     query, key = seen.query[0, head].float(), seen.key[0, head].float()
     weights = (query @ key.T * query.shape[-1] ** -0.5).softmax(-1)
     counts = seen.pairs()[0, head]
-    panels: list[tuple[Any, str, dict[str, Any]]] = [
-        (weights.cpu(), "softmax's weights", dict(cmap="Greys")),
-        (counts.cpu() > 0, f"keys seen under {seen.attention}", dict(cmap="Greys", vmin=0, vmax=1)),
-    ]
+    panels = {"softmax's weights": weights.cpu(), f"keys seen under {seen.attention}": counts.cpu() > 0}
     size = min(10.0, 2.5 + 0.13 * len(tokens))
-    figure, axes = plt.subplots(1, 2, figsize=(2 * size, size), layout="constrained")
-    for axis, (image, title, style) in zip(axes, panels, strict=True):
-        axis.imshow(image, interpolation="nearest", **style)
+    figure, axes = subplots(2 * size, size, ncols=2)
+    for axis, (title, image) in zip(axes, panels.items(), strict=True):
+        axis.imshow(image, interpolation="nearest", cmap="Greys", vmin=0, vmax=float(image.max()))
         axis.set(title=title, xlabel="key", ylabel="query")
         if len(tokens) <= 80:
             axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=7)
             axis.set_yticks(range(len(tokens)), tokens, fontsize=7)
-    plt.close(figure)
     return figure
 
 
 def plot_fidelity(table: pd.DataFrame) -> Figure:
     """Share of the score that is kept, and error of the attention's output, against the share of pairs attended."""
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    figure, axes = subplots(8, 3.2, ncols=2)
     for name, rows in table.sort_values("share").groupby("attention", sort=False):
         style = style_of(str(name))
         look = {"color": style.colour, "linestyle": style.line, "marker": style.marker, "label": name}
@@ -93,7 +93,6 @@ def plot_fidelity(table: pd.DataFrame) -> Figure:
     axes[0].set(xlabel="share of pairs attended", ylabel="share of the score kept", ylim=(-0.1, 1.1))
     axes[1].set(xlabel="share of pairs attended", ylabel="error of the attention's output", ylim=(0, None))
     axes[1].legend(frameon=False)
-    plt.close(figure)
     return figure
 
 
@@ -105,7 +104,7 @@ def plot_heads(looks: pd.DataFrame) -> Figure:
     variants = list(looks["variant"].unique())
     columns = min(4, len(variants))
     rows = -(-len(variants) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(2.6 * columns, 1.9 * rows), layout="constrained", squeeze=False)
+    figure, axes = subplots(2.6 * columns, 1.9 * rows, nrows=rows, ncols=columns, squeeze=False)
     means = looks.groupby(["variant", "layer", "head"])["error"].mean().reset_index()
     for axis, variant in zip(axes.flat, variants, strict=False):
         grid = means[means["variant"] == variant].pivot(index="layer", columns="head", values="error")
@@ -115,5 +114,4 @@ def plot_heads(looks: pd.DataFrame) -> Figure:
     for axis in list(axes.flat)[len(variants) :]:
         axis.axis("off")
     figure.colorbar(image, ax=axes, label="error")
-    plt.close(figure)
     return figure

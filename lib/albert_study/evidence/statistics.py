@@ -37,13 +37,3 @@ def paired_ratio(before: pd.Series, after: pd.Series, weights: pd.Series) -> Dif
     residual = difference - mean * weights
     error = math.sqrt((residual**2).sum() * len(before) / (len(before) - 1)) / weights.sum()
     return Difference(float(mean), float(error), len(before))
-
-
-def rank_correlation(values: pd.Series, others: pd.Series) -> float:
-    """Spearman's."""
-    return values.corr(others, method="spearman")
-
-
-def listed(values: pd.Series) -> str:
-    """The different values, in their order: "a; b"."""
-    return "; ".join(dict.fromkeys(map(str, values)))

@@ -1,5 +1,6 @@
 """The layer drawn, with what each attention replaces in it."""
 
+from itertools import pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -22,16 +23,13 @@ REPLACED = {
 }
 
 
-def draw_box(axis: Axes, x: float, y: float, width: float, height: float, text: str, **look: Any) -> None:
+def draw_box(
+    axis: Axes, x: float, y: float, width: float, height: float, text: str, fontsize: float = 6.5, **look: Any
+) -> None:
     """A box with its lower left corner at (x, y), inches, and text in its middle."""
-    size = look.pop("fontsize", 6.5)
-    look = (
-        dict[str, Any]()
-        | {"boxstyle": "round,pad=0,rounding_size=0.04", "fc": "white", "ec": "#333333", "lw": 0.7}
-        | look
-    )
-    axis.add_patch(FancyBboxPatch((x, y), width, height, **look))
-    axis.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=size, linespacing=1.1)
+    look = {"fc": "white", "ec": "#333333", **look}
+    axis.add_patch(FancyBboxPatch((x, y), width, height, "round,pad=0,rounding_size=0.04", lw=0.7, **look))
+    axis.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=fontsize, linespacing=1.1)
 
 
 def draw_arrow(axis: Axes, *points: tuple[float, float]) -> None:
@@ -47,15 +45,11 @@ def plot_structure() -> Figure:
     axis = axes[0, 0]
     axis.set(xlim=(0, 6.8), ylim=(0, 3.05))
     axis.axis("off")
-    model = {
-        0.3: "word pieces",
-        0.95: "embeddings",
-        1.6: "layer, 12 times\n(shared weights)",
-        2.35: "head: classes\nor span",
-    }
+    model = {0.3: "word pieces", 0.95: "embeddings", 1.6: "layer, 12 times\n(shared weights)"}
+    model |= {2.35: "head: classes\nor span"}
     for y, text in model.items():
         draw_box(axis, 0.05, y, 0.95, 0.42, text)
-    for below, above in zip(list(model), list(model)[1:], strict=False):
+    for below, above in pairwise(model):
         draw_arrow(axis, (0.52, below + 0.42), (0.52, above))
     for corner in (0.12, 2.98):  # the layer, enlarged
         axis.plot([1.0, 1.22], [1.6 if corner < 1 else 2.02, corner], color="#999999", linewidth=0.6, linestyle=":")

@@ -4,7 +4,6 @@
 """
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +34,14 @@ def loss_name(task: str) -> str:
     return "squared error" if task in TASKS and TASKS[task].is_regression else "nats"
 
 
-def curve(histories: Iterable[pd.DataFrame], value: str, over: str) -> pd.DataFrame:
-    """Mean, lowest and highest over seeds of a column of the histories, by `over` (step or epoch)."""
-    rows = pd.concat([history[[over, value]].dropna().round({over: 4}) for history in histories])
-    return rows.groupby(over)[value].agg(["mean", "min", "max"])
-
-
 def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str) -> None:
     """One curve an arm, the mean over its seeds, in a band from the lowest to the highest."""
     for arm, of_arm in runs.groupby("arm", sort=False):
-        histories = [history for history in map(load_history, of_arm["folder"]) if value in history]
-        if not histories:
+        rows = pd.concat(map(load_history, of_arm["folder"])).reindex(columns=[over, value]).dropna()
+        if rows.empty:
             continue
-        points, style = curve(histories, value, over), style_of(of_arm["attention"].iloc[0])
+        points = rows.round({over: 4}).groupby(over)[value].agg(["mean", "min", "max"])
+        style = style_of(of_arm["attention"].iloc[0])
         colour = lighter(style.colour) if of_arm["random_weights"].iloc[0] else style.colour
         look: dict[str, Any] = {"color": colour, "linestyle": style.line, "label": plain(arm)}
         if value != "train_loss" or len(points) < 2:
@@ -59,8 +53,8 @@ def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str) -> None:
 def plot_loss(runs: pd.DataFrame) -> Figure:
     """Training and evaluation loss of one task against the optimiser step, its arms overlaid."""
     task = runs["task"].iloc[0]
-    rows = -(-runs["arm"].nunique() // 4)
-    figure, axes = new_figure(3.5, 1.65 + 0.13 * rows, ncols=2, sharey=True)
+    rows_of_legend = -(-runs["arm"].nunique() // 4)
+    figure, axes = new_figure(3.5, 1.65 + 0.13 * rows_of_legend, ncols=2, sharey=True)
     for axis, name, title in zip(axes[0], ("train", "eval"), (f"{task}, training", "evaluation"), strict=True):
         draw_curves(axis, runs, f"{name}_loss", "step")
         seeds = f" ({seeds_of(runs)})" if name == "eval" else ""
@@ -156,8 +150,9 @@ def plot_switched(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def plot_settings(table: pd.DataFrame, share: float = 0.25) -> Figure:
-    """How `lsh` spends a share of the pairs, and its cost, against the length, without and with a far field."""
+def plot_settings(table: pd.DataFrame) -> Figure:
+    """How `lsh` spends a quarter of the pairs, and its cost, against the length, without and with a far field."""
+    share = 0.25
     kinds = {"of_all": "seen by all", "of_clusters": "of chosen clusters", "mean_keys": "mean keys"}
     shades = dict(zip(kinds, ("#444444", STYLES["lsh"].colour, STYLES["shared-qk-lsh"].colour), strict=True))
     figure, axes = new_figure(5.2, 2.2, ncols=2, sharey=True)
@@ -179,10 +174,9 @@ def plot_settings(table: pd.DataFrame, share: float = 0.25) -> Figure:
 
 def plot_pretraining(runs: pd.DataFrame) -> Figure:
     """Held-out loss and accuracies against the step, a curve a run, beside what counting pieces (or a coin) reaches."""
-    panels = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
-    panels["sop_accuracy"] = "accuracy, order of segments"
-    figure, axes = new_figure(6.3, 2.3, ncols=len(panels))
-    for axis, (name, title) in zip(axes[0], panels.items(), strict=True):
+    titles = ("loss, nats a masked token", "accuracy, masked tokens", "accuracy, order of segments")
+    figure, axes = new_figure(6.3, 2.3, ncols=3)
+    for axis, name, title in zip(axes[0], ("mlm_loss", "mlm_accuracy", "sop_accuracy"), titles, strict=True):
         for _, run in runs.iterrows():
             style, history = style_of(run["attention"]), pd.read_csv(Path(run["folder"]) / "history.csv")
             points = history.dropna(subset=[name])

@@ -7,8 +7,10 @@ switched_table(rows)                 one row a task, variant and share
 write_tables("minilm")               all of a study's, as results/tables/minilm-*.csv
 """
 
+import math
 import warnings
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from albert_study.evidence.records import (
     load_switched,
     planned,
 )
-from albert_study.evidence.statistics import listed, paired, paired_ratio, rank_correlation
+from albert_study.evidence.statistics import paired, paired_ratio
 
 # Neighbouring arms: from, to, and what lies between them.
 CHANGES = (
@@ -62,24 +64,23 @@ def score_table(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _score_row(arm: pd.DataFrame) -> dict[str, Any]:
-    first = arm.iloc[0]
-    headline = first["headline"]
+    first, mean, sd = arm.iloc[0], arm.mean(numeric_only=True), arm.std(numeric_only=True)
     row = {name: first[name] for name in [*ARM, "attention", "headline"]}
-    row |= {"score": arm["score"].mean(), "sd": arm["score"].std(ddof=1), "seeds": len(arm)}
-    row |= {kind: _mean(arm, f"{kind}.{headline}") for kind in ("majority", "chance")}
-    row |= {name: arm[name].mean() for name in COSTS if name in arm}
+    row |= {"score": mean["score"], "sd": sd["score"], "seeds": len(arm)}
+    row |= {kind: mean.get(f"{kind}.{first['headline']}", math.nan) for kind in ("majority", "chance")}
+    row |= {name: mean[name] for name in COSTS if name in mean}
     row |= {name: listed(arm[name]) for name in [*SETTINGS, "commit"]}
     row |= {str(name): value for name, value in first.items() if str(name).startswith("examples.")}
     row["processor"] = first["processor"]
     for metric in metrics_of(arm):
-        row |= {metric: arm[f"metric.{metric}"].mean(), f"sd.{metric}": arm[f"metric.{metric}"].std(ddof=1)}
-        row |= {f"{kind}.{metric}": _mean(arm, f"{kind}.{metric}") for kind in ("majority", "chance")}
+        row |= {metric: mean[f"metric.{metric}"], f"sd.{metric}": sd[f"metric.{metric}"]}
+        row |= {f"{kind}.{metric}": mean.get(f"{kind}.{metric}", math.nan) for kind in ("majority", "chance")}
     return row
 
 
-def _mean(runs: pd.DataFrame, column: str) -> float:
-    """The mean of a column, NaN without it."""
-    return runs[column].mean() if column in runs else float("nan")
+def listed(values: pd.Series) -> str:
+    """The different values, in their order: "a; b"."""
+    return "; ".join(dict.fromkeys(map(str, values)))
 
 
 def metrics_of(runs: pd.DataFrame) -> Iterator[str]:
@@ -116,15 +117,16 @@ def beside_published(runs: pd.DataFrame, published: pd.DataFrame) -> pd.DataFram
 
     The published model may be another one: both are named.
     """
-    long = [
-        {**dict(zip(ARM, key, strict=True)), "metric": metric, "ours": arm[f"metric.{metric}"].mean()}
-        | {"sd": arm[f"metric.{metric}"].std(ddof=1), "seeds": len(arm)}
-        | {kind: _mean(arm, f"{kind}.{metric}") for kind in ("majority", "chance")}
-        for key, arm in runs.groupby(ARM, sort=False)
-        for metric in metrics_of(arm)
+    ours = [
+        {name: row[name] for name in ARM}
+        | {"metric": metric, "ours": row[metric], "sd": row[f"sd.{metric}"], "seeds": row["seeds"]}
+        | {kind: row[f"{kind}.{metric}"] for kind in ("majority", "chance")}
+        for row in score_table(runs).to_dict("records")
+        for metric in metrics_of(runs)
+        if pd.notna(row.get(metric))
     ]
     theirs = published.rename(columns={"value": "published", "model": "published_model"})
-    return pd.DataFrame(long).merge(theirs, on=["task", "arm", "metric"], how="inner")
+    return pd.DataFrame(ours).merge(theirs, on=["task", "arm", "metric"])
 
 
 def switched_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -151,12 +153,11 @@ def predictors(switched: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for task, of_task in switched.groupby("task", sort=False):
         shares = [rows_of for _, rows_of in of_task.groupby("share_asked") if len(rows_of) >= 4]
-        for name in DIAGNOSTICS:
-            each = pd.Series([rank_correlation(rows_of["kept"], rows_of[name]) for rows_of in shares])
-            together = rank_correlation(of_task["kept"], of_task[name])
-            row = {"task": task, "diagnostic": name, "all": together, "at_a_share": each.mean()}
-            rows.append(row | {"variants": len(of_task)})
-    return pd.DataFrame(rows)
+        together, *each = (some[DIAGNOSTICS].corrwith(some["kept"], method="spearman") for some in (of_task, *shares))
+        at_a_share = pd.DataFrame(each, columns=DIAGNOSTICS).mean()
+        table = pd.DataFrame({"task": task, "diagnostic": DIAGNOSTICS, "all": together, "at_a_share": at_a_share})
+        rows.append(table.assign(variants=len(of_task)))
+    return pd.concat(rows, ignore_index=True)
 
 
 def pretraining_gaps(runs: pd.DataFrame) -> pd.DataFrame:
@@ -173,16 +174,16 @@ def pretraining_gaps(runs: pd.DataFrame) -> pd.DataFrame:
     where = (*ATTENTION, *FORM, "run", "folder", "output_dir", "cache_dir", "resume")
     for _, of_kind in runs.groupby([name for name in parameters if name not in where], dropna=False, sort=False):
         is_softmax = of_kind["attention"] == "softmax"
-        for _, other in of_kind[~is_softmax].iterrows():
-            for _, one in of_kind[is_softmax].iterrows():
-                before, after = (pd.read_csv(Path(row["folder"]) / "held-out.csv") for row in (one, other))
-                if not before["tokens"].equals(after["tokens"]):
-                    raise ValueError(f"{other['run']} and {one['run']} were evaluated on different masked tokens")
-                for metric, column in (("mlm_loss", "lost"), ("mlm_accuracy", "found"), ("sop_accuracy", "order")):
-                    weights = before["tokens"] if column != "order" else pd.Series(1.0, before.index)
-                    found = paired_ratio(before[column], after[column], weights)
-                    row = {"from": one["run"], "to": other["run"], "metric": metric, "difference": found.mean}
-                    rows.append(row | {"standard_error": found.standard_error, "sequences": found.pairs})
+        pairs = product(of_kind[~is_softmax].to_dict("records"), of_kind[is_softmax].to_dict("records"))
+        for other, one in pairs:
+            before, after = (pd.read_csv(Path(row["folder"]) / "held-out.csv") for row in (one, other))
+            if not before["tokens"].equals(after["tokens"]):
+                raise ValueError(f"{other['run']} and {one['run']} were evaluated on different masked tokens")
+            for metric, column in (("mlm_loss", "lost"), ("mlm_accuracy", "found"), ("sop_accuracy", "order")):
+                weights = before["tokens"] if column != "order" else pd.Series(1.0, before.index)
+                found = paired_ratio(before[column], after[column], weights)
+                row = {"from": one["run"], "to": other["run"], "metric": metric, "difference": found.mean}
+                rows.append(row | {"standard_error": found.standard_error, "sequences": found.pairs})
     return pd.DataFrame(rows)
 
 
@@ -215,11 +216,11 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
     """Write results/tables/<study>-{runs,scores,changes,published,switched,variants,predictors,held-out,reading}.csv
     and results/tables/{settings,pretraining,pretraining-gaps}.csv; returns the paths written.
 
-    Tables without a row (no neighbouring arms, nothing published) are not written, and removed if they were. Runs that
-    are not made yet are told of in a warning.
+    A table without rows (no neighbouring arms, nothing published) is not written, and an older one is deleted. A
+    warning names the runs that are not made yet.
 
     Raises:
-        ValueError: some of the models that were switched, or of the texts read, have no table; nothing is written.
+        ValueError: some of the switched models, or of the readings, have no table; nothing is written.
     """
     root = Path(root) if root else repository_root()
     written = []
@@ -236,8 +237,9 @@ def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
 
 def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
     """A study's own tables, by name."""
-    runs, plan = load_runs(root / "results" / "runs", study), planned(study, root)
-    if missing := [run.result for run in plan if not (root / run.result).exists()]:
+    runs = load_runs(root / "results" / "runs", study)
+    plan, missing = planned(study, root, f"{study}/*/*/*/seed-*/result.json")
+    if missing:
         made = f"{len(plan) - len(missing)} of the {len(plan)} runs"
         warnings.warn(f"{study}: {made} of the study are made; missing: {', '.join(missing)}", stacklevel=3)
     variants, held_out = (load_switched(study, root, split) for split in ("validation", "held-out"))

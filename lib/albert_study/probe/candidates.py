@@ -16,6 +16,7 @@ from albert_lsh import attention as attentions
 from albert_lsh.training.files import write_atomically
 
 SHARE = "share_asked"  # the column of `Candidate.share`
+KEYS = ("variant", SHARE)  # the columns that name a candidate
 Name = tuple[str, float | None]
 Measured = tuple[dict[str, Any], pd.DataFrame]  # of one candidate: its row, and the looks behind it
 
@@ -29,7 +30,7 @@ class Candidate(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Of the pairs, that was asked for; None where the settings say the budget themselves."""
+        """The share of the pairs that was asked for; None where the settings give the budget in another way."""
         return self.settings.get("share")
 
     @property
@@ -44,8 +45,8 @@ class Candidate(NamedTuple):
     @property
     def columns(self) -> dict[str, Any]:
         """How a row of a table names it."""
-        named = _named(self.name)
-        return {**named, "attention": self.attention, "settings": json.dumps(self.settings)}
+        share = {} if self.share is None else {SHARE: self.share}
+        return {"variant": self.label, **share, "attention": self.attention, "settings": json.dumps(self.settings)}
 
 
 def candidates_of(given: dict[str, Any]) -> list[Candidate]:
@@ -110,7 +111,7 @@ def fill(
     there = fitting(_read_partial(partial)) | kept
     missing = [candidate for candidate in candidates if candidate.name not in there]
     for candidate, (row, looks) in zip(missing, measure(missing) if missing else (), strict=True):
-        there[candidate.name] = {**row, **same}, looks.assign(**_named(candidate.name))
+        there[candidate.name] = {**row, **same}, looks.assign(**{key: row[key] for key in KEYS if key in row})
         begun = [(row, looks.to_dict("records")) for row, looks in there.values()]
         write_atomically(partial, json.dumps(begun, default=lambda number: number.item()))
     there = {name: there[name] for name in wanted}
@@ -124,17 +125,10 @@ def fill(
     return _tables(there)
 
 
-def _named(name: Name) -> dict[str, Any]:
-    """The columns of a candidate's name."""
-    label, share = name
-    return {"variant": label} if share is None else {"variant": label, SHARE: share}
-
-
-def _names(rows: pd.DataFrame) -> pd.Series:
-    """The name of the candidate that each row is of."""
-    shares = rows[SHARE] if SHARE in rows else pd.Series(float("nan"), rows.index)
-    pairs = zip(rows["variant"], shares, strict=True)
-    return pd.Series([(label, None if pd.isna(share) else share) for label, share in pairs], rows.index, dtype=object)
+def _name(row: dict[Any, Any]) -> Name:
+    """The candidate that a row of either table is of."""
+    share = row.get(SHARE)
+    return row["variant"], None if pd.isna(share) else share
 
 
 def _read(path: Path, looks_path: Path) -> dict[Name, Measured]:
@@ -143,16 +137,16 @@ def _read(path: Path, looks_path: Path) -> dict[Name, Measured]:
         return {}
     table, looks = (pd.read_csv(file, dtype={"variant": str}) for file in (path, looks_path))
     rows = [{str(k): v for k, v in row.items() if pd.notna(v)} for row in table.to_dict("records")]
-    names = _names(looks)
-    return {name: (row, looks[names == name]) for name, row in zip(_names(table), rows, strict=True)}
+    names = [_name(row) for row in looks.to_dict("records")]
+    return {_name(row): (row, looks[[name == _name(row) for name in names]]) for row in rows}
 
 
 def _read_partial(partial: Path) -> dict[Name, Measured]:
     """What an interrupted call has measured, by candidate."""
     found = json.loads(partial.read_text(encoding="utf-8")) if partial.exists() else []
-    return {(row["variant"], row.get(SHARE)): (row, pd.DataFrame(looks)) for row, looks in found}
+    return {_name(row): (row, pd.DataFrame(looks)) for row, looks in found}
 
 
 def _tables(found: dict[Name, Measured]) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows, looks = zip(*found.values(), strict=True)
-    return pd.DataFrame(rows), pd.concat([part for part in looks if len(part)], ignore_index=True)
+    return pd.DataFrame(rows), pd.concat(looks, ignore_index=True)

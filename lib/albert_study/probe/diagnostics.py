@@ -62,10 +62,10 @@ def diagnose(
         for layer, (one, other) in enumerate(zip(*passes, strict=True))
     )
     counted = mean_coverage([p for passes in switched.passes for p in passes])._asdict()
-    row = {"drift": ((switched.states - base.states).norm() / base.states.norm()).item()}
-    row |= {"share": counted.pop("pairs"), **counted}  # its mass gives way to that on softmax's queries and keys
-    overall = summary(rows.assign(all=0), ["all"])[["mass", "recall", "error"]].iloc[0]
-    return row | {str(k): v for k, v in overall.items()}, rows
+    drift = ((switched.states - base.states).norm() / base.states.norm()).item()
+    overall: Any = summary(rows.assign(all=0), ["all"])[["mass", "recall", "error"]].iloc[0].to_dict()
+    # The mass of `counted` gives way to that on softmax's queries and keys.
+    return {"drift": drift, "share": counted.pop("pairs"), **counted, **overall}, rows
 
 
 @torch.no_grad()
@@ -109,18 +109,12 @@ def summary(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     The error is the Frobenius norm of the difference over that of softmax's output, in each layer and batch; then the
     mean over these.
     """
-    sums = (
-        rows.assign(all_pairs=rows["length"] ** 2).groupby(by)[["length", "all_pairs", "pairs", "mass", "recall"]].sum()
-    )
-    one = rows.groupby([*by, "layer", "batch"] if "layer" not in by else [*by, "batch"])[["difference", "norm"]].sum()
-    return pd.DataFrame(
-        {
-            "pairs": sums["pairs"] / sums["all_pairs"],
-            "mass": sums["mass"] / sums["length"],
-            "recall": sums["recall"] / sums["length"],
-            "error": (one["difference"] / one["norm"]).pow(0.5).groupby(by).mean(),
-        }
-    ).reset_index()
+    sums = rows.assign(all_pairs=rows["length"] ** 2).groupby(by).sum(numeric_only=True)
+    one = rows.groupby(list(dict.fromkeys([*by, "layer", "batch"])))[["difference", "norm"]].sum()
+    table = sums[["mass", "recall"]].div(sums["length"], axis="index")
+    table.insert(0, "pairs", sums["pairs"] / sums["all_pairs"])
+    table["error"] = (one["difference"] / one["norm"]).pow(0.5).groupby(by).mean()
+    return table.reset_index()
 
 
 def by_head_and_length(rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """How well does an attention stand in for softmax when nothing is trained?
 
 A model fine-tuned with softmax answers a task's questions again under other attentions, all weights as they are. For
-each `Candidate`, `measure` says
+each `Candidate`, `measure_all` says
 
     what the model answers       score, share of answers that change: on all examples
     what the attention does      drift of the last hidden state, share of pairs, softmax's mass on them, recall of the
@@ -138,46 +138,11 @@ def changed(before: list[Any], after: list[Any]) -> float:
     return float(np.mean([abs(x - y) > 0.5 if isinstance(x, float) else x != y for x, y in pairs]))
 
 
-def measure(
-    subject: Subject, candidates: list[Candidate], folder: Path, *, seed: int = 0, examples: int = 64
-) -> Iterator[Measured]:
-    """Answer under softmax, then under one candidate after the other.
-
-    Args:
-        folder: for the predictions, a file per candidate (see `tasks.predictions`): `Candidate.file_name`.parquet.
-        seed: of the hashes.
-        examples: how many to look into the attention on.
-    Yields:
-        For each candidate its row of the table, and its `compare` rows with the layer they belong to.
-    """
-    switch_attention(subject.model, "softmax")
-    softmax = answer(subject)
-    batches = list(sample(subject.model, subject.tokenizer, subject.encoded, examples))
-    base = look(subject.model, batches)
-    span = softmax.score - subject.majority
-    for candidate in candidates:
-        diagnosed, rows = diagnose(subject.model, batches, base, candidate, seed)
-        switch_attention(subject.model, candidate.attention, candidate.settings, seed)
-        found = answer(subject)
-        switch_attention(subject.model, "softmax")
-        row: dict[str, Any] = {
-            **candidate.columns,
-            "score_name": subject.score_name,
-            "score": found.score,
-            "softmax": softmax.score,
-            "majority": subject.majority,
-            "kept": (found.score - subject.majority) / span if span else math.nan,  # no share of nothing
-            "changed": changed(softmax.given, found.given),
-        }
-        write_predictions(folder / f"{candidate.file_name}.parquet", found.table)
-        yield row | diagnosed, rows
-
-
 def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`measure` every candidate that the table at asked.output lacks (see `candidates.fill`).
+    """Answer under softmax, then under every candidate that the table at asked.output lacks (see `candidates.fill`).
 
     Beside it go, with "-heads" in the name, the diagnostics of each layer and head, and of short and long sequences;
-    and in a folder with "-predictions" in its name the predictions under every candidate.
+    and in a folder with "-predictions" in its name the predictions under every candidate (`Candidate.file_name`).
 
     Returns:
         The table, a row for each candidate; and the diagnostics by candidate, layer, head and length.
@@ -185,10 +150,28 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
     same = {"task": subject.parameters.task, "seed": subject.parameters.seed, "hash_seed": asked.seed}
     same |= {"split": asked.split, "examples": len(subject.examples), "looked_into": asked.looked_into}
     about, path = provenance(subject.parameters.device), Path(asked.output or "")
-    folder = path.with_name(f"{path.stem}-predictions")
+    folder, model = path.with_name(f"{path.stem}-predictions"), subject.model
 
-    def measured(missing: list[Candidate]) -> Iterator[Measured]:
-        for row, rows in measure(subject, missing, folder, seed=asked.seed, examples=asked.looked_into):
-            yield {**row, **about}, by_head_and_length(rows)
+    def measure(missing: list[Candidate]) -> Iterator[Measured]:
+        switch_attention(model, "softmax")
+        softmax = answer(subject)
+        batches = list(sample(model, subject.tokenizer, subject.encoded, asked.looked_into))
+        base = look(model, batches)
+        span = softmax.score - subject.majority
+        for candidate in missing:
+            diagnosed, rows = diagnose(model, batches, base, candidate, asked.seed)
+            switch_attention(model, candidate.attention, candidate.settings, asked.seed)
+            found = answer(subject)
+            switch_attention(model, "softmax")
+            row = candidate.columns | {
+                "score_name": subject.score_name,
+                "score": found.score,
+                "softmax": softmax.score,
+                "majority": subject.majority,
+                "kept": (found.score - subject.majority) / span if span else math.nan,  # no share of nothing
+                "changed": changed(softmax.given, found.given),
+            }
+            write_predictions(folder / f"{candidate.file_name}.parquet", found.table)
+            yield row | diagnosed | about, by_head_and_length(rows)
 
-    return fill(path, "heads", candidates_of(asked.variants), same, measured)
+    return fill(path, "heads", candidates_of(asked.variants), same, measure)

@@ -63,34 +63,27 @@ def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: 
     return torch.tensor(chosen[:count])
 
 
-def measure(reading: Reading, candidates: list[Candidate], batch_tokens: int) -> Iterator[Measured]:
-    """Read under softmax, then under one candidate after the other.
-
-    Yields:
-        For each candidate its row of the table (see `diagnostics.diagnose`), and what it does layer by layer.
-    """
-    model, tokenizer = load_model(reading.model, head="base", complete=True), load_tokenizer(reading.model)
-    if reading.max_length > max_positions(model.config):
-        extend_positions(model, reading.max_length)
-    ids = sequences(load_texts(reading.task), tokenizer, reading.max_length, reading.paragraphs)
-    at_once = max(1, batch_tokens // reading.max_length)
-    batches = [BatchEncoding({"input_ids": x, "attention_mask": torch.ones_like(x)}) for x in ids.split(at_once)]
-    base, about = look(model, batches), provenance("cpu")
-    for candidate in candidates:
-        row, rows = diagnose(model, batches, base, candidate, reading.seed)
-        yield {**candidate.columns, **row, **about}, summary(rows, ["layer"])
-
-
 def read_all(reading: Reading, batch_tokens: int = 2048) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`measure` every candidate that the table at reading.output lacks (see `candidates.fill`).
+    """Read under softmax, then under every candidate that the table at reading.output lacks (see `candidates.fill`).
 
     Beside it, with "-layers" in the name, goes what each does layer by layer.
 
     Returns:
         The table, a row for each candidate; and what each does layer by layer.
     """
+
+    def measure(missing: list[Candidate]) -> Iterator[Measured]:
+        model, tokenizer = load_model(reading.model, head="base", complete=True), load_tokenizer(reading.model)
+        if reading.max_length > max_positions(model.config):
+            extend_positions(model, reading.max_length)
+        ids = sequences(load_texts(reading.task), tokenizer, reading.max_length, reading.paragraphs)
+        at_once = max(1, batch_tokens // reading.max_length)
+        batches = [BatchEncoding({"input_ids": x, "attention_mask": torch.ones_like(x)}) for x in ids.split(at_once)]
+        base, about = look(model, batches), provenance("cpu")
+        for candidate in missing:
+            row, rows = diagnose(model, batches, base, candidate, reading.seed)
+            yield {**candidate.columns, **row, **about}, summary(rows, ["layer"])
+
     same = {"model": reading.model, "task": reading.task, "split": "validation", "length": reading.max_length}
     same |= {"paragraphs": reading.paragraphs, "hash_seed": reading.seed}
-    asked = candidates_of(reading.variants)
-    path = Path(reading.output or "")
-    return fill(path, "layers", asked, same, lambda missing: measure(reading, missing, batch_tokens))
+    return fill(Path(reading.output or ""), "layers", candidates_of(reading.variants), same, measure)
