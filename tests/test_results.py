@@ -7,8 +7,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from albert_lsh import attention
 from albert_lsh.training.parameters import Parameters
 from albert_lsh.training.record import read_result

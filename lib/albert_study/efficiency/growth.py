@@ -23,22 +23,21 @@ def crossing_bounds(table: pd.DataFrame, against: str = "softmax") -> pd.DataFra
         table: one row per case and length, with seconds, device and commit.
         against: the case to compare with.
     """
-    rows = table.assign(where=table["device"] + " " + table["commit"]).set_index(["case", "length"])
+    table = table.assign(where=table["device"] + " " + table["commit"])
+    seconds, where = (table.pivot(index="length", columns="case", values=value) for value in ("seconds", "where"))
     found = {}
     for case in table["case"][table["case"] != against].unique():
-        both = rows.loc[case].merge(rows.loc[against], on="length", suffixes=("", "_other")).sort_index()
-        both = both[both["where"] == both["where_other"]]
-        ratio = (both["seconds"] / both["seconds_other"]).to_numpy()
-        lengths, slower = both.index.to_numpy(float), np.flatnonzero(ratio >= 1)
+        ratio = (seconds[case] / seconds[against])[where[case] == where[against]]
+        lengths, slower = ratio.index.to_numpy(float), np.flatnonzero(ratio >= 1)
         last = slower[-1] if len(slower) else -1
         if last == len(ratio) - 1:
             found[case] = (np.nan, np.nan)
         elif last < 0:
             found[case] = (0.0, lengths[0])
-        elif both["where"].iloc[last] != both["where"].iloc[last + 1]:
+        elif where.loc[lengths[last], case] != where.loc[lengths[last + 1], case]:
             found[case] = (lengths[last], lengths[last + 1])
         else:
             near = slice(last, last + 2)
-            crossing = np.exp(np.interp(0, -np.log(ratio[near]), np.log(lengths[near])))
+            crossing = np.exp(np.interp(0, -np.log(ratio.to_numpy()[near]), np.log(lengths[near])))
             found[case] = (crossing, crossing)
     return pd.DataFrame.from_dict(found, orient="index", columns=["above", "up_to"])

@@ -29,8 +29,12 @@ NUMBERS = {token: number for number, token in enumerate(TOKENS, start=1)}  # 0 i
 SIZES = {"test": 2_000, "validation": 2_000, "train": 96_000}  # train last: fewer of it change no other split
 
 
-def draw(rng: random.Random, longest: int, max_depth: int, max_args: int) -> list[str]:
-    """The tokens of a tree; most trees are one digit. One with more than `longest` tokens is cut short."""
+def draw(rng: random.Random, longest: int, max_depth: int = 10, max_args: int = 10) -> list[str]:
+    """The tokens of a tree; most trees are one digit. One with more than `longest` tokens is cut short.
+
+    Args:
+        max_depth: of a digit; the root has depth 1. max_args: of an operator, 2 or more.
+    """
     tokens: list[str] = []
     operators = list(OPERATORS)
 
@@ -61,31 +65,26 @@ def evaluate_tree(tokens: list[str]) -> int:
     return open_nodes[0][0]
 
 
-def generate(
-    seed: int, sizes: dict[str, int], *, min_length: int = 500, max_length: int = 2000,
-    max_depth: int = 10, max_args: int = 10,
-) -> dict[str, Dataset]:  # fmt: skip
+def generate(seed: int, sizes: dict[str, int], *, min_length: int, max_length: int) -> dict[str, Dataset]:
     """Splits of the given sizes, drawn one after the other; no example is in two of them.
 
     Args:
         sizes: of each split, for instance `SIZES`.
         min_length, max_length: tokens; a tree has more than the one and fewer than the other.
-        max_depth: of a digit; the root has depth 1. max_args: of an operator, 2 or more.
     Returns:
-        {split: rows with text, label (0 to 9) and length (tokens)}.
+        {split: rows with text and label (0 to 9)}.
     """
     rng, seen = random.Random(f"listops {seed}"), set[str]()
     splits = {}
     for split, size in sizes.items():
-        rows: dict[str, list] = {"text": [], "label": [], "length": []}
-        while len(rows["text"]) < size:
-            tokens = draw(rng, max_length, max_depth, max_args)
-            if not min_length < len(tokens) < max_length or (text := " ".join(tokens)) in seen:
-                continue
-            seen.add(text)
-            for column, value in zip(rows.values(), (text, evaluate_tree(tokens), len(tokens)), strict=True):
-                column.append(value)
-        splits[split] = Dataset.from_dict(rows)
+        rows: list[dict[str, Any]] = []
+        while len(rows) < size:
+            tokens = draw(rng, max_length)
+            text = " ".join(tokens)
+            if min_length < len(tokens) < max_length and text not in seen:
+                seen.add(text)
+                rows.append({"text": text, "label": evaluate_tree(tokens)})
+        splits[split] = Dataset.from_list(rows)
     return splits
 
 

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from datasets import Dataset
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 MASKED_SHARE = 0.15  # of the tokens of a sequence, predicted; in evaluation always
@@ -58,14 +56,12 @@ def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, sha
     chosen = np.zeros(len(ids), dtype=bool)
     left = max(1, round(share * len(ids)))
     for number in rng.permutation(len(starts)):
-        n = ngram_words(len(starts) - number, rng)
-        while n > 0:
+        for n in range(ngram_words(len(starts) - number, rng), 0, -1):
             first, stop = starts[number], ends[number + n - 1]
             if stop - first <= left and allowed[first:stop].all() and not chosen[first:stop].any():
                 chosen[first:stop] = True
                 left -= stop - first
                 break
-            n -= 1
         if left == 0:
             break
     if not chosen.any():  # every word is longer than what may be masked
@@ -163,19 +159,3 @@ class Sequences(torch.utils.data.Dataset):
         first, stop, _ = self.packed[self.order[place]].tolist()
         rng = np.random.default_rng((self.seed, 1, number))
         return make_example(list(self.ids[first:stop]["ids"]), self.max_length, self.pieces, rng, self.masked_share)
-
-
-class Collator:
-    """Pads a batch to its longest sequence."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": 0, "labels": IGNORED}
-
-    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
-        def padded(rows: list[np.ndarray], value: int) -> Tensor:
-            return pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True, padding_value=value)
-
-        batch = {name: padded([e[name] for e in examples], value) for name, value in self.padding.items()}
-        batch["attention_mask"] = padded([np.ones_like(e["input_ids"]) for e in examples], 0)
-        batch["sentence_order_label"] = torch.tensor([e["sentence_order_label"] for e in examples])
-        return batch
