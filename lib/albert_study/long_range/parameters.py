@@ -88,12 +88,17 @@ class LongRange(LongRecipe):
             asked = from_given(cls, task.recipe | given, LONG_RANGE_NOTEBOOK)
             warmup = round(task.warmup / task.recipe["steps"] * asked.steps) if asked.warmup is None else asked.warmup
             eval_steps = asked.eval_steps or math.ceil(asked.steps / EVALUATIONS)
-            asked = dataclasses.replace(asked, warmup=warmup, eval_steps=eval_steps)
             if name == "duplication" and asked.max_length % 2:
                 raise ValueError(f"max_length={asked.max_length} must be even: duplication has two halves")
             own, evaluate = own_variants(name, asked.max_length, asked.share)
-            chosen = {"variants": asked.variants or own, "evaluate": asked.evaluate or evaluate}
-            asked = dataclasses.replace(asked, **chosen, **on_this_machine(asked.device, asked.precision))
+            asked = dataclasses.replace(
+                asked,
+                warmup=warmup,
+                eval_steps=eval_steps,
+                variants=asked.variants or own,
+                evaluate=asked.evaluate or evaluate,
+                **on_this_machine(asked.device, asked.precision),
+            )
             for variants in filter(None, (asked.variants, asked.evaluate)):
                 candidates_of(variants)
             if unfit := [label for label in asked.variants if Path(label).name != label]:

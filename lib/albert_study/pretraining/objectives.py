@@ -47,7 +47,7 @@ def ngram_words(n_words: int, rng: np.random.Generator) -> int:
 def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, share: float = MASKED_SHARE) -> np.ndarray:
     """Which tokens are predicted, (length,) bool: whole words in n-grams, at most `share` of all tokens, at least one.
 
-    An n-gram that has too many tokens is tried with fewer words; it is left out if one word is too many.
+    An n-gram with too many tokens is shortened word by word, and left out if even one word is too long.
     """
     allowed = ~pieces.special[ids]
     starts = np.flatnonzero(allowed & (pieces.begins_word[ids] | ~np.roll(allowed, 1)))
@@ -70,7 +70,7 @@ def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, sha
 
 
 def hide(ids: np.ndarray, chosen: np.ndarray, pieces: Pieces, rng: np.random.Generator) -> np.ndarray:
-    """The ids with the chosen ones made [MASK] (80 %), any piece that is not special (10 %), or left (10 %)."""
+    """Replace the chosen ids by [MASK] (80 %) or by a random piece (10 %, never a special one); keep the rest of them."""
     kind = rng.random(len(ids))
     others = rng.choice(np.flatnonzero(~pieces.special), len(ids))
     hidden = np.where(chosen & (kind < 0.8), pieces.mask, ids)
@@ -85,8 +85,8 @@ def make_example(
 
     Args:
         sentences: ids of consecutive sentences, together at least two tokens; one alone is split within.
-        max_length: tokens of the sequence with its special ones; what is more is cut off.
-        masked_share: of the tokens of the sequence, that are predicted.
+        max_length: tokens of the sequence, special ones included; what is beyond is cut off.
+        masked_share: share of the sequence's tokens that are predicted.
     Returns:
         input_ids, token_type_ids, labels (the id of what is to be predicted, -100 elsewhere), all (length,) int64, and
         sentence_order_label, 1 where the segments were exchanged.

@@ -71,9 +71,7 @@ def prepare_text(asked: Pretraining, folder: Path, devices: int = 1) -> Material
         CorpusError: a text that is not there, cannot be read, or is too short for two sequences.
         ModelError: no such tokenizer.
     """
-    text = load_text(
-        asked.text, asked.text_column, asked.text_config, Path(asked.cache_dir) if asked.cache_dir else None
-    )
+    text = load_text(asked.text, asked.text_column, asked.text_config, asked.cache_dir)
     named, kept = asked.start or asked.tokenizer, folder / "tokenizer"
     if not named and not kept.exists():
         partial = folder / "tokenizer.partial"
