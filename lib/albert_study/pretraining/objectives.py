@@ -70,7 +70,7 @@ def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, sha
 
 
 def hide(ids: np.ndarray, chosen: np.ndarray, pieces: Pieces, rng: np.random.Generator) -> np.ndarray:
-    """Replace the chosen ids by [MASK] (80 %) or by a random piece (10 %, never a special one); keep the rest of them."""
+    """Replace chosen ids by [MASK] (80 %) or by a random piece, never a special one (10 %), or keep them (10 %)."""
     kind = rng.random(len(ids))
     others = rng.choice(np.flatnonzero(~pieces.special), len(ids))
     hidden = np.where(chosen & (kind < 0.8), pieces.mask, ids)
