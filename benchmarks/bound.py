@@ -13,7 +13,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -35,12 +34,7 @@ KEPT = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "80000
 
 def seconds(run: Callable[[], Any]) -> float:
     """Median of five, after one that warms up."""
-    found = []
-    for _ in range(6):
-        began = time.perf_counter()
-        run()
-        found.append(time.perf_counter() - began)
-    return statistics.median(found[1:])
+    return statistics.median(seconds_of({"": run}, 5)[""])
 
 
 def rates() -> list[dict[str, Any]]:

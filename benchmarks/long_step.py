@@ -20,9 +20,8 @@ import torch
 
 from albert_lsh.training.files import repository_root, write_atomically
 from albert_lsh.training.record import provenance
-from albert_study.efficiency.memory import resident_memory
 from albert_study.efficiency.parameters import STEPS
-from albert_study.efficiency.workloads import base_model
+from albert_study.efficiency.workloads import base_model, resident_memory
 
 LENGTH, KEYS = 4096, 512
 ASKED = [("lsh", 8), ("softmax-eager", 1), ("softmax-eager", 8)]

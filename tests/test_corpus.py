@@ -26,7 +26,7 @@ def tokenizer():
 
 
 def rows(path, tokenizer, cache):
-    return tokenise(load_text(str(path), cache=cache), tokenizer)
+    return tokenise(load_text(str(path), cache=str(cache)), tokenizer)
 
 
 def test_documents_and_sentences(tmp_path, tokenizer):
@@ -101,10 +101,10 @@ def test_there_is_nothing_to_learn_from_an_empty_text():
 
 def test_rows_of_a_data_set_are_documents(tmp_path, tokenizer):
     rows_of(["One.\nTwo.", "Three."]).to_parquet(tmp_path / "data" / "train.parquet")
-    found = tokenise(load_text(str(tmp_path / "data"), cache=tmp_path), tokenizer)
+    found = tokenise(load_text(str(tmp_path / "data"), cache=str(tmp_path)), tokenizer)
     assert (sentence_lengths(found) > 0).tolist() == [True, True, False, True, False]
     with pytest.raises(CorpusError, match="has no column 'body'; there are: text"):
-        load_text(str(tmp_path / "data"), "body", cache=tmp_path)
+        load_text(str(tmp_path / "data"), "body", cache=str(tmp_path))
 
 
 def test_the_tokenizer_has_alberts_normalisation_and_form(tmp_path, tokenizer):

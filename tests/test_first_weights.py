@@ -5,10 +5,10 @@ import pytest
 import torch
 from datasets import Dataset
 from scipy import sparse
+from transformers import DataCollatorForTokenClassification
 
 from albert_study.pretraining.corpus import train_tokenizer
 from albert_study.pretraining.first_weights import NEIGHBOURS, begin_as_bag_of_words, count_neighbours, word_vectors
-from albert_study.pretraining.objectives import Collator
 from albert_study.pretraining.parameters import Pretraining
 from albert_study.pretraining.pretrain import prepare_albert, prepare_text
 from pretraining_text import rows_of
@@ -67,7 +67,9 @@ def test_word_vectors_are_those_of_positive_pointwise_mutual_information():
 
 def test_a_new_model_knows_more_than_how_common_a_piece_is(begun):
     plain, model, material = begun
-    batch = Collator(material.tokenizer)([material.held_out[n] for n in range(len(material.held_out))])
+    batch = DataCollatorForTokenClassification(material.tokenizer)(
+        [material.held_out[n] for n in range(len(material.held_out))]
+    )
     batch.pop("sentence_order_label")
     labels = batch.pop("labels")
     with torch.no_grad():

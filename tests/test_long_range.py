@@ -14,10 +14,10 @@ from albert_lsh.training.files import repository_root
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.trainer import Clock
 from albert_study.long_range import duplication
-from albert_study.long_range.comparison import comparison
+from albert_study.long_range.listops import encode_tree
 from albert_study.long_range.parameters import LongRange
-from albert_study.long_range.tasks import encode_bytes
-from albert_study.long_range.train import build_model, collator, train_all
+from albert_study.long_range.tasks import encode, encode_bytes, pad
+from albert_study.long_range.train import build_model, comparison, train_all
 
 SMALL = {
     "max_length": 32,
@@ -93,7 +93,7 @@ def test_reviews_are_read_as_bytes_and_cut(reviews, tmp_path):
     assert {split: len(rows) for split, rows in data.items()} == {"train": 30, "validation": 20, "test": 20}
     assert data["test"]["length"] == [min(len(text.encode()), 32) for text in data["test"]["text"]]
     assert encode_bytes("Aé") == [66, 196, 170]
-    batch = collator(asked.runs()[0])([data["test"][0], data["test"][19]])
+    batch = pad([data["test"][0], data["test"][19]])
     assert batch["input_ids"].shape == (2, 32)
     assert batch["attention_mask"].sum(1).tolist() == [len(data["test"][0]["text"].encode()), 32]
     assert batch["labels"].tolist() == [0, 1]
@@ -103,14 +103,14 @@ def test_reviews_are_read_as_bytes_and_cut(reviews, tmp_path):
 
 def test_models_have_their_attention_and_padding_changes_nothing(tmp_path):
     asked = ask(tmp_path)
-    collate = collator(asked.runs()[0])
-    short, long = ({"text": f"[MAX {'3 ' * n}]", "label": 3} for n in (8, 25))
+    texts = Dataset.from_list([{"text": f"[MAX {'3 ' * n}]", "label": 3} for n in (8, 25)])
+    short, long = encode(texts, encode_tree, 32)
     for run in asked.runs():
         model = build_model(run).eval()
         assert model.encoder.encoder.layer[1].attention.self.dropout.p == 0.1
         with record_passes(model) as passes, torch.no_grad():
-            alone = model(**collate([short]))
-            beside = model(**collate([short, long]))
+            alone = model(**pad([short]))
+            beside = model(**pad([short, long]))
         assert [seen.attention for seen in passes] == [run.attention] * 4
         assert passes[0].settings == run.attention_settings
         assert alone["logits"].shape == (1, 10)

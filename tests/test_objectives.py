@@ -6,12 +6,12 @@ from collections import Counter
 import numpy as np
 import pytest
 from datasets import Dataset
+from transformers import DataCollatorForTokenClassification
 
 from albert_lsh.model.load import load_tokenizer
 from albert_study.pretraining.corpus import train_tokenizer
 from albert_study.pretraining.objectives import (
     IGNORED,
-    Collator,
     Pieces,
     Sequences,
     choose_masked,
@@ -132,7 +132,7 @@ def test_the_steps_of_later_epochs_are_of_similar_length_too(tokenizer):
 
 def test_batches_are_padded(tokenizer, examples):
     some = [example for _, example in examples[:8]]
-    batch = Collator(tokenizer)(some)
+    batch = DataCollatorForTokenClassification(tokenizer)(some)
     for number, example in enumerate(some):
         n = len(example["input_ids"])
         assert batch["input_ids"][number, :n].tolist() == example["input_ids"].tolist()

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import DataCollatorForTokenClassification
 
 from albert_lsh import load_model, pretrained
 from albert_lsh.model.load import load_config, load_tokenizer
-from albert_study.pretraining.objectives import IGNORED, Collator, Pieces, make_example
+from albert_study.pretraining.objectives import IGNORED, Pieces, make_example
 from test_training import fit, make
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +38,7 @@ def examples():
     tokenizer = load_tokenizer("nano")
     pieces, ids = Pieces.of(tokenizer), [np.array(tokenizer(t, add_special_tokens=False)["input_ids"]) for t in TEXT]
     made = [make_example(ids[n % 8 : n % 8 + 3], 128, pieces, np.random.default_rng(n)) for n in range(48)]
-    return Collator(tokenizer)(made)
+    return DataCollatorForTokenClassification(tokenizer)(made)
 
 
 def mlm_loss(model, batch):

@@ -5,7 +5,6 @@ row names its commit and machine. Rows that are there are not measured again: an
 it was.
 """
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,8 @@ from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.record import provenance
 from albert_study.efficiency.contenders import CONTENDERS
 from albert_study.efficiency.figures import draw_efficiency
-from albert_study.efficiency.memory import memory_of
 from albert_study.efficiency.parameters import EFFICIENCY_NOTEBOOK, STEPS, EfficiencyParameters
-from albert_study.efficiency.workloads import Workload, batch_of, inputs, one_pass, seconds_of, training_step
+from albert_study.efficiency.workloads import Workload, batch_of, inputs, memory_of, one_pass, seconds_of, training_step
 from albert_study.evidence.looks import save
 from albert_study.probe.candidates import Candidate
 from albert_study.probe.diagnostics import compare, look, summary
@@ -90,12 +88,11 @@ def measure_efficiency(asked: EfficiencyParameters) -> dict[str, pd.DataFrame]:
 
 def fitting(cases: list[str], length: int, asked: EfficiencyParameters) -> list[str]:
     """The cases that can be measured at a length."""
-
-    def longest(case: str) -> int:
-        contender = CONTENDERS[case]
-        return asked.longest_quadratic if contender.quadratic else contender.longest or length
-
-    return [case for case in cases if length <= longest(case)]
+    longest = {
+        case: asked.longest_quadratic if contender.quadratic else contender.longest or length
+        for case, contender in CONTENDERS.items()
+    }
+    return [case for case in cases if length <= longest[case]]
 
 
 def fitting_steps(asked: EfficiencyParameters) -> list[tuple[int, list[str]]]:
@@ -158,46 +155,46 @@ def measure_memory(asked: EfficiencyParameters, timed: pd.DataFrame) -> pd.DataF
     for kind, case, length in units:
         unit = {"kind": kind, "case": case, "length": length}
         if table.lacks(unit, **same):
-            table.add([unit | {"bytes": memory_of(**unit, **same)} | same | provenance(asked.device)])
+            table.add([unit | {"bytes": memory_of(kind, case, length, asked)} | same | provenance(asked.device)])
     return table.finish()
 
 
 def measure_quality(asked: EfficiencyParameters) -> pd.DataFrame:
     """What each case keeps of softmax attention on a real text, its cost, and its seconds, all layers together.
 
+    Peers are left out: they do not take a model's own queries and keys.
     Columns: pairs (share attended), mass (of softmax, on these), error (of the output), cost (multiply-adds as a share
     of full attention's).
     """
     table, name, length = GrowingTable(asked.table("quality")), asked.text_model or "", asked.text_length
-    for case in fitting(asked.cases, length, asked):
+    same: TableRow = {"keys": asked.keys, "text_model": name}
+    cases = [case for case in fitting(asked.cases, length, asked) if CONTENDERS[case].attention not in ("", "reformer")]
+    missing = [case for case in cases if table.lacks({"case": case, "length": length}, **same)]
+    passes = text_passes(name, length) if missing else []
+    for case in missing:
         contender = CONTENDERS[case]
-        columns: TableRow = {"keys": asked.keys, "text_model": name}
-        ours = contender.attention not in ("", "reformer")  # peers do not take a model's own queries and keys
-        if ours and table.lacks({"case": case, "length": length}, **columns):
-            passes, settings = text_passes(name, length), contender.settings(length, asked.keys)
-            candidate = Candidate(case, contender.attention, settings)
-            looks = pd.concat(compare(one, candidate).assign(layer=n, batch=0) for n, one in enumerate(passes))
-            found = summary(looks.assign(all=0), ["all"]).iloc[0]
-            columns |= {column: found[column] for column in ("pairs", "mass", "error")}
-            columns["cost"] = attention.cost(contender.attention, length, passes[0].query.shape[-1], **settings)
-            run = every_layer(case, passes, asked)
-            table.add(timed_rows({case: run}, asked, length=length, **columns))
+        settings = contender.settings(length, asked.keys)
+        candidate = Candidate(case, contender.attention, settings)
+        looks = pd.concat(compare(one, candidate).assign(layer=n, batch=0) for n, one in enumerate(passes))
+        found = summary(looks.assign(all=0), ["all"]).iloc[0]
+        columns = {**same, **{column: found[column] for column in ("pairs", "mass", "error")}}
+        columns["cost"] = attention.cost(contender.attention, length, passes[0].query.shape[-1], **settings)
+        attend = contender.build(length, asked.keys)
+        layers = [one_pass(attend, [one.query, one.key, one.value], backward=True) for one in passes]
+        table.add(timed_rows({case: in_turn(layers)}, asked, length=length, **columns))
     return table.finish()
 
 
-def every_layer(case: str, passes: list[Pass], asked: EfficiencyParameters) -> Workload:
-    """A function that takes a case forward and backward through all of a model's passes."""
-    attend = CONTENDERS[case].build(asked.text_length, asked.keys)
-    runs = [one_pass(attend, [one.query, one.key, one.value], backward=True) for one in passes]
+def in_turn(runs: list[Workload]) -> Workload:
+    """A function that calls all of these."""
 
     def run() -> None:
-        for layer in runs:
-            layer()
+        for one in runs:
+            one()
 
     return run
 
 
-@functools.cache
 def text_passes(name: str, length: int) -> list[Pass]:
     """The attention passes of an encoder that reads `length` tokens: paragraphs of SQuAD one after the other."""
     model, tokenizer = load_model(name, head="base", complete=True), load_tokenizer(name)

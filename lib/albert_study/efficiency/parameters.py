@@ -53,18 +53,15 @@ class EfficiencyParameters:
         """
         with errors_named(EFFICIENCY_NOTEBOOK):
             asked = from_given(cls, given, EFFICIENCY_NOTEBOOK)
-            asked._check_values()
+            for name, known in (("cases", CONTENDERS), ("step_cases", STEPS)):
+                if unknown := [case for case in getattr(asked, name) if case not in known]:
+                    raise ValueError(f"{name}: {unknown[0]!r} is not one of: {', '.join(known)}")
+            for size in (*asked.lengths, *asked.step_lengths, asked.keys, asked.text_length):
+                if size & (size - 1):
+                    raise ValueError(f"{size} is no power of two, as lengths and keys must be")
+            if asked.memory and asked.device != "cpu":
+                raise ValueError(f"memory=True needs device='cpu', not {asked.device!r}")
             return dataclasses.replace(asked, **on_this_machine(asked.device, asked.precision))
-
-    def _check_values(self) -> None:
-        for name, known in (("cases", CONTENDERS), ("step_cases", STEPS)):
-            if unknown := [case for case in getattr(self, name) if case not in known]:
-                raise ValueError(f"{name}: {unknown[0]!r} is not one of: {', '.join(known)}")
-        for size in (*self.lengths, *self.step_lengths, self.keys, self.text_length):
-            if size & (size - 1):
-                raise ValueError(f"{size} is no power of two, as lengths and keys must be")
-        if self.memory and self.device != "cpu":
-            raise ValueError(f"memory=True needs device='cpu', not {self.device!r}")
 
     def table(self, kind: str) -> Path:
         """Of time, step, memory or quality."""

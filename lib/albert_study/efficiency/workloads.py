@@ -1,8 +1,12 @@
 """What is timed, and whose memory is measured: one pass of an attention, or one training step of a model."""
 
+import ctypes
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
+from multiprocessing import get_context
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -94,3 +98,38 @@ def seconds_of(runs: dict[str, Workload], repeats: int) -> dict[str, list[float]
                     torch.cuda.synchronize()
                 seconds[name].append(time.perf_counter() - began)
     return {name: found[1:] or found for name, found in seconds.items()}
+
+
+def memory_of(kind: str, case: str, length: int, asked: EfficiencyParameters) -> int:
+    """`measure_memory_here` in a process of its own."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(measure_memory_here, kind, case, length, asked).result()
+
+
+def measure_memory_here(kind: str, case: str, length: int, asked: EfficiencyParameters) -> int:
+    """Peak memory in bytes, above what there was before, as Linux counts it.
+
+    A short run comes first, so that what is loaded at first use does not count.
+
+    Args:
+        kind: "attention", a forward and backward pass; or "step", a training step.
+    """
+
+    def prepare(length: int) -> Workload:
+        if kind == "step":
+            return training_step(length, case, asked)
+        return one_pass(CONTENDERS[case].build(length, asked.keys), inputs(length, asked), backward=True)
+
+    run = prepare(length)
+    prepare(64)()
+    ctypes.CDLL(None).malloc_trim(0)  # what the short run has freed would be taken again without being counted
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = resident_memory("VmRSS")
+    run()
+    return resident_memory("VmHWM") - before
+
+
+def resident_memory(name: str) -> int:
+    """Bytes of memory resident now (VmRSS), or at the peak (VmHWM)."""
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024

@@ -19,7 +19,7 @@ from datasets import Dataset
 OPERATORS: dict[str, Callable[[list[int]], int]] = {
     "[MIN": min,
     "[MAX": max,
-    "[MED": lambda values: int(statistics.median(values)),
+    "[MED": lambda values: int(statistics.median(values)),  # rounded down
     "[SM": lambda values: sum(values) % 10,
 }
 END = "]"
@@ -29,63 +29,53 @@ NUMBERS = {token: number for number, token in enumerate(TOKENS, start=1)}  # 0 i
 SIZES = {"test": 2_000, "validation": 2_000, "train": 96_000}  # train last: fewer of it change no other split
 
 
-def draw(rng: random.Random, longest: int, max_depth: int, max_args: int) -> list[str]:
-    """The tokens of a tree; most trees are one digit. One with more than `longest` tokens is cut short."""
+def draw(rng: random.Random, longest: int, max_depth: int = 10, max_args: int = 10) -> tuple[list[str], int]:
+    """The tokens of a tree, and its answer; most trees are one digit.
+
+    Args:
+        longest: tokens; a tree with more is cut short, and its answer means nothing.
+        max_depth: of a digit; the root has depth 1. max_args: of an operator, 2 or more.
+    """
     tokens: list[str] = []
     operators = list(OPERATORS)
 
-    def grow(depth: int) -> None:
+    def grow(depth: int) -> int:
         if depth == max_depth or rng.random() > OPERATOR_SHARE:
-            tokens.append(TOKENS[rng.randrange(10)])
-        elif len(tokens) <= longest:
-            tokens.append(rng.choice(operators))
-            for _ in range(rng.randint(2, max_args)):
-                grow(depth + 1)
-            tokens.append(END)
+            digit = rng.randrange(10)
+            tokens.append(str(digit))
+            return digit
+        if len(tokens) > longest:
+            return 0
+        operator = rng.choice(operators)
+        tokens.append(operator)
+        value = OPERATORS[operator]([grow(depth + 1) for _ in range(rng.randint(2, max_args))])
+        tokens.append(END)
+        return value
 
-    grow(1)
-    return tokens
-
-
-def evaluate_tree(tokens: list[str]) -> int:
-    """The value of a tree: MIN, MAX, MED (the median, rounded down), SM (the sum modulo 10)."""
-    open_nodes: list[list[Any]] = [[]]  # operators with their arguments so far; the first holds the answer
-    for token in tokens:
-        if token in OPERATORS:
-            open_nodes.append([OPERATORS[token]])
-        elif token == END:
-            operator, *arguments = open_nodes.pop()
-            open_nodes[-1].append(operator(arguments))
-        else:
-            open_nodes[-1].append(int(token))
-    return open_nodes[0][0]
+    answer = grow(1)
+    return tokens, answer
 
 
-def generate(
-    seed: int, sizes: dict[str, int], *, min_length: int = 500, max_length: int = 2000,
-    max_depth: int = 10, max_args: int = 10,
-) -> dict[str, Dataset]:  # fmt: skip
+def generate(seed: int, sizes: dict[str, int], *, min_length: int, max_length: int) -> dict[str, Dataset]:
     """Splits of the given sizes, drawn one after the other; no example is in two of them.
 
     Args:
         sizes: of each split, for instance `SIZES`.
         min_length, max_length: tokens; a tree has more than the one and fewer than the other.
-        max_depth: of a digit; the root has depth 1. max_args: of an operator, 2 or more.
     Returns:
-        {split: rows with text, label (0 to 9) and length (tokens)}.
+        {split: rows with text and label (0 to 9)}.
     """
     rng, seen = random.Random(f"listops {seed}"), set[str]()
     splits = {}
     for split, size in sizes.items():
-        rows: dict[str, list] = {"text": [], "label": [], "length": []}
-        while len(rows["text"]) < size:
-            tokens = draw(rng, max_length, max_depth, max_args)
-            if not min_length < len(tokens) < max_length or (text := " ".join(tokens)) in seen:
-                continue
-            seen.add(text)
-            for column, value in zip(rows.values(), (text, evaluate_tree(tokens), len(tokens)), strict=True):
-                column.append(value)
-        splits[split] = Dataset.from_dict(rows)
+        rows: list[dict[str, Any]] = []
+        while len(rows) < size:
+            tokens, answer = draw(rng, max_length)
+            text = " ".join(tokens)
+            if min_length < len(tokens) < max_length and text not in seen:
+                seen.add(text)
+                rows.append({"text": text, "label": answer})
+        splits[split] = Dataset.from_list(rows)
     return splits
 
 

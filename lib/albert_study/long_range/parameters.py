@@ -88,30 +88,28 @@ class LongRange(LongRecipe):
             asked = from_given(cls, task.recipe | given, LONG_RANGE_NOTEBOOK)
             warmup = round(task.warmup / task.recipe["steps"] * asked.steps) if asked.warmup is None else asked.warmup
             eval_steps = asked.eval_steps or math.ceil(asked.steps / EVALUATIONS)
-            asked = dataclasses.replace(asked, warmup=warmup, eval_steps=eval_steps)
             if name == "duplication" and asked.max_length % 2:
                 raise ValueError(f"max_length={asked.max_length} must be even: duplication has two halves")
             own, evaluate = own_variants(name, asked.max_length, asked.share)
-            chosen = {"variants": asked.variants or own, "evaluate": asked.evaluate or evaluate}
-            asked = dataclasses.replace(asked, **chosen, **on_this_machine(asked.device, asked.precision))
-            asked._check_variants()
+            asked = dataclasses.replace(
+                asked,
+                warmup=warmup,
+                eval_steps=eval_steps,
+                variants=asked.variants or own,
+                evaluate=asked.evaluate or evaluate,
+                **on_this_machine(asked.device, asked.precision),
+            )
+            for variants in filter(None, (asked.variants, asked.evaluate)):
+                candidates_of(variants)
+            if unfit := [label for label in asked.variants if Path(label).name != label]:
+                raise ValueError(f"variants: {unfit[0]!r} cannot be the name of a folder")
+            if unknown := [label for label in asked.only if label not in asked.variants]:
+                raise ValueError(f"only: {unknown[0]!r} is not one of the variants: {', '.join(asked.variants)}")
         return asked
-
-    def _check_variants(self) -> None:
-        for variants in filter(None, (self.variants, self.evaluate)):
-            candidates_of(variants)
-        if unfit := [label for label in self.variants if Path(label).name != label]:
-            raise ValueError(f"variants: {unfit[0]!r} cannot be the name of a folder")
-        if unknown := [label for label in self.only if label not in self.variants]:
-            raise ValueError(f"only: {unknown[0]!r} is not one of the variants: {', '.join(self.variants)}")
-
-    @property
-    def folder(self) -> Path:
-        """Of all models of this task and length."""
-        return Path(self.output_dir) / f"{self.task}-{self.max_length}"
 
     def runs(self) -> list[LongRun]:
         """One for each variant that is to be trained."""
+        folder = Path(self.output_dir) / f"{self.task}-{self.max_length}"
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(LongRecipe) if f.name != "output_dir"}
         return [
             LongRun(
@@ -119,7 +117,7 @@ class LongRange(LongRecipe):
                 label=variant.label,
                 attention=variant.attention,
                 attention_settings=variant.settings,
-                output_dir=str(self.folder / variant.label / f"seed-{self.seed}"),
+                output_dir=str(folder / variant.label / f"seed-{self.seed}"),
             )
             for variant in candidates_of(self.variants)
             if variant.label in (self.only or self.variants)

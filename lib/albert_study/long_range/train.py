@@ -7,17 +7,16 @@ length; gradients are clipped at a norm of 1, as Trainer does; and the score is 
 the best checkpoint (for `text` on the test set: it has no other). For `duplication` see there.
 """
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-from transformers import BertConfig, EvalPrediction, PreTrainedModel, Trainer, default_data_collator, set_seed
+from transformers import BertConfig, EvalPrediction, PreTrainedModel, Trainer, set_seed
 from transformers.trainer_utils import PredictionOutput
 
 from albert_lsh.model.interface import mean_attended
@@ -25,17 +24,17 @@ from albert_lsh.model.load import load_model, switch_attention
 from albert_lsh.tasks.metrics import chance, majority, scores
 from albert_lsh.training.checkpoints import newest
 from albert_lsh.training.files import write_atomically
-from albert_lsh.training.record import close_run, environment, open_run, write_result
+from albert_lsh.training.record import close_run, environment, open_run, read_result, write_result
 from albert_lsh.training.trainer import CURVE_POINTS, Fit, StudyTrainer, fit, training_arguments
 from albert_study.long_range import duplication
-from albert_study.long_range.comparison import comparison
 from albert_study.long_range.parameters import LongRange, LongRun
-from albert_study.long_range.tasks import LONG_TASKS
+from albert_study.long_range.tasks import ARENA_ACCURACY, LONG_TASKS, shorter
 from albert_study.probe.candidates import candidates_of
 
 EXAMINED_EXAMPLES = 4  # examples in which pairs attended are counted
 LABELS = 100_000  # of duplication, whose frequencies give the majority baseline
 ACCURACY = ("accuracy",)
+PARAMETERS = ("task", "max_length", "label", "attention", "seed", "steps", "batch_size")
 
 
 class Classifier(nn.Module):
@@ -75,24 +74,6 @@ def build_model(run: LongRun) -> nn.Module:
     return Classifier(load_model(config, head="base", **chosen), task.classes)
 
 
-def collator(run: LongRun) -> Callable[[list[Any]], dict[str, Tensor]]:
-    """A function that turns examples into a batch, padded with zeros to the longest.
-
-    The batch has input_ids and attention_mask, (batch, length), and labels, all long.
-    """
-    encode = LONG_TASKS[run.task].encode
-    if encode is None:
-        return default_data_collator
-
-    def collate(rows: list[Any]) -> dict[str, Tensor]:
-        ids = [torch.tensor(encode(row["text"])[: run.max_length]) for row in rows]
-        padded = nn.utils.rnn.pad_sequence(ids, batch_first=True)
-        labels = torch.tensor([row["label"] for row in rows])
-        return {"input_ids": padded, "attention_mask": (padded != 0).long(), "labels": labels}
-
-    return collate
-
-
 def accuracy(seen: EvalPrediction | PredictionOutput) -> dict[str, float]:
     """The share of right answers, where there is something to predict."""
     labels, answers = np.asarray(seen.label_ids), np.asarray(seen.predictions)
@@ -113,7 +94,7 @@ def train_model(run: LongRun, model: nn.Module, data: dict[str, Dataset]) -> Fit
         max_steps=run.steps,
         warmup_steps=run.warmup,
         weight_decay=0.0,
-        train_sampling_strategy="random" if LONG_TASKS[run.task].encode is None else "group_by_length",
+        train_sampling_strategy="random" if run.task == "duplication" else "group_by_length",
         length_column_name="length",
         remove_unused_columns=False,
         logging_steps=max(1, run.steps // CURVE_POINTS),
@@ -127,7 +108,7 @@ def train_model(run: LongRun, model: nn.Module, data: dict[str, Dataset]) -> Fit
         args=arguments,
         train_dataset=data["train"],
         eval_dataset=data["validation"],
-        data_collator=collator(run),
+        data_collator=LONG_TASKS[run.task].collate,
         compute_metrics=accuracy,
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
     )
@@ -148,7 +129,7 @@ def test_scores(run: LongRun, trainer: Trainer, test: Dataset) -> dict[str, floa
 
 def labels_of(run: LongRun, data: Dataset) -> np.ndarray:
     """The right answers, (n,); of duplication those of its first examples."""
-    if LONG_TASKS[run.task].encode is not None:
+    if run.task != "duplication":
         return np.asarray(data["label"])
     few = range(min(len(data), LABELS // run.max_length))  # type: ignore[arg-type]
     labels = np.concatenate([data[number]["labels"].numpy() for number in few])
@@ -164,16 +145,16 @@ def make_run(run: LongRun, data: dict[str, Dataset]) -> None:
     open_run(run)
     if not (Path(run.output_dir) / "result.json").exists() or not run.resume:
         started = environment(run.device)
-        model, test = build_model(run), data["test"]
+        model, test, task = build_model(run), data["test"], LONG_TASKS[run.task]
         done = train_model(run, model, data)
         some = [test[number] for number in range(min(EXAMINED_EXAMPLES, len(test)))]  # type: ignore[arg-type]
-        batches = ({k: v.to(run.device) for k, v in collator(run)([example]).items()} for example in some)
+        batches = ({k: v.to(run.device) for k, v in task.collate([example]).items()} for example in some)
         coverage = mean_attended(model, batches)
-        answers, classes = labels_of(run, test), LONG_TASKS[run.task].classes
+        answers = labels_of(run, test)
         baselines = {
             "score": test_scores(run, done.trainer, test),
             "majority": majority(ACCURACY, labels_of(run, data["train"]), answers),
-            "chance": chance(ACCURACY, answers, classes),
+            "chance": chance(ACCURACY, answers, task.classes),
         }
         sizes = {split: len(rows) for split, rows in data.items()}  # type: ignore[arg-type]
         write_result(run, "accuracy", baselines, coverage, done, sizes, started)
@@ -191,3 +172,29 @@ def train_all(asked: LongRange, data: dict[str, Dataset]) -> pd.DataFrame:
     table = comparison(Path(asked.output_dir), asked.task)
     write_atomically(Path(asked.output_dir) / f"{asked.task}.csv", table.to_csv(index=False))
     return table
+
+
+def comparison(folder: Path, task: str) -> pd.DataFrame:
+    """One row for each result of a task below a folder, beside chance, majority class and the published numbers.
+
+    `shorter` says where a run had less than the published recipe. Duplication has a row for each attention that a
+    model was evaluated under.
+    """
+    rows = []
+    for path in sorted(folder.glob(f"{task}-*/*/seed-*/result.json")):
+        result = read_result(path)
+        asked, scores = result["parameters"], result["metrics"]
+        row = {name: asked[name] for name in PARAMETERS}
+        row |= {"attention_settings": json.dumps(asked["attention_settings"]), "seconds": result["train_seconds"]}
+        row |= {"attended": result["attended_share"], "full_cost": result.get("full_cost"), "shorter": shorter(result)}
+        row |= {"test_examples": result["examples"]["test"]}
+        row |= {name: result[name]["accuracy"] for name in ("chance", "majority")}
+        if task in ARENA_ACCURACY:
+            arena, rerun = ARENA_ACCURACY[task].get(asked["attention"], (None, None))
+            rows.append(row | {"accuracy": scores["accuracy"], "arena": arena, "rerun": rerun})
+            continue
+        published = duplication.PUBLISHED_ACCURACY.get(asked["label"], {})
+        for under in (name.removeprefix("accuracy, ") for name in scores if name != "accuracy"):
+            ours = scores[f"accuracy, {under}"]
+            rows.append(row | {"evaluated": under, "accuracy": ours, "published": published.get(under)})
+    return pd.DataFrame(rows)

@@ -17,9 +17,9 @@ from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AlbertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 LINE = 2**16  # characters split into sentences at a time; some texts are one long line
-SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]]))\s+(?=[\"'(\[]*[A-Z0-9])")  # the blanks between two
+SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]]))\s+(?=[\"'(\[]*[A-Z0-9])")  # the space between two sentences
 LONGEST = 64  # tokens of a sentence; a longer one is cut into several
-SENTENCES_AT_ONCE = 2**16  # sentences read from the cache together
+SENTENCES_AT_ONCE = 2**16  # sentences read from the cache at a time
 PARAGRAPHS = 20_000  # from which a tokenizer learns its pieces
 
 
@@ -27,23 +27,23 @@ class CorpusError(ValueError):
     """A text that cannot be used; the message names it and says why."""
 
 
-def load_text(text: str, column: str = "text", config: str | None = None, cache: Path | None = None) -> Dataset:
+def load_text(text: str, column: str = "text", config: str | None = None, cache: str | None = None) -> Dataset:
     """A text as rows of one column, `text`: one or more lines; an empty line ends a document.
 
     Args:
-        text: path of a file in UTF-8, as it is or packed (.xz), or the name of a data set of the Hub.
+        text: path of a file in UTF-8, plain or compressed (.xz), or the name of a data set of the Hub.
         column: of the data set, that holds the documents; config: of the data set.
     Raises:
         CorpusError: no such file and no such data set, a file that cannot be read, a column that is not there.
     """
-    is_file, folder = Path(text).is_file(), str(cache) if cache else None
+    is_file = Path(text).is_file()
     if Path(text).suffix in (".txt", ".xz") and not is_file:
         raise CorpusError(f"text={text!r}: there is no such file")
     try:
         if is_file:
             lines = Features({"text": Value("string")})
-            return load_dataset("text", data_files=glob.escape(text), split="train", features=lines, cache_dir=folder)
-        rows = load_dataset(text, config, split="train", cache_dir=folder)
+            return load_dataset("text", data_files=glob.escape(text), split="train", features=lines, cache_dir=cache)
+        rows = load_dataset(text, config, split="train", cache_dir=cache)
     except Exception as error:  # the Hub's, the network's and the builder's have no class in common
         what = "the file cannot be read" if is_file else "it is no file, and the Hub gave no data set of that name"
         reason = str(error.__cause__ or error).splitlines()[0]
@@ -78,7 +78,7 @@ def train_tokenizer(text: Dataset, vocabulary: int) -> PreTrainedTokenizerBase:
 
 
 def tokenise(text: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """The sentences of a text, done once and kept: rows of `ids`, 1 to 64 tokens; none at the end of a document."""
+    """The sentences of a text as rows of `ids`, 1 to 64 tokens each; a row without ids ends a document. Cached."""
     form = Features({"ids": List(Value("uint16" if len(tokenizer) <= 2**16 else "uint32"))})
     # The cache goes by the arguments: JSON is the same in every process, a tokenizer object is not.
     options = {"tokenizer": tokenizer.backend_tokenizer.to_str()}
@@ -100,13 +100,13 @@ def backend(tokenizer: str) -> Tokenizer:
 
 
 def sentence_lengths(sentences: Dataset) -> np.ndarray:
-    """Tokens of each sentence, (n,); 0 at the end of a document."""
+    """Number of tokens of each sentence, (n,); 0 at the end of a document."""
     batches = sentences.with_format("arrow").iter(SENTENCES_AT_ONCE)
     return np.concatenate([[0], *(pc.list_value_length(batch["ids"]).to_numpy() for batch in batches)])[1:]
 
 
 def pack(sentences: Dataset, max_length: int, seed: int) -> np.ndarray:
-    """Runs of sentences of one document, (n, 3): first row, row after the last, tokens.
+    """Sequences, each of consecutive sentences of one document, (n, 3): first row, row after the last, tokens.
 
     A sequence takes sentences until the next would make it longer than max_length, with its three special tokens;
     a tenth of them, as in BERT and ALBERT, aim at a random shorter length.
@@ -130,7 +130,7 @@ def pack(sentences: Dataset, max_length: int, seed: int) -> np.ndarray:
 
 
 def count_pieces(sentences: Dataset, vocabulary: int) -> np.ndarray:
-    """How often each piece stands in the text: (vocabulary,), int."""
+    """How often each piece occurs in the text: (vocabulary,), int."""
     counts = np.zeros(vocabulary, dtype=np.int64)
     for batch in sentences.with_format("arrow").iter(SENTENCES_AT_ONCE):
         counts += np.bincount(pc.list_flatten(batch["ids"]).to_numpy(), minlength=vocabulary)

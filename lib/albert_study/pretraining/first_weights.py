@@ -1,7 +1,7 @@
 """The first weights of a new model: a bag of words, initialised from co-occurrence statistics.
 
-A small ALBERT with random weights needs some million tokens before it uses more of a sentence than how common a piece
-is. So a new model begins as a bag of words: its embeddings are word vectors counted from its training text, its
+A small ALBERT with random weights needs some million tokens before it predicts better than the frequencies of pieces
+do. So a new model begins as a bag of words: its embeddings are word vectors counted from its training text, its
 attention looks at near and similar tokens and passes them on, and its head answers with the pieces whose vectors are
 close to the result.
 """
@@ -18,19 +18,19 @@ from transformers import PreTrainedModel
 from albert_lsh.model.interface import attention_modules
 from albert_study.pretraining.corpus import SENTENCES_AT_ONCE
 
-NEIGHBOURS = 4  # pieces to either side that are counted
+NEIGHBOURS = 4  # pieces counted on either side
 SMOOTHING = 0.75  # power of the counts of a neighbour, against rare ones (Levy et al. 2015)
 
 WORDS = 4.0  # size of the word vectors, times that of ALBERT's first embeddings
 LOOK = 0.55  # of queries and keys, times 1 / sqrt(width)
-PASS_ON = 0.25  # how much of what a layer attends to it adds to a token
+PASS_ON = 0.25  # share of the attended values that a layer adds to a token
 
 
 def count_neighbours(sentences: Dataset, vocabulary: int) -> sparse.csr_array:
     """How often two pieces stand within NEIGHBOURS places of each other: (vocabulary, vocabulary), symmetric.
 
     Args:
-        sentences: of `corpus.tokenise`; neighbours across the border of two documents count too, which are few.
+        sentences: of `corpus.tokenise`; neighbours across the border of two documents count too; they are few.
     """
     counts = sparse.csr_array((vocabulary, vocabulary), dtype=np.float64)
     for batch in sentences.with_format("arrow").iter(SENTENCES_AT_ONCE):

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from datasets import Dataset
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 MASKED_SHARE = 0.15  # of the tokens of a sequence, predicted; in evaluation always
@@ -49,7 +47,7 @@ def ngram_words(n_words: int, rng: np.random.Generator) -> int:
 def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, share: float = MASKED_SHARE) -> np.ndarray:
     """Which tokens are predicted, (length,) bool: whole words in n-grams, at most `share` of all tokens, at least one.
 
-    An n-gram that has too many tokens is tried with fewer words; it is left out if one word is too many.
+    An n-gram with too many tokens is shortened word by word, and left out if even one word is too long.
     """
     allowed = ~pieces.special[ids]
     starts = np.flatnonzero(allowed & (pieces.begins_word[ids] | ~np.roll(allowed, 1)))
@@ -58,14 +56,12 @@ def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, sha
     chosen = np.zeros(len(ids), dtype=bool)
     left = max(1, round(share * len(ids)))
     for number in rng.permutation(len(starts)):
-        n = ngram_words(len(starts) - number, rng)
-        while n > 0:
+        for n in range(ngram_words(len(starts) - number, rng), 0, -1):
             first, stop = starts[number], ends[number + n - 1]
             if stop - first <= left and allowed[first:stop].all() and not chosen[first:stop].any():
                 chosen[first:stop] = True
                 left -= stop - first
                 break
-            n -= 1
         if left == 0:
             break
     if not chosen.any():  # every word is longer than what may be masked
@@ -74,7 +70,7 @@ def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, sha
 
 
 def hide(ids: np.ndarray, chosen: np.ndarray, pieces: Pieces, rng: np.random.Generator) -> np.ndarray:
-    """The ids with the chosen ones made [MASK] (80 %), any piece that is not special (10 %), or left (10 %)."""
+    """Replace chosen ids by [MASK] (80 %) or by a random piece, never a special one (10 %), or keep them (10 %)."""
     kind = rng.random(len(ids))
     others = rng.choice(np.flatnonzero(~pieces.special), len(ids))
     hidden = np.where(chosen & (kind < 0.8), pieces.mask, ids)
@@ -89,8 +85,8 @@ def make_example(
 
     Args:
         sentences: ids of consecutive sentences, together at least two tokens; one alone is split within.
-        max_length: tokens of the sequence with its special ones; what is more is cut off.
-        masked_share: of the tokens of the sequence, that are predicted.
+        max_length: tokens of the sequence, special ones included; what is beyond is cut off.
+        masked_share: share of the sequence's tokens that are predicted.
     Returns:
         input_ids, token_type_ids, labels (the id of what is to be predicted, -100 elsewhere), all (length,) int64, and
         sentence_order_label, 1 where the segments were exchanged.
@@ -163,19 +159,3 @@ class Sequences(torch.utils.data.Dataset):
         first, stop, _ = self.packed[self.order[place]].tolist()
         rng = np.random.default_rng((self.seed, 1, number))
         return make_example(list(self.ids[first:stop]["ids"]), self.max_length, self.pieces, rng, self.masked_share)
-
-
-class Collator:
-    """Pads a batch to its longest sequence."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": 0, "labels": IGNORED}
-
-    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
-        def padded(rows: list[np.ndarray], value: int) -> Tensor:
-            return pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True, padding_value=value)
-
-        batch = {name: padded([e[name] for e in examples], value) for name, value in self.padding.items()}
-        batch["attention_mask"] = padded([np.ones_like(e["input_ids"]) for e in examples], 0)
-        batch["sentence_order_label"] = torch.tensor([e["sentence_order_label"] for e in examples])
-        return batch

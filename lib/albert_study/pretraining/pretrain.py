@@ -24,12 +24,14 @@ from datasets import Dataset
 from transformers import (
     AlbertConfig,
     AlbertForPreTraining,
+    DataCollatorForTokenClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainingArguments,
     set_seed,
 )
 
+from albert_lsh.model.interface import mean_attended
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.model.memory import save_memory
 from albert_lsh.training import locks
@@ -40,10 +42,11 @@ from albert_lsh.training.record import SCHEMA, close_run, environment, resolved
 from albert_lsh.training.trainer import CURVE_POINTS, Fit, fit, history_of, training_arguments
 from albert_study.pretraining.corpus import CorpusError, count_pieces, load_text, pack, tokenise, train_tokenizer
 from albert_study.pretraining.first_weights import begin_as_bag_of_words
-from albert_study.pretraining.objectives import IGNORED, Collator, Pieces, Sequences
+from albert_study.pretraining.objectives import IGNORED, Pieces, Sequences
 from albert_study.pretraining.parameters import PRETRAIN_NOTEBOOK, SIZES, Pretraining
-from albert_study.pretraining.trainer import PretrainingTrainer, held_out_coverage
+from albert_study.pretraining.trainer import PretrainingTrainer
 
+EXAMINED_SEQUENCES = 32  # held-out sequences in which attended pairs are counted
 POSITIONS = 512  # learned by a new model, or max_length if that is more
 
 
@@ -68,9 +71,7 @@ def prepare_text(asked: Pretraining, folder: Path, devices: int = 1) -> Material
         CorpusError: a text that is not there, cannot be read, or is too short for two sequences.
         ModelError: no such tokenizer.
     """
-    text = load_text(
-        asked.text, asked.text_column, asked.text_config, Path(asked.cache_dir) if asked.cache_dir else None
-    )
+    text = load_text(asked.text, asked.text_column, asked.text_config, asked.cache_dir)
     named, kept = asked.start or asked.tokenizer, folder / "tokenizer"
     if not named and not kept.exists():
         partial = folder / "tokenizer.partial"
@@ -157,13 +158,8 @@ def optimizer_of(asked: Pretraining) -> tuple[type, dict[str, Any]] | None:
     """LAMB (You et al. 2020), if asked for; None stands for Trainer's AdamW."""
     if asked.optimizer == "adamw":
         return None
-    try:
-        from pytorch_optimizer import Lamb
-    except ImportError as error:
-        message = (
-            f"optimizer='lamb' needs a package that is not here: pip install pytorch-optimizer ({PRETRAIN_NOTEBOOK})"
-        )
-        raise ParameterError(message) from error
+    from pytorch_optimizer import Lamb  # not among the requirements: nothing else needs it
+
     return Lamb, {"lr": asked.learning_rate, "weight_decay": asked.weight_decay}
 
 
@@ -204,31 +200,39 @@ def pretrain(asked: Pretraining) -> Pretrained:
             begin_as_bag_of_words(model, material.sentences)
         trainer = PretrainingTrainer(
             model=model, args=arguments, train_dataset=material.train, eval_dataset=material.held_out,
-            data_collator=Collator(material.tokenizer), optimizer_cls_and_kwargs=optimizer_of(asked),
+            data_collator=DataCollatorForTokenClassification(material.tokenizer),
+            optimizer_cls_and_kwargs=optimizer_of(asked),
         )  # fmt: skip
         done = fit(trainer, decisive, checkpoint, trained=0, unit="tokens")  # how many there were, Trainer counts
-        record = record_of(asked, folder, material, trainer, done, started)
+        record = record_of(asked, folder, material, done, started)
         history = history_of(trainer)  # with the last evaluation
         if not asked.dry_run and trainer.is_world_process_zero():
-            save_run(asked, folder, material, trainer, history, record)
+            model.save_pretrained(folder / "model")
+            material.tokenizer.save_pretrained(folder / "model")
+            write_atomically(folder / "history.csv", history.to_csv(index=False))
+            each = trainer.score_each(range(len(material.held_out)))
+            write_atomically(folder / "held-out.csv", each.to_csv(index=False))
+            write_atomically(folder / "result.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
+            shutil.rmtree(folder / "tokenizer", ignore_errors=True)
+            close_run(asked)
         trainer.accelerator.wait_for_everyone()
     return Pretrained(model, material.tokenizer, history, record)
 
 
 def record_of(
-    asked: Pretraining,
-    folder: Path,
-    material: Material,
-    trainer: PretrainingTrainer,
-    done: Fit,
-    started: dict[str, Any],
+    asked: Pretraining, folder: Path, material: Material, done: Fit, started: dict[str, Any]
 ) -> dict[str, Any]:
     """Evaluate the trained model; what result.json holds.
 
     started: the `environment` when the run began.
     """
-    scores, coverage = trainer.evaluate(), held_out_coverage(trainer.model, trainer)
-    settled, tokens = resolved(asked, trainer), int(trainer.state.num_input_tokens_seen)
+    trainer, held_out = done.trainer, material.held_out
+    model: Any = trainer.model
+    scores, settled, tokens = trainer.evaluate(), resolved(asked, trainer), int(trainer.state.num_input_tokens_seen)
+    examined = [held_out[n] for n in range(min(EXAMINED_SEQUENCES, len(held_out)))]
+    batch = trainer.data_collator(examined)
+    inputs = {name: batch[name].to(model.device) for name in ("input_ids", "token_type_ids", "attention_mask")}
+    coverage = mean_attended(model, [inputs])
     return {
         "status": "complete",
         "schema": SCHEMA,
@@ -240,28 +244,13 @@ def record_of(
         "attention_mass": coverage.mass,
         "full_cost": coverage.cost,
         "tokens": {"text": material.tokens, "trained": tokens},
-        "sequences": {"train": len(material.train.packed), "held_out": len(material.held_out)},
+        "sequences": {"train": len(material.train.packed), "held_out": len(held_out)},
         "parameters_of_model": settled["parameters_of_model"],
         "devices": trainer.args.world_size,
         **done.cost,
         "tokens_per_second": tokens / done.cost["train_seconds"],
         "environment": started,
     }
-
-
-def save_run(
-    asked: Pretraining, folder: Path, material: Material, trainer: PretrainingTrainer, history: pd.DataFrame,
-    record: dict[str, Any],
-) -> None:  # fmt: skip
-    """Write the model, its curve, its score on each held-out sequence and, last, the record."""
-    trainer.model.save_pretrained(folder / "model")
-    material.tokenizer.save_pretrained(folder / "model")
-    write_atomically(folder / "history.csv", history.to_csv(index=False))
-    each = trainer.score_each(range(len(material.held_out)))
-    write_atomically(folder / "held-out.csv", each.to_csv(index=False))
-    write_atomically(folder / "result.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
-    shutil.rmtree(folder / "tokenizer", ignore_errors=True)
-    close_run(asked)
 
 
 def main(words: list[str]) -> int:

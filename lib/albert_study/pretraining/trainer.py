@@ -10,13 +10,9 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, SequentialSampler, Subset
-from transformers import PreTrainedModel, Trainer
+from transformers import Trainer
 
-from albert_lsh.attention import Coverage
-from albert_lsh.model.interface import mean_attended
 from albert_study.pretraining.objectives import IGNORED
-
-EXAMINED_SEQUENCES = 32  # held-out sequences in which pairs attended are counted
 
 
 class PretrainingTrainer(Trainer):
@@ -76,18 +72,9 @@ class PretrainingTrainer(Trainer):
             row_of_token = (batch["labels"] != IGNORED).nonzero()[:, 0]
             with self.compute_loss_context_manager(), self.accelerator.autocast():
                 masked, labels, order, order_labels = self.predict_both(self.model, self._prepare_inputs(batch))
-            of_tokens = [torch.ones(len(labels)), F.cross_entropy(masked, labels, reduction="none").cpu()]
-            of_tokens.append((masked.argmax(-1) == labels).cpu())
-            found = torch.zeros(len(order), 4, dtype=torch.float64)
-            found[:, :3].index_add_(0, row_of_token, torch.stack([x.double() for x in of_tokens], dim=1))
-            found[:, 3] = order.argmax(-1) == order_labels
-            rows.append(found)
-        return pd.DataFrame(torch.cat(rows).numpy(), columns=["tokens", "lost", "found", "order"])
-
-
-def held_out_coverage(model: PreTrainedModel, trainer: PretrainingTrainer) -> Coverage:
-    """The shares of pairs and of softmax's mass that the model attends to, on the first held-out sequences."""
-    some = Subset(trainer.eval_dataset, range(min(EXAMINED_SEQUENCES, len(trainer.eval_dataset))))
-    batch = trainer.data_collator([some[i] for i in range(len(some))])
-    inputs = {name: batch[name].to(model.device) for name in ("input_ids", "token_type_ids", "attention_mask")}
-    return mean_attended(model, [inputs])
+            lost = F.cross_entropy(masked, labels, reduction="none").double()
+            columns = {"tokens": torch.ones_like(lost), "lost": lost, "found": (masked.argmax(-1) == labels).double()}
+            tokens = pd.DataFrame({name: column.cpu().numpy() for name, column in columns.items()})
+            sequences = tokens.groupby(row_of_token.numpy()).sum()  # each has a masked token
+            rows.append(sequences.assign(order=(order.argmax(-1) == order_labels).double().cpu().numpy()))
+        return pd.concat(rows, ignore_index=True)
