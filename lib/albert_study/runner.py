@@ -15,7 +15,6 @@ The Snakefile makes all of a study. Its file may have
 import dataclasses
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from albert_lsh import attention as attentions
 from albert_lsh.tasks.table import find_task
 from albert_lsh.training.files import relative_to_root, repository_root, run_folder
 from albert_lsh.training.parameters import Parameters
-from albert_lsh.training.record import read_result
+from albert_lsh.training.record import differences, read_result
 from albert_study.executed import clean, execute_notebook, executing
 from albert_study.study_file import StudyError, load_file
 
@@ -49,24 +48,22 @@ class Run:
         return "squad.ipynb" if find_task(self.task).is_squad else "glue.ipynb"
 
     def is_done(self) -> bool:
-        """Whether its result is there; ValueError if that is damaged, or was made with other parameters.
+        """True if its result is there and was made with the parameters of the study's file, False if there is none.
 
-        Settings of an attention are compared with their defaults filled in: a record may lack one added later.
+        Raises:
+            ValueError: the result is damaged, or was made with other parameters (see `record.differences`).
         """
         path = self.folder / "result.json"
         if not path.exists():
             return False
-        there = read_result(path)["parameters"]
-        given = Parameters.check(self.parameters, self.notebook).what()
-        with suppress(ValueError):  # settings that the code no longer knows stay as they are, and differ
-            there["attention_settings"] = attentions.check(there["attention"], there["attention_settings"])
+        asked = Parameters.check(self.parameters, self.notebook).what()
         for name in ("device", "precision"):  # where the file leaves them open, every machine's choice is right
             if self.parameters.get(name, "auto") == "auto":
-                del given[name]
-        if differences := [f"{k}={there.get(k)!r}, not {v!r}" for k, v in given.items() if there.get(k) != v]:
+                del asked[name]
+        if other := differences(read_result(path), asked):
             raise StudyError(
-                f"{relative_to_root(path)} was made with {'; '.join(differences)} as studies/{self.study}.yaml now "
-                "says; delete its folder to make it again"
+                f"{relative_to_root(path)} was made with {'; '.join(other)} as studies/{self.study}.yaml now says; "
+                "delete its folder to make it again"
             )
         return True
 
@@ -90,7 +87,7 @@ class Job:
         return [path for path in self.results if not (repository_root() / path).exists()]
 
     def is_done(self) -> bool:
-        """Whether all its results are there; ValueError if a run's is damaged or was made with other parameters."""
+        """Whether its results are there. A run's were also made with today's parameters, or ValueError says not."""
         return self.run.is_done() if self.run and self.makes_run else not self.missing()
 
     def status(self) -> str:

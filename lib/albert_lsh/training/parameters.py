@@ -86,7 +86,7 @@ class Parameters:
             if (is_squad := find_task(made.task).is_squad) != (notebook == "squad.ipynb"):
                 raise ValueError(f"task={made.task!r} belongs to {'squad' if is_squad else 'glue'}.ipynb")
             for settings in (full, in_evaluation):
-                if settings.get("num_landmarks", 0) > made.max_length:
+                if (settings.get("num_landmarks") or 0) > made.max_length:
                     raise ValueError(
                         f"num_landmarks={settings['num_landmarks']} is above max_length={made.max_length}; with no "
                         "more tokens than landmarks nystrom is softmax attention"

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import platform
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
@@ -59,6 +60,21 @@ def read_result(path: Path) -> dict[str, Any]:
     return result
 
 
+def differences(result: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+    """What a result was made with, where it is not what is asked for: "name=value, not value" for each parameter.
+
+    An attention's setting that the record lacks counts with its default. Any other parameter that it lacks differs,
+    unless None is asked for.
+
+    Args:
+        result: as `read_result` gives it. asked: parameters by name, settings completed.
+    """
+    there, asked = dict(result["parameters"]), json.loads(json.dumps(asked))
+    with suppress(ValueError):  # settings that the code no longer knows stay as they are, and differ
+        there["attention_settings"] = attentions.check(there["attention"], there["attention_settings"])
+    return [f"{k}={there.get(k)!r}, not {v!r}" for k, v in asked.items() if there.get(k) != v]
+
+
 def open_run(parameters: Any) -> None:
     """Begin a run: lock its folder, and check that no other run's result is there.
 
@@ -70,15 +86,11 @@ def open_run(parameters: Any) -> None:
     """
     folder = Path(parameters.output_dir or ".")
     locks.hold(folder)
-    if not (path := folder / "result.json").exists():
-        return
-    there = read_result(path)["parameters"]
-    here = json.loads(json.dumps(parameters.what()))
-    other = [f"{k} is {there.get(k)!r} there, {v!r} here" for k, v in here.items() if there.get(k) != v]
-    if other:
+    path = folder / "result.json"
+    if path.exists() and (other := differences(read_result(path), parameters.what())):
         raise ParameterError(
-            f"output_dir={parameters.output_dir!r} holds the result of another run ({'; '.join(other)}); choose "
-            "another output_dir, or delete that result"
+            f"output_dir={parameters.output_dir!r} holds the result of another run, made with {'; '.join(other)}; "
+            "choose another output_dir, or delete that result"
         )
 
 

@@ -6,7 +6,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from albert_study.efficiency.growth import crossing_bounds, slopes
+from albert_study.evidence.growth import crossing_bounds, slopes
 from albert_study.evidence.looks import LOOK, new_figure, style_of
 
 NOT_DRAWN = ("random", "top-k", "shared-qk", "nystrom, transformers", "yoso-e")  # as fast as others that are drawn

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from albert_study.efficiency.growth import crossing_bounds
 from albert_study.evidence.formats import Named, Table, about, commits, form, listing, rounded, spread, wide
+from albert_study.evidence.growth import crossing_bounds
 
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
 OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
