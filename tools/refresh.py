@@ -10,10 +10,12 @@ are those of `albert_study.evidence.readable`, and nobody types a number into th
 import html
 import json
 import re
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from albert_lsh import attention
 from albert_study.evidence.formats import Table
 from albert_study.evidence.readable import readable_tables
 
@@ -24,6 +26,8 @@ import importlib.util
 if importlib.util.find_spec("albert_lsh") is None:
     %pip install --quiet "albert-lsh @ git+{address}"'''
 BADGE = re.compile(r"(\| \[(\w+\.ipynb)\].*?\| )\[!\[Open.*?\)\]\(.*?\)")
+NAMES = re.compile(r"# softmax, (?:.*\n# )*.*\n(?=attention = )")
+NAMES_NOW = textwrap.fill(", ".join(attention.names()), 110, initial_indent="# ", subsequent_indent="# ") + "\n"
 PLACE = re.compile(r"<!-- table: (\S+) -->(?:.*?<!-- end of table -->)?", re.DOTALL)
 
 
@@ -66,12 +70,14 @@ def page(text: str, tables: dict[str, Table]) -> str:
 
 
 def notebook(name: str, text: str) -> str:
-    """A notebook as it should be: the badge under its title, and its set-up cell."""
+    """A notebook as it should be: the badge under its title, its set-up cell, and the names of the attentions."""
     content = json.loads(text)
     title, setup = content["cells"][:2]
     lines = [line for line in "".join(title["source"]).split("\n") if not line.startswith("[![Open in Colab]")]
     story = "\n".join(lines[1:]).strip()
     title["source"] = f"{lines[0]}\n\n{badge(name)}\n\n{story}".splitlines(keepends=True)
+    for cell in content["cells"]:  # the attentions to choose from, above the parameter
+        cell["source"] = NAMES.sub(NAMES_NOW, "".join(cell["source"])).splitlines(keepends=True)
     setup["source"] = SETUP.format(address=address()).splitlines(keepends=True)
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
