@@ -2,7 +2,7 @@
 
 `sparse(see, ...)` makes an `Attention` of `see(query, key, mask, *, scaling, generator, **settings) -> Seen`, where
 query and key are float32 and mask is (batch, heads, length) bool. Every such attention has the setting `rest`: one key
-more for each query, the mean of all keys that it does not see, weighted by the logarithm of their number.
+more for each query, the mean of all keys that it does not see; the logarithm of their number is added to its score.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The best that single keys can do: a yardstick that knows every score, so it saves nothing."""
+"""The keys with the highest scores: a yardstick that computes every score, so it saves nothing."""
 
 from typing import Any
 
