@@ -9,10 +9,10 @@ from albert_lsh.attention import coverage
 from albert_lsh.training.files import repository_root
 from albert_lsh.training.parameters import ParameterError
 from albert_study.efficiency.contenders import CONTENDERS
-from albert_study.evidence.growth import crossing_bounds, slopes
 from albert_study.efficiency.measure import GrowingTable, measure_efficiency, measure_memory
 from albert_study.efficiency.parameters import STEPS, EfficiencyParameters
 from albert_study.efficiency.workloads import inputs, measure_memory_here
+from albert_study.evidence.growth import crossing_bounds, slopes
 
 FEW = {"lengths": [128], "cases": ["softmax", "lsh"], "step_lengths": [], "step_cases": [], "keys": 64, "repeats": 1}
 

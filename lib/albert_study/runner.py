@@ -1,4 +1,4 @@
-"""A study: a YAML file that says which notebooks to execute, and how one of them is executed.
+"""Execute the notebooks of a study. A study is a YAML file that lists them, with their parameters.
 
     python -m albert_study.runner mini                                  every job of studies/mini.yaml: done, or why not
     python -m albert_study.runner mini mini-mrpc/mini/lsh/seed-0        execute one of them
@@ -6,8 +6,8 @@
 
 The Snakefile makes all of a study. Its file may have
 
-    tasks        fine-tuning runs, by task and arm; `parameters` are those of all runs, and the more particular wins. An
-                 arm has the attention of its name, unless it says otherwise
+    tasks        fine-tuning runs, by task and arm; `parameters` are those of all runs; a task's override them, and an
+                 arm's override both. An arm has the attention of its name, unless it says otherwise
     switched     by split of the data: under which other attentions a run's model is evaluated (if it is kept)
     notebooks    any other notebook, with its parameters
 """

@@ -4,7 +4,7 @@
     attend(name, query, key, value, ...)             one of them, on bare tensors
     pairs(name, query, key, ...)                     how often each query meets each key
     coverage(name, query, key, ...)                  what share of the pairs, and of softmax's mass, that is
-    cost(name, length, head_dim, ...)                its multiply-adds, as a share of softmax attention's
+    cost(name, length, head_dim, ...)                its multiply-adds, as a ratio to softmax attention's
     settings_for(name, length, share)                settings that spend a given share of the pairs
 
 In a model they are chosen with `albert_lsh.load_model(..., attention=name)`.
@@ -122,7 +122,7 @@ def _ask(name: str, what: str, query, key, padding_mask: Tensor | None, seed: in
 
 
 def cost(name: str, length: int, head_dim: int = 64, **settings) -> float:
-    """The multiply-adds of an attention as a share of softmax attention's, 2 length^2 head_dim in each head.
+    """The multiply-adds of an attention as a ratio to softmax attention's, 2 length^2 head_dim in each head.
 
     Everything counts: hashing, mean keys that are compared with, mean keys attended, and pairs. Sorting, which
     multiplies nothing, does not. Each attention states a formula for a sequence of `length` tokens.
@@ -140,7 +140,7 @@ class Coverage(NamedTuple):
 
     pairs: float  # keys attended, each once, and mean keys that stand for others
     mass: float  # of softmax's attention, mean over queries, on the keys attended
-    cost: float  # multiply-adds of everything, choosing keys included, as a share of softmax attention's; see `cost`
+    cost: float  # multiply-adds of everything, choosing keys included, as a ratio to softmax attention's; see `cost`
 
 
 @torch.no_grad()

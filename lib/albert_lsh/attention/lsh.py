@@ -1,15 +1,15 @@
 """LSH attention that keeps a pretrained encoder's projections and stands in for its softmax.
 
-Keys are sorted into clusters of equal size by random median splits (`select.tree`), so that clusters never overflow. A
-query sees, in one float32 softmax and each key once,
+Keys are put into clusters of equal size by a tree of median splits along principal directions (`select.tree`). A query
+sees, in one float32 softmax and each key once,
 
     the keys of `n_hashes` clusters   those whose mean key it scores highest (Vyas et al. 2020; Roy et al. 2021)
     `global_tokens` keys              those that the mean query scores highest, the same for all queries of a head
-    `window` nearest positions
+    `window` nearest positions        its own among them
 
-and, with `far_field`, every other cluster through its mean key, its mean value and the logarithm of its size. With
-`rest` all keys that it does not see are one such mean together. A sequence of at most `cluster_size` tokens has one
-cluster: that is softmax attention.
+and, with `far_field`, every other cluster through its mean key and mean value; the logarithm of the number of its keys
+is added to its score. With `rest` there is one mean over all unseen keys, added in the same way. A sequence of at most
+`cluster_size` tokens has one cluster: that is softmax attention.
 
 Up to `SINGLE` tokens each query chooses its own clusters. In a longer sequence blocks of 2 sqrt(length) queries choose
 together, by their mean query; `block_size` sets another size. Blocks are clusters of queries, or runs of neighbouring
@@ -99,7 +99,7 @@ def choose_clusters(
 ) -> Tensor:
     """The clusters that each block's mean query scores highest: (batch, heads, blocks, largest n_hashes), long.
 
-    A cluster's score is that of its mean key and the logarithm of its size. The number of clusters stands for none.
+    A cluster's score is that of its mean key plus the logarithm of its size. The number of clusters stands for none.
     """
     length, count = query.shape[2], clusters.shape[2]
     size = (clusters < length).sum(-1)[:, :, None]

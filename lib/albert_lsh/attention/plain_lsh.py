@@ -1,4 +1,4 @@
-"""Plain asymmetric LSH attention (Daras et al. 2020, "SMYRF"): what hashing alone can do with pretrained projections.
+"""Plain asymmetric LSH attention (Daras et al. 2020, "SMYRF"): pretrained projections, hashed with random vectors.
 
 Queries and keys are hashed apart (`select.hashing`), sorted, and cut into clusters of equal size. In each of
 `n_hashes` rounds a query sees the keys of the cluster with its own number; a key met in several rounds weighs once.

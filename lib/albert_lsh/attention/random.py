@@ -1,4 +1,4 @@
-"""A control for `lsh`: clusters drawn at random."""
+"""A control for `lsh` and `plain-lsh`: clusters drawn at random."""
 
 from typing import Any
 

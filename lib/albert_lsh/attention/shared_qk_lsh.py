@@ -2,7 +2,8 @@
 
 Tokens are sorted by hash bucket and cut into chunks. A token sees its own chunk and the one before. With the same
 rotations this gives what reformer-pytorch's `LSHAttention` gives, and like it counts a key once for every round in
-which it is met. With `rest` a query sees one key more, the mean of all tokens, which stands for all of them.
+which it is met. With `rest` a query sees one key more: the mean of all tokens, seen or not; the logarithm of their
+number is added to its score.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The best that single keys can do: a yardstick that knows every score, so it saves nothing."""
+"""The keys with the highest scores: a yardstick that computes every score, so it saves nothing."""
 
 from typing import Any
 
@@ -31,4 +31,11 @@ def cost(length: int, head_dim: int, *, keys, rest=False) -> float:
     return (length**2 + 2 * pairs + (rest_products(length, pairs) if rest else 0)) * head_dim
 
 
-TOP_K = sparse("a yardstick: the best keys, all scores being known", see, cost, settings={}, spend=spend, share=0.25)
+TOP_K = sparse(
+    "a yardstick: the keys with the highest scores, all scores being known",
+    see,
+    cost,
+    settings={},
+    spend=spend,
+    share=0.25,
+)

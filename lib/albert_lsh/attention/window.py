@@ -1,4 +1,4 @@
-"""A control for `lsh`: the nearest positions (as in Beltagy et al. 2020, "Longformer")."""
+"""A control for `lsh` and `plain-lsh`: the nearest positions (as in Beltagy et al. 2020, "Longformer")."""
 
 from typing import Any
 

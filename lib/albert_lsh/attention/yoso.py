@@ -10,8 +10,9 @@ scaled to unit length instead of being divided by the sum of the weights.
                are counted pair by pair, which gives the same and is faster
 
 Gradients are the paper's lower bound (its equation 4): that of the weight with respect to q.k is taken to be
-hash_code_len / 2 times the weight. Attention weights are not dropped out: the sampled ones never stand alone. With
-`conv_kernel_size` a depth-wise convolution of the values is added at the end (`convolution`).
+hash_code_len / 2 times the weight. Weights are never dropped out: the tables of `yoso` do not form them one by one, and
+the other ways of computing agree with them. With `conv_kernel_size` a depth-wise convolution of the values is added at
+the end (`convolution`).
 """
 
 import math

@@ -1,10 +1,11 @@
 """Attention over gathered keys in torch's fused kernel: no scores are stored, forward or backward.
 
-Every round gathers the rows of its blocks. torch's fused attention works inside the blocks and returns each query's
-log-sum-exp beside its output; rounds are merged by it. In the backward pass the fused backward is called block by
-block with the *merged* output and the *merged* log-sum-exp: the weight of a key is then exp(score - log-sum-exp over
-everything that the query sees), its weight in the whole softmax. So the blocks' gradients add up, and the merge needs
-none of its own (as in ring attention, Liu et al. 2023).
+Every round gathers the rows of its blocks. torch's fused attention gives each block's output and, for each query, the
+log-sum-exp of its scores. From these the rounds are merged.
+
+In the backward pass the fused backward is called for each block, with the *merged* output and the *merged* log-sum-exp.
+It then computes a key's weight as exp(score - merged log-sum-exp), which is its weight in the whole softmax. So the
+blocks' gradients can simply be added up, and merging needs no backward pass (as in ring attention, Liu et al. 2023).
 
 torch's operators for this are private and are used here and in `dense` only; where they are missing, `plain` serves.
 """
