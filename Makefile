@@ -8,8 +8,9 @@ BIN := .venv/bin
 
 # make bench                time and memory of the attentions (two hours and more); with TEXT_MODEL=<an encoder of the
 #                           Hub> also what they keep of its attention
+# make report               report/report.pdf from results/; a study's own is report/build/<study>.pdf
 # make format               rewrite style; make lock: versions; make refresh: the repository's, where it is needed
-.PHONY: study test bench install format lock refresh
+.PHONY: study test bench report install format lock refresh
 
 study: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --cores all --config study=$(STUDY)
@@ -25,6 +26,9 @@ bench: install
 	mkdir -p results/efficiency
 	OMP_NUM_THREADS=1 $(BIN)/papermill notebooks/efficiency.ipynb results/efficiency/efficiency.ipynb --cwd . \
 		--no-progress-bar -p text_model "$(TEXT_MODEL)"
+
+report: install
+	$(BIN)/python -m albert_study.evidence.report
 
 install: .venv/installed
 

@@ -26,7 +26,8 @@ if GPUS:
 RUNS = [made for made, job in MISSING.items() if job.makes_run]
 THERE = [result for job in JOBS.values() if job not in MISSING.values() for result in job.results]
 TABLES = mark(NAME, "tables", [f"results/tables/{NAME}-scores.csv"])
-REPORT = mark(NAME, "report", ["report/report.pdf"])
+BUILT = f"report/build/{NAME}.pdf"  # `make report` writes the one that is committed
+REPORT = mark(NAME, "report", [BUILT])
 HAS_RUNS = any(job.makes_run for job in JOBS.values())  # only runs have tables and a place in the report
 
 
@@ -98,12 +99,13 @@ rule report:
         touch(REPORT),
     params:
         python=sys.executable,
+        built=BUILT,
     log:
         f"logs/{NAME}/report.log",
     conda:
         "environment.yml"
     shell:
-        "{params.python:q} -m albert_study.evidence.report > {log:q} 2>&1"
+        "{params.python:q} -m albert_study.evidence.report {params.built:q} > {log:q} 2>&1"
 
 
 onerror:

@@ -106,7 +106,7 @@ def made(tmp_path_factory):
     }
     content = {"switched": switched, "notebooks": {"reading-300": reading}}
     broken = {"model": "no/such-model", "train_examples": 8, "arms": {"softmax": None}}
-    (checkout / "report" / "report.pdf").write_bytes(b"an older one, as a clone brings it along")
+    (checkout / "report" / "report.pdf").write_bytes(b"the committed one, as a clone brings it along")
     write_study(checkout, "small", tasks={**tasks, "mini-sst2": broken}, **content)
     kill_at_a_checkpoint(checkout, "small", GLUE)
     failed = snakemake(checkout, "small")
@@ -149,7 +149,8 @@ def test_a_run_has_the_parameters_that_its_study_gives(made):
 
 def test_tables_figures_and_report_follow_from_the_runs(made):
     checkout = made["checkout"]
-    assert (checkout / "report" / "report.pdf").read_bytes().startswith(b"%PDF")
+    assert (checkout / "report" / "build" / "small.pdf").read_bytes().startswith(b"%PDF")
+    assert (checkout / "report" / "report.pdf").read_bytes().startswith(b"the committed one")
     scores = pd.read_csv(checkout / "results" / "tables" / "small-scores.csv")
     assert set(zip(scores["task"], scores["arm"], strict=True)) == {("mrpc", "softmax"), ("mini-squad", "lsh")}
 

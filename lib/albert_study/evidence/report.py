@@ -1,4 +1,4 @@
-"""The report: `python -m albert_study.evidence.report` compiles report/report.typ into report/report.pdf.
+"""The report: `python -m albert_study.evidence.report [output]` compiles report/report.typ into report/report.pdf.
 
 report.typ is text. What it shows comes ready from here: tables as report/tables/<name>.csv (those of `readable`), and
 in report/numbers.json the names of studies and figures, notes on the tables, and the numbers of the text that are in
@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,18 +106,22 @@ def text_numbers(root: Path) -> dict[str, Any]:
     return numbers
 
 
-def build_report(root: str | Path | None = None) -> Path:
-    """Compile the report with whatever studies have tables; returns report/report.pdf."""
+def build_report(root: str | Path | None = None, output: str = "report/report.pdf") -> Path:
+    """Compile the report with whatever studies have tables; returns where it is.
+
+    output: of the PDF, below the root.
+    """
     import typst  # only here: the library does without the "study" extra
 
     root = Path(root) if root else repository_root()
     write_numbers(root)
-    report = root / "report" / "report.pdf"
-    partial = report.with_name("report.partial.pdf")
-    typst.compile(str(report.with_suffix(".typ")), output=str(partial), root=str(root))
+    report = root / output
+    report.parent.mkdir(exist_ok=True)
+    partial = report.with_suffix(".partial.pdf")
+    typst.compile(str(root / "report" / "report.typ"), output=str(partial), root=str(root))
     os.replace(partial, report)
     return report
 
 
 if __name__ == "__main__":
-    print(build_report())
+    print(build_report(None, *sys.argv[1:2]))
