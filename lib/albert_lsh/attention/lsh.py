@@ -127,9 +127,9 @@ def unseen_neighbours(near: Tensor, owner: Tensor, chosen: Tensor, count: int) -
 def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
     """Global tokens, a window if there is one, and as many clusters of about sqrt(length) / 3 keys as fit.
 
-    Comparing each query with their mean keys costs 1.5 / sqrt(length) of softmax attention, and is not in the budget. From
-    half of the pairs on about half of the budget goes into a far field, if that fits
-    and nothing fixed says otherwise.
+    Comparing each query with their mean keys costs 1.5 / sqrt(length) of softmax attention, and is not in the budget.
+    From half of the pairs on, about half of the budget goes into a far field, if that fits and nothing fixed says
+    otherwise.
     """
     length, rest = budget.length, int(fixed.get("rest", False))
     fixed = {"global_tokens": min(GLOBAL_TOKENS, max(0, budget.keys - 1 - rest)), **fixed}
