@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
@@ -23,7 +23,9 @@ from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.training import locks
 from albert_lsh.training.files import delete, relative_to_root, repository_root, write_atomically
 from albert_lsh.training.parameters import ParameterError, on_this_machine
-from albert_lsh.training.trainer import Fit
+
+if TYPE_CHECKING:  # who reads records does without Trainer, which takes seconds to import
+    from albert_lsh.training.trainer import Fit
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
 SCHEMA = 3  # of result.json
@@ -150,7 +152,7 @@ def write_result(
     headline: str,
     baselines: dict[str, dict[str, float]],
     coverage: attentions.Coverage,
-    fit: Fit,
+    fit: "Fit",
     examples: dict[str, int],
     started: dict[str, Any],
     predictions: pd.DataFrame | None = None,
