@@ -47,7 +47,7 @@ TEXTS = {
     "mini-squad": ["question", "context"],
     "mini-squad-v2": ["question", "context"],
 }
-SPLITS = {name: ["train", "validation"] for name in mini.NAMES}
+SPLITS = {name: ["train", "validation"] for name in mini.MINI_NAMES}
 SPLITS["mini-mnli"] = ["train", "validation_matched", "validation_mismatched"]
 CLASSIFICATION = ["mini-mrpc", "mini-sst2", "mini-mnli"]
 ANSWERING = ["mini-squad", "mini-squad-v2"]
@@ -55,14 +55,14 @@ ANSWERING = ["mini-squad", "mini-squad-v2"]
 built = cache(mini.build)
 
 
-@pytest.mark.parametrize("name", mini.NAMES)
+@pytest.mark.parametrize("name", mini.MINI_NAMES)
 def test_schema_is_that_of_the_namesake(name):
     assert list(built(name)) == SPLITS[name]
     for split in built(name).values():
         assert dict(split.features) == FEATURES[name]
 
 
-@pytest.mark.parametrize("name", mini.NAMES)
+@pytest.mark.parametrize("name", mini.MINI_NAMES)
 def test_same_seed_same_examples(name):
     again, other = mini.build(name), mini.build(name, seed=1)
     for split in SPLITS[name]:
@@ -76,7 +76,7 @@ def texts(name, split):
     return list(zip(*(built(name)[split][column][:] for column in TEXTS[name]), strict=True))
 
 
-@pytest.mark.parametrize("name", mini.NAMES)
+@pytest.mark.parametrize("name", mini.MINI_NAMES)
 def test_no_example_twice(name):
     examples = [example for split in SPLITS[name] for example in texts(name, split)]
     assert len(set(examples)) == len(examples)
@@ -112,7 +112,7 @@ STUDY = yaml.safe_load((Path(__file__).resolve().parents[1] / "studies" / "mini.
 MAX_LENGTH = {name: task["max_length"] for name, task in STUDY["tasks"].items()}
 
 
-@pytest.mark.parametrize("name", mini.NAMES)
+@pytest.mark.parametrize("name", mini.MINI_NAMES)
 def test_tokenizer_knows_every_word_and_cuts_nothing(name):
     tokenizer = load_tokenizer("mini")
     for split in SPLITS[name]:

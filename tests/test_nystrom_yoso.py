@@ -63,17 +63,17 @@ def test_short_sequences_beside_long_ones_have_softmax_and_finite_gradients(iter
 @pytest.mark.parametrize("at_once", [1, 900, 3000])
 def test_yosos_backward_in_pieces_is_the_whole(at_once, monkeypatch):
     """12 dimensions of the values one at a time, a few at a time (the last piece smaller), and all at once."""
-    monkeypatch.setattr(yoso, "DENSE_LENGTH", 0)
+    monkeypatch.setattr(yoso, "PAIRWISE_LENGTH", 0)
     inputs = tensors((2, 3, 9, 12))
     whole = out_and_gradients("yoso", inputs, **SETTINGS["yoso"])
-    monkeypatch.setattr(yoso, "AT_ONCE", at_once)
+    monkeypatch.setattr(yoso, "TABLE_NUMBERS", at_once)
     for one, other in zip(out_and_gradients("yoso", inputs, **SETTINGS["yoso"]), whole, strict=True):
         torch.testing.assert_close(one, other)
 
 
 def test_yosos_tables_are_its_pairs_at_the_length_where_one_takes_over():
     """The last token is padding: what is left is the same on both sides."""
-    length = yoso.DENSE_LENGTH + 1
+    length = yoso.PAIRWISE_LENGTH + 1
     inputs = tensors((2, 2, length, 8))
     mask = (torch.arange(length) < length - 1).expand(2, -1)
     tables = out_and_gradients("yoso", inputs, mask)

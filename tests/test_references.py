@@ -59,7 +59,7 @@ def test_above_512_tokens_queries_choose_in_blocks(more, kind):
 @pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
 def test_yoso_with_the_tables_of_long_sequences(monkeypatch, shape, kind):
-    monkeypatch.setattr(yoso, "DENSE_LENGTH", 0)
+    monkeypatch.setattr(yoso, "PAIRWISE_LENGTH", 0)
     check_reference("yoso", SETTINGS["yoso"][0], shape, kind)
 
 

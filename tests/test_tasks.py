@@ -11,7 +11,7 @@ from albert_lsh.tasks import table as tasks
 
 def test_the_table_has_glue_without_wnli_squad_and_the_embedded_ones():
     glue = ["mrpc", "mnli", "sst2", "qnli", "qqp", "rte", "cola", "stsb"]
-    assert list(tasks.TASKS) == [*glue, "squad", "squad-v2", *mini.NAMES]
+    assert list(tasks.TASKS) == [*glue, "squad", "squad-v2", *mini.MINI_NAMES]
     with pytest.raises(tasks.TaskError, match="task='wnli' is not one of: mrpc"):
         tasks.load_data("wnli")
 
@@ -73,7 +73,7 @@ def test_subsets_are_the_same_for_every_run():
     assert {split: len(rows) for split, rows in first.items()} == {"train": 50, "validation": 20}
 
 
-@pytest.mark.parametrize("name", [name for name in mini.NAMES if "squad" not in name])
+@pytest.mark.parametrize("name", [name for name in mini.MINI_NAMES if "squad" not in name])
 def test_classes_are_named_as_in_the_data(name):
     data, task = tasks.load_data(name, train_examples=1, eval_examples=1), tasks.find_task(name)
     assert tuple(data["train"].features["label"].names) == task.labels

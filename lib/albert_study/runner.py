@@ -144,7 +144,7 @@ def load_study(name: str, root: Path | None = None) -> list[Run]:
                 runs.append(Run(name, task, arm, seed, {**given, "seed": seed}, kept))
     for run in runs:
         try:
-            check(run)
+            check_run(run)
         except ValueError as error:
             raise StudyError(f"studies/{name}.yaml, tasks: {run.task}: arms: {run.arm}: {error}") from error
     return runs
@@ -164,7 +164,7 @@ def switches(split: str, of_study: dict[str, Any], of_task: dict[str, Any], seed
     return given if seed in seeds else {}
 
 
-def check(run: Run) -> None:
+def check_run(run: Run) -> None:
     """Raise ValueError if a run cannot be made, or would be written elsewhere."""
     from albert_study.probe.fidelity import Asked
 

@@ -76,7 +76,7 @@ class Split(BaseModel):
     variants: dict[Label, dict[str, Any] | None] = {}  # None: what all tasks have, but not this one
 
 
-class Task(Given):
+class TaskEntry(Given):
     arms: dict[Name, Arm | None] = Field(min_length=1)
     seeds: Seeds = Field(default=[])
     switched: dict[Name, Split] = Field(default={})
@@ -96,7 +96,7 @@ class Study(BaseModel):
     parameters: Given = Field(default=None)
     seeds: Seeds = Field(default=[])
     switched: dict[Name, Split] = {}
-    tasks: dict[Name, Task] = {}
+    tasks: dict[Name, TaskEntry] = {}
     notebooks: dict[Name, Entry] = {}
 
     @model_validator(mode="after")

@@ -46,7 +46,7 @@ def read_yaml(path: Path, name: str) -> tuple[Any, yaml.Node | None]:
         tree = loader.get_single_node()
         if tree is None:
             return None, None
-        check(tree)
+        check_tree(tree)
         return loader.construct_document(tree), tree
     except RecursionError as error:
         raise ValueError("its values are nested too deeply") from error
@@ -54,7 +54,7 @@ def read_yaml(path: Path, name: str) -> tuple[Any, yaml.Node | None]:
         loader.dispose()
 
 
-def check(tree: yaml.Node) -> None:
+def check_tree(tree: yaml.Node) -> None:
     """Refuse a key that is given twice, and a file that aliases make larger than LARGEST."""
     nodes, count = [tree], 0
     while nodes:

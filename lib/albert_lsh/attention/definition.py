@@ -17,7 +17,7 @@ from torch import Tensor
 
 from albert_lsh.attention.rows import clear_padding, count_tokens
 
-HIGHEST = 2**31 - 1  # of a whole number, where `Attention.highest` has no other
+HIGHEST_SETTING = 2**31 - 1  # of a whole number, where `Attention.highest` has no other
 
 
 class Budget(NamedTuple):
@@ -138,7 +138,7 @@ class Attention:
             if not isinstance(value, bool):
                 raise ValueError(f"{name}: {setting}={shown} is not one of: False, True")
         else:
-            lowest, highest = self.lowest.get(setting, 1), self.highest.get(setting, HIGHEST)
+            lowest, highest = self.lowest.get(setting, 1), self.highest.get(setting, HIGHEST_SETTING)
             fits = isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
             odd = setting == "conv_kernel_size"
             if not fits or (odd and value % 2 == 0):

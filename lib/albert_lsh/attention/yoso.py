@@ -28,8 +28,8 @@ from albert_lsh.attention.rows import largest, per_sequence
 from albert_lsh.attention.select.hashing import draw_directions
 from albert_lsh.attention.softmax import all_pairs, full_cost
 
-DENSE_LENGTH = 512  # tokens up to which collisions are counted pair by pair; above, all pairs take too much memory
-AT_ONCE = 2**22  # numbers in a table of the backward pass; more value dimensions at a time take more memory
+PAIRWISE_LENGTH = 512  # tokens up to which collisions are counted pair by pair; above, all pairs take too much memory
+TABLE_NUMBERS = 2**22  # numbers in a table of the backward pass; more value dimensions at a time take more memory
 
 
 def unit(rows: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ def weighted_sum(readers, writers, left: Tensor, right: Tensor, rows: Tensor, n_
     The product is a sum over value dimensions; for each of them the writers' rows are added up in tables.
     """
     heads, length, dim = rows.shape
-    step = max(1, AT_ONCE // (heads * max(length, n_codes) * dim))
+    step = max(1, TABLE_NUMBERS // (heads * max(length, n_codes) * dim))
     out = torch.zeros_like(left[..., :1] * rows[..., :1]).expand(-1, left.shape[1], dim).contiguous()
     for start in range(0, left.shape[-1], step):
         some_left, some_right = left[..., start : start + step], right[..., start : start + step]
@@ -183,7 +183,7 @@ def yoso_attention(
     with torch.autocast(query.device.type, enabled=False):
         rows = [unit(query), unit(key), value.float()]
         found = codes(rows[0], rows[1], n_hashes, hash_code_len, generator)
-        if query.shape[2] <= DENSE_LENGTH:
+        if query.shape[2] <= PAIRWISE_LENGTH:
             out = WeightedSum.apply(*rows, collisions(*found) / found[0].shape[2], hash_code_len)
         else:
             one_head = [x.flatten(0, 1) for x in (*rows, *found)]

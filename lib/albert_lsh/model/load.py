@@ -79,7 +79,9 @@ def convolve_values(model: PreTrainedModel, size: int) -> None:
             module.convolution = new.to(module.get_parameter("value.weight"))  # its device and dtype
 
 
-def changed(model_class: type[PreTrainedModel], change: Callable[[PreTrainedModel], None]) -> type[PreTrainedModel]:
+def changed_class(
+    model_class: type[PreTrainedModel], change: Callable[[PreTrainedModel], None]
+) -> type[PreTrainedModel]:
     """A subclass that changes its attention's weights when it is made, so that `from_pretrained` expects them."""
 
     def __init__(self, config, *args, **kwargs):
@@ -170,11 +172,11 @@ def load_model(
     except KeyError as error:
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) has no {head!r} head") from error
     if chosen["attention"] == "reformer":
-        model_class = changed(model_class, lambda model: transplant(model, chosen["settings"]))
+        model_class = changed_class(model_class, lambda model: transplant(model, chosen["settings"]))
     elif size := chosen["settings"].get("conv_kernel_size"):
         if (there := saved["settings"].get("conv_kernel_size", size)) not in (None, size):
             raise ValueError(f"conv_kernel_size={size}: the model was saved with {there}; load that, then switch")
-        model_class = changed(model_class, lambda model: convolve_values(model, size))
+        model_class = changed_class(model_class, lambda model: convolve_values(model, size))
     if name_or_path == "mini" or isinstance(name_or_path, PreTrainedConfig):
         options._attn_implementation = INTERFACE
         model = model_class(options)

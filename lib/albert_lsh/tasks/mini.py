@@ -179,7 +179,7 @@ MINI = {
         SQUAD_COLUMNS, (True, False, True, False, True), {"train": (squad, 9000), "validation": (squad, 600)}
     ),
 }
-NAMES = tuple(MINI)
+MINI_NAMES = tuple(MINI)
 
 
 def texts_of(row: Row) -> tuple[str, ...]:

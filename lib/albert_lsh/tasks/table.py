@@ -80,7 +80,7 @@ _ALL = [
 TASKS = {task.name: task for task in _ALL}
 # The embedded tasks are their namesakes with other data.
 TASKS |= {
-    name: replace(TASKS[name.removeprefix("mini-")], name=name, dataset="mini", config=name) for name in mini.NAMES
+    name: replace(TASKS[name.removeprefix("mini-")], name=name, dataset="mini", config=name) for name in mini.MINI_NAMES
 }
 
 SUBSET_SEED = 0  # of subsets; not a run's seed, so that all runs see the same examples

@@ -21,7 +21,7 @@ from albert_study.evidence.formats import between, commits, form, scale_of, spre
 from albert_study.evidence.readable import readable_tables, studies_of
 from albert_study.evidence.records import load_measurements
 
-TASKS = ("mrpc", "sst2", "stsb", "squad")  # of the switched models, in the order of the text
+SWITCHED_TASKS = ("mrpc", "sst2", "stsb", "squad")  # of the switched models, in the order of the text
 
 
 def typographic(text: str) -> str:
@@ -79,10 +79,10 @@ def differences(changes: pd.DataFrame) -> Iterator[dict[str, str]]:
 def text_numbers(root: Path) -> dict[str, Any]:
     """The numbers of the text that are in no table of the report."""
     numbers: dict[str, Any] = {}
-    if len(rows := load_measurements("fidelity-switched", "tables", root)) and set(TASKS) <= set(rows["task"]):
+    if len(rows := load_measurements("fidelity-switched", "tables", root)) and set(SWITCHED_TASKS) <= set(rows["task"]):
         cells = rows.set_index(["variant", "share_asked", "task"])["kept"]
         numbers["kept"] = {
-            f"{variant} {share:g}": [form(cells.get((variant, share, task)), "%") or "–" for task in TASKS]
+            f"{variant} {share:g}": [form(cells.get((variant, share, task)), "%") or "–" for task in SWITCHED_TASKS]
             for variant, share in dict.fromkeys(zip(rows["variant"], rows["share_asked"], strict=True))
         }
         mrpc = rows[rows["task"] == "mrpc"].iloc[0]

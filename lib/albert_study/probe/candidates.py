@@ -17,7 +17,7 @@ from albert_lsh.training.files import write_atomically
 
 SHARE = "share_asked"  # the column of `Candidate.share`
 KEYS = ("variant", SHARE)  # the columns that name a candidate
-Name = tuple[str, float | None]
+CandidateName = tuple[str, float | None]
 Measured = tuple[dict[str, Any], pd.DataFrame]  # of one candidate: its row, and the looks behind it
 
 
@@ -34,7 +34,7 @@ class Candidate(NamedTuple):
         return self.settings.get("share")
 
     @property
-    def name(self) -> Name:
+    def name(self) -> CandidateName:
         return self.label, self.share
 
     @property
@@ -98,7 +98,7 @@ def fill(
     looks_path, partial = path.with_name(f"{path.stem}-{beside}.csv"), path.with_suffix(".partial.json")
     wanted = {candidate.name: {**candidate.columns, **same} for candidate in candidates}
 
-    def fitting(found: dict[Name, Measured]) -> dict[Name, Measured]:
+    def fitting(found: dict[CandidateName, Measured]) -> dict[CandidateName, Measured]:
         """Those that are wanted and were measured in the same way, with looks."""
         return {
             name: (row, looks)
@@ -125,13 +125,13 @@ def fill(
     return _tables(there)
 
 
-def _name(row: dict[Any, Any]) -> Name:
+def _name(row: dict[Any, Any]) -> CandidateName:
     """The candidate that a row of either table is of."""
     share = row.get(SHARE)
     return row["variant"], None if pd.isna(share) else share
 
 
-def _read(path: Path, looks_path: Path) -> dict[Name, Measured]:
+def _read(path: Path, looks_path: Path) -> dict[CandidateName, Measured]:
     """What a table and the one beside it hold, by candidate."""
     if not path.exists() or not looks_path.exists():
         return {}
@@ -141,12 +141,12 @@ def _read(path: Path, looks_path: Path) -> dict[Name, Measured]:
     return {_name(row): (row, looks[[name == _name(row) for name in names]]) for row in rows}
 
 
-def _read_partial(partial: Path) -> dict[Name, Measured]:
+def _read_partial(partial: Path) -> dict[CandidateName, Measured]:
     """What an interrupted call has measured, by candidate."""
     found = json.loads(partial.read_text(encoding="utf-8")) if partial.exists() else []
     return {_name(row): (row, pd.DataFrame(looks)) for row, looks in found}
 
 
-def _tables(found: dict[Name, Measured]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _tables(found: dict[CandidateName, Measured]) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows, looks = zip(*found.values(), strict=True)
     return pd.DataFrame(rows), pd.concat(looks, ignore_index=True)

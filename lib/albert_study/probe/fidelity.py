@@ -132,7 +132,7 @@ def answer(subject: Subject) -> Answers:
     return Answers(metrics.scores_of(task, table)[subject.score_name], given, table)
 
 
-def changed(before: list[Any], after: list[Any]) -> float:
+def share_changed(before: list[Any], after: list[Any]) -> float:
     """Share of the answers that change; a value (STS-B's 0 to 5) changes when it moves by more than half a point."""
     pairs = zip(before, after, strict=True)
     return float(np.mean([abs(x - y) > 0.5 if isinstance(x, float) else x != y for x, y in pairs]))
@@ -169,7 +169,7 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
                 "softmax": softmax.score,
                 "majority": subject.majority,
                 "kept": (found.score - subject.majority) / span if span else math.nan,  # no share of nothing
-                "changed": changed(softmax.given, found.given),
+                "changed": share_changed(softmax.given, found.given),
             }
             write_predictions(folder / f"{candidate.file_name}.parquet", found.table)
             yield row | diagnosed | about, by_head_and_length(rows)

@@ -13,7 +13,7 @@ from albert_lsh.attention.rows import AT_ONCE, MASKED, slices
 from albert_lsh.attention.seen import Seen
 
 
-def bias_of(seen: Seen, rows: slice, length: int, n_keys: int) -> Tensor:
+def mask_of(seen: Seen, rows: slice, length: int, n_keys: int) -> Tensor:
     """The bias of all pairs of some rows, batch and heads being one: (n, 1, length, n_keys), float32."""
     queries, keys = seen.queries[rows].unsqueeze(-1), seen.keys[rows].unsqueeze(-2)
     # The last row and the last column are those of no query and no key; they are cut off.
@@ -30,7 +30,7 @@ def bias_of(seen: Seen, rows: slice, length: int, n_keys: int) -> Tensor:
 
 
 class MaskedAttention(torch.autograd.Function):
-    """torch's fused attention under the bias of `bias_of`; see `attend`."""
+    """torch's fused attention under the bias of `mask_of`; see `attend`."""
 
     @staticmethod
     def forward(ctx: Any, scaling: float, seen: Seen, query: Tensor, *given: Tensor):
@@ -39,7 +39,7 @@ class MaskedAttention(torch.autograd.Function):
         length, n_keys = query.shape[1], given[0].shape[1]
         for rows in slices(len(query), AT_ONCE // (length * n_keys)):
             q, k, v = (x[rows].unsqueeze(1) for x in (query, *given))
-            bias = bias_of(seen, rows, length, n_keys)
+            bias = mask_of(seen, rows, length, n_keys)
             found, log_sum = FORWARD(q, k, v, attn_mask=bias, scale=scaling)
             out[rows], total[rows] = found.squeeze(1), log_sum.squeeze(1)
         ctx.save_for_backward(query, *given, out, total)
@@ -55,7 +55,7 @@ class MaskedAttention(torch.autograd.Function):
         up, out = upstream[0], without_log_sum(out, *upstream)
         for rows in slices(len(query), AT_ONCE // (length * n_keys)):
             one = [x[rows].unsqueeze(1) for x in (up, query, key, value, out, total)]
-            bias = bias_of(ctx.seen, rows, length, n_keys)
+            bias = mask_of(ctx.seen, rows, length, n_keys)
             found = BACKWARD(*one, 0.0, False, attn_mask=bias, scale=ctx.scaling)
             for grad, part in zip(grads, found, strict=True):
                 grad[rows] = part.squeeze(1)

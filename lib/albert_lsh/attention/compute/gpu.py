@@ -55,8 +55,8 @@ def arguments(seen: Seen, query: Tensor, key: Tensor, value: Tensor, scaling: fl
     tables = dict(queries=seen.queries, keys=seen.keys, of_query=of_query, of_key=of_key, bias=seen.bias)
     return {name: None if table is None else table.contiguous() for name, table in tables.items()} | dict(
         scaling=scaling, length=query.shape[1], n_keys=key.shape[1], n_rounds=n_rounds, n_clusters=n_clusters,
-        query_places=query_places, key_places=key_places, about_queries=about(query_places),
-        about_keys=about(key_places), OTHERS=seen.others_only, DIM=dim, VALUE_DIM=value_dim,
+        query_places=query_places, key_places=key_places, about_queries=tuning_size(query_places),
+        about_keys=tuning_size(key_places), OTHERS=seen.others_only, DIM=dim, VALUE_DIM=value_dim,
         WIDE=max(16, power_above(dim)), VALUE_WIDE=max(16, power_above(value_dim)),
     )  # fmt: skip
 
@@ -65,7 +65,7 @@ def power_above(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def about(places: int) -> int:
+def tuning_size(places: int) -> int:
     """The size of a block for the autotuner, which tunes once for sizes between the same powers of two."""
     return min(128, max(16, power_above(places)))
 

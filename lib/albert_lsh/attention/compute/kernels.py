@@ -77,7 +77,7 @@ def rows_at(row, index, n, DIM: tl.constexpr, WIDE: tl.constexpr):
 
 
 @triton.jit
-def scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OTHERS: tl.constexpr):
+def tile_scores(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OTHERS: tl.constexpr):
     """Scores of a tile with the bias of `seen.Seen`; -inf where there is no key or its bias is MASKED.
 
     at_query, at_key: positions of the tile's rows; place: places of its keys in their block.
@@ -131,7 +131,7 @@ def forward(
         at_v, real_v = rows_at(row, at_key, n_keys, VALUE_DIM, VALUE_WIDE)
         k = tl.load(key + at_k, mask=real_k, other=0.0)
         v = tl.load(value + at_v, mask=real_v, other=0.0)
-        scores = scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OTHERS)
+        scores = tile_scores(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OTHERS)
         higher = tl.maximum(highest, tl.max(scores, 1))
         shrunk = tl.exp(highest - higher)
         weights = tl.exp(scores - higher[:, None])
@@ -179,7 +179,7 @@ def backward(
         at_v, real_v = rows_at(row, at_key, n_keys, VALUE_DIM, VALUE_WIDE)
         k = tl.load(key + at_k, mask=real_k, other=0.0)
         v = tl.load(value + at_v, mask=real_v, other=0.0)
-        scores = scores_of(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OTHERS)
+        scores = tile_scores(q, k, at_query, at_key, place, row, block, scaling, tables, sizes, OTHERS)
         weights = tl.exp(scores - log_sum[:, None])
         of_scores = weights * (product(up, tl.trans(v)) - mean[:, None])
         weights, of_scores = weights.to(q.dtype), of_scores.to(q.dtype)
