@@ -144,7 +144,7 @@ def test_every_variant_is_trained_and_recorded(tmp_path):
     before = (tmp_path / "listops-32" / "lsh" / "seed-0" / "result.json").stat().st_mtime_ns
     train_all(asked, data)
     assert (tmp_path / "listops-32" / "lsh" / "seed-0" / "result.json").stat().st_mtime_ns == before
-    with pytest.raises(ParameterError, match="holds the result of another run .steps is 4 there, 5 here"):
+    with pytest.raises(ParameterError, match="holds the result of another run, made with steps=4, not 5"):
         train_all(ask(tmp_path, eval_steps=2, steps=5), data)
 
 
