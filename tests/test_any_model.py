@@ -65,7 +65,6 @@ def test_asked_for_by_its_name_it_is_lsh(plain, tmp_path):
     assert {p.attention for p in passes} == {"lsh"}
 
 
-
 def test_the_attention_of_a_saved_model_comes_back(plain, tmp_path):
     plain.save_pretrained(tmp_path / "plain")
     saved = load_model(tmp_path / "plain", attention="lsh", settings=LSH, seed=3)
@@ -131,7 +130,7 @@ def test_every_other_type_is_refused_in_one_line(kind):
         AutoModel.from_config(config, attn_implementation="albert_lsh")
 
 
-def test_the_model_inside_of_a_sentence_transformer(minilm):
+def test_the_model_inside_of_a_sentence_transformer(minilm, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     texts = ["It rained on the bus to town.", "Nobody had brought an umbrella, and so we all were wet in the end."]
     model = library.SentenceTransformer(minilm, device="cpu")
@@ -141,6 +140,8 @@ def test_the_model_inside_of_a_sentence_transformer(minilm):
         after = model.encode(texts)
     assert {p.attention for p in passes} == {"lsh"}
     assert abs(before - after).max() > 1e-3
+    model.save(str(tmp_path))
+    assert abs(library.SentenceTransformer(str(tmp_path), device="cpu").encode(texts) - after).max() < 1e-5
     assert abs(switch_attention(model, "softmax").encode(texts) - before).max() < 1e-5
     with pytest.raises(ModelError, match="^Linear holds no model of Transformers$"):
         switch_attention(torch.nn.Linear(2, 2), "lsh")

@@ -14,7 +14,6 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from albert_lsh import attention as attentions
 from albert_lsh import pretrained
 
-
 # The types of encoder that can have our attentions, as `config.model_type` names them. MegatronBERT is none: in
 # Transformers it computes softmax itself and asks for no other attention.
 SUPPORTED = (

@@ -19,12 +19,12 @@ from albert_lsh.attention.convolution import Convolution
 from albert_lsh.attention.reformer import ReformerSelfAttention
 from albert_lsh.model.config import (
     ModelError,
+    check_type,
     choice,
     choice_on_loading,
     load_config,
     loading,
     max_positions,
-    check_type,
     saved_choice,
     transformers_model,
 )
