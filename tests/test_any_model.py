@@ -124,6 +124,12 @@ def test_every_other_type_is_refused_in_one_line(kind):
     message = rf"\({kind}\) is not of a supported type: albert, bert, [^\n]*data2vec-text$"
     with pytest.raises(ModelError, match=message):
         switch_attention(AutoModel.from_config(config), "lsh")
+    model = AutoModel.from_config(config)
+    before = model.config._attn_implementation
+    if kind != "megatron-bert":  # of which Transformers says itself that it cannot be set
+        with pytest.raises(ModelError, match=message):
+            model.set_attn_implementation("albert_lsh")
+    assert model.config._attn_implementation == before
     with pytest.raises(ModelError, match=message):
         load_model(config, head="base")
     with pytest.raises(ModelError, match=message):
@@ -145,6 +151,13 @@ def test_the_model_inside_of_a_sentence_transformer(minilm, tmp_path):
     assert abs(switch_attention(model, "softmax").encode(texts) - before).max() < 1e-5
     with pytest.raises(ModelError, match="^Linear holds no model of Transformers$"):
         switch_attention(torch.nn.Linear(2, 2), "lsh")
+
+
+def test_a_config_that_was_written_into_names_switch_attention():
+    model = AutoModel.from_config(config_of("bert"))
+    model.config._attn_implementation = "albert_lsh"
+    with pytest.raises(ValueError, match="^[^\n]*switch_attention[^\n]*$"):
+        states(model)
 
 
 @pytest.mark.parametrize(("name", "settings"), [("reformer", {"bucket_size": 4}), ("yoso-e", {"conv_kernel_size": 3})])

@@ -19,7 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from albert_lsh import attention as attentions
 from albert_lsh.attention.reformer import ReformerSelfAttention
-from albert_lsh.model.config import check_type, choice, max_positions, transformers_model
+from albert_lsh.model.config import ModelError, check_type, choice, max_positions, transformers_model
 from albert_lsh.model.memory import layers
 
 INTERFACE = "albert_lsh"  # the name under which Transformers knows our attentions
@@ -125,7 +125,8 @@ def begin_call(encoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, di
         return args, kwargs
     name = config.albert_lsh["attention"]
     if kwargs.get("output_attentions") or config.output_attentions:
-        raise ValueError(f"output_attentions=True: attention {name!r} keeps no weights; record_passes shows its inputs")
+        instead = "record_passes shows its inputs, set_attn_implementation('eager') makes it softmax with weights"
+        raise ValueError(f"output_attentions=True: attention {name!r} keeps no weights; {instead}")
     if torch.compiler.is_exporting() and not name.startswith("softmax"):
         why = "computes anew from its input in each call what an exported program would keep"
         raise ValueError(f"torch.export: attention {name!r} {why}; switch_attention(model, 'softmax') can be exported")
@@ -149,13 +150,24 @@ def count_passes(model: PreTrainedModel) -> None:
 
 
 def attend_in_model(
-    module, query, key, value, attention_mask, dropout=0.0, scaling=None, *, current_pass: CurrentPass, **kwargs
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    dropout=0.0,
+    scaling=None,
+    *,
+    current_pass: CurrentPass | None = None,
+    **kwargs,
 ) -> tuple[Tensor, None]:
     """The function behind every attention of ours, with the signature of Transformers' AttentionInterface.
 
     query, key, value: (batch, heads, length, head_dim); attention_mask: (batch, length), or None without padding.
     Returns (batch, length, heads, head_dim), and no weights.
     """
+    if current_pass is None:  # somebody wrote into the config of a finished model
+        raise ValueError("this model was not prepared for our attentions; call albert_lsh.switch_attention(model, ...)")
     mask = None if attention_mask is None else attention_mask.bool()
     attentions.check_tensors(query, key, value, mask)
     current_pass.record(query, key, value, mask, module.training)
@@ -197,8 +209,8 @@ def mark(config: Any) -> None:
     """
     if getattr(config, "albert_lsh", {"attention": "softmax"})["attention"] != "softmax":
         config.attn_implementation = INTERFACE
-    else:
-        vars(config).pop("attn_implementation", None)
+    elif vars(config).get("attn_implementation") == INTERFACE:
+        del config.attn_implementation
 
 
 def register() -> None:
@@ -217,9 +229,14 @@ def register() -> None:
     def followed(method: Any) -> Any:
         @wraps(method)
         def then_follow(model: Any, *args: Any, **kwargs: Any) -> Any:
+            before = model.config._attn_implementation
             out = method(model, *args, **kwargs)
-            if INTERFACE in (model.config._attn_implementation, *vars(model.config)):
+            try:
                 follow_config(model)
+            except ModelError:
+                if before != INTERFACE:
+                    model.config._attn_implementation = before
+                raise
             return out
 
         return then_follow

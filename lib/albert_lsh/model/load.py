@@ -161,8 +161,7 @@ def load_model(
         in a warning; a convolution of the values (setting conv_kernel_size) begins at zero, where it changes nothing.
     Raises:
         ValueError: unknown head, attention or setting. ModelError (a ValueError): no such model, a decoder, or a model
-            without queries, keys and values where we know to find them; weights that cannot be read, or have other
-            shapes.
+            of a type that is not supported; weights that cannot be read, or have other shapes.
     """
     if head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
