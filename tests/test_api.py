@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import albert_lsh
+from albert_lsh.predict import main
 
 HEAVY = ("torch", "transformers", "datasets", "pandas", "matplotlib", "scipy", "sklearn", "reformer_pytorch")
 
@@ -54,3 +55,14 @@ def test_the_wheel_says_that_it_is_typed():
     assert (Path(albert_lsh.__file__).parent / "py.typed").is_file()
     project = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text())
     assert "py.typed" in project["tool"]["setuptools"]["package-data"]["albert_lsh"]
+
+
+def test_one_version_is_everywhere(capsys):
+    root = Path(__file__).resolve().parents[1]
+    with pytest.raises(SystemExit, match="^0$"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"albert-lsh {albert_lsh.__version__}\n"
+    assert f"\nversion: {albert_lsh.__version__}\n" in (root / "CITATION.cff").read_text()
+    assert f"\n## {albert_lsh.__version__}\n" in (root / "CHANGELOG.md").read_text()
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "albert_lsh.__version__"}

@@ -4,10 +4,14 @@
     model = load_model("albert/albert-base-v2", attention="lsh", settings={"n_hashes": 4})
 
 Follow the data: `tasks`, `attention`, `model`, `training`; to ask a trained model, `predict` and `pipelines`.
-Each name below is imported when it is first used, so `import albert_lsh` takes no time.
+Each name below is imported when it is first used, so `import albert_lsh` takes no time. Transformers learns of our
+attentions as soon as both packages are imported, in either order.
 """
 
+import sys
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from albert_lsh.tasks.table import find_task, load_data
     from albert_lsh.training.parameters import Parameters
 
+__version__ = "0.1.0"
 __all__ = [
     "Parameters",
     "QuestionAnsweringPipeline",
@@ -51,3 +56,28 @@ def __getattr__(name: str) -> Any:
                 import_module("albert_lsh.pipelines")  # gives Transformers our question-answering pipeline
             return getattr(import_module(home), name)
     raise AttributeError(f"module 'albert_lsh' has no attribute {name!r}")
+
+
+class _Registration(MetaPathFinder):
+    """Registers our attentions when somebody imports the models of Transformers."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "transformers.modeling_utils":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        loader: Any = spec and spec.loader
+        execute = loader.exec_module
+
+        def execute_and_register(module: Any) -> None:
+            execute(module)
+            import_module("albert_lsh.model.interface")
+
+        loader.exec_module = execute_and_register
+        return spec
+
+
+if "transformers.modeling_utils" in sys.modules:
+    import_module("albert_lsh.model.interface")
+else:
+    sys.meta_path.insert(0, _Registration())

@@ -27,6 +27,7 @@ from typing import Any
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextClassificationPipeline
 
+from albert_lsh import __version__
 from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
 from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.pipelines import QuestionAnsweringPipeline
@@ -154,6 +155,7 @@ def predict(
 def main(arguments: list[str] | None = None) -> None:
     """The command `albert-lsh`; arguments: those behind it, None for the process's own."""
     parser = argparse.ArgumentParser(prog="albert-lsh", description="ALBERT with any attention.")
+    parser.add_argument("--version", action="version", version=f"albert-lsh {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
     plain = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("predict", help="ask a fine-tuned model", description=__doc__, formatter_class=plain)

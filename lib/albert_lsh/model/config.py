@@ -8,10 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig
+from torch import nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from albert_lsh import attention as attentions
 from albert_lsh import pretrained
+
+# The types of encoder that can have our attentions, as `config.model_type` names them. MegatronBERT is none: in
+# Transformers it computes softmax itself and asks for no other attention.
+SUPPORTED = (
+    "albert", "bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "data2vec-text",
+)  # fmt: skip
+BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "data2vec-text")  # where their positions begin
 
 
 class ModelError(ValueError):
@@ -48,15 +56,30 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
             config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **overrides)
     if unknown:
         raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}")
+    check_type(config, name_or_path)
+    return config
+
+
+def check_type(config: PreTrainedConfig, name: str | PreTrainedConfig) -> None:
+    """Raise ModelError for a model that cannot have our attentions."""
+    if config.model_type not in SUPPORTED:
+        raise ModelError(f"model={name!r} ({config.model_type}) is not of a supported type: {', '.join(SUPPORTED)}")
     for option in ("is_decoder", "add_cross_attention"):
         if getattr(config, option, False):
-            raise ModelError(f"model={name_or_path!r} has {option}=True: no decoder can have these attentions")
-    return config
+            raise ModelError(f"model={name!r} has {option}=True: no decoder can have these attentions")
+
+
+def transformers_model(model: nn.Module) -> PreTrainedModel:
+    """A model of Transformers, or the one inside of a SentenceTransformer or another wrapper; else ModelError."""
+    found = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
+    if found is None:
+        raise ModelError(f"{type(model).__name__} holds no model of Transformers")
+    return found
 
 
 def max_positions(config) -> int:
     """The longest sequence, in tokens, that a model of this config has positions for."""
-    reserved = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    reserved = config.pad_token_id + 1 if config.model_type in BEHIND_PADDING else 0
     return config.max_position_embeddings - reserved
 
 

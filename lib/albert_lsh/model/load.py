@@ -7,7 +7,7 @@ the model's config, so `save_pretrained` and `load_model(path)` bring them back.
 import logging
 from collections.abc import Callable
 from textwrap import shorten
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -19,18 +19,20 @@ from albert_lsh.attention.convolution import Convolution
 from albert_lsh.attention.reformer import ReformerSelfAttention
 from albert_lsh.model.config import (
     ModelError,
+    check_type,
     choice,
     choice_on_loading,
     load_config,
     loading,
     max_positions,
     saved_choice,
+    transformers_model,
 )
-from albert_lsh.model.interface import INTERFACE, attention_modules, count_passes
-from albert_lsh.model.memory import layers
+from albert_lsh.model.interface import INTERFACE, attention_modules, count_passes, mark
 
 logger = logging.getLogger(__name__)
 
+Module = TypeVar("Module", bound=nn.Module)
 HEADS = {
     "base": transformers.AutoModel,
     "classification": transformers.AutoModelForSequenceClassification,
@@ -144,7 +146,7 @@ def load_model(
     `memory.save_memory` trains it in less memory.
 
     Args:
-        name_or_path: a model on the Hub or a folder (ALBERT, BERT or RoBERTa type); a model of the package ("nano",
+        name_or_path: a model on the Hub or a folder (a type in `config.SUPPORTED`); a model of the package ("nano",
             "nano-lsh"); "mini", a small ALBERT with random weights for the embedded tasks; or a config, for a model of
             that shape with random weights.
         head: "base", "classification", "question-answering", "masked-lm" or "pretraining".
@@ -159,8 +161,7 @@ def load_model(
         in a warning; a convolution of the values (setting conv_kernel_size) begins at zero, where it changes nothing.
     Raises:
         ValueError: unknown head, attention or setting. ModelError (a ValueError): no such model, a decoder, or a model
-            without queries, keys and values where we know to find them; weights that cannot be read, or have other
-            shapes.
+            of a type that is not supported; weights that cannot be read, or have other shapes.
     """
     if head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
@@ -182,26 +183,24 @@ def load_model(
         model = model_class(options)
     else:
         model = read_weights(model_class, name_or_path, options, complete)
-    if not (attention_modules(model) and layers(model)):
-        raise ModelError(f"model={name_or_path!r} ({options.model_type}) is not an ALBERT, BERT or RoBERTa encoder")
-    count_passes(model)
     return model.eval()
 
 
 def switch_attention(
-    model: PreTrainedModel,
+    model: Module,
     attention: str,
     settings: dict[str, Any] | None = None,
     seed: int = 0,
     passes: list[int] | None = None,
     evaluation_settings: dict[str, Any] | None = None,
-) -> PreTrainedModel:
-    """Give a model of `load_model` another attention or other settings, in place; no weight changes.
+) -> Module:
+    """Give a model of Transformers one of our attentions, or other settings, in place; no weight changes.
 
     A new convolution of the values (setting conv_kernel_size) begins at zero. One that the new attention does not use
     stays in the model; one of another size is replaced.
 
     Args:
+        model: of `load_model`, of AutoModel or another class of Transformers; or what holds one: a SentenceTransformer.
         attention, settings, seed: as in `load_model`; what is not given takes its default.
         passes: numbers of the passes through the layers, from 0, that have this attention, the others having softmax;
             for instance list(range(4, 12)) for the last eight of ALBERT-base's twelve. None: all.
@@ -211,14 +210,19 @@ def switch_attention(
         The model.
     Raises:
         ValueError: unknown attention, setting or pass; "reformer", to or from, which has projections of its own.
+        ModelError (a ValueError): no encoder of a type in `config.SUPPORTED`.
     """
-    before = model.config.albert_lsh["attention"]
+    inner = transformers_model(model)
+    check_type(inner.config, type(inner).__name__)
+    before = saved_choice(inner.config, type(inner).__name__)["attention"]
     if "reformer" in (attention, before):
         raise ValueError(f"{before!r} cannot become {attention!r}: reformer has projections of its own")
-    chosen = choice(model.config, attention, settings, seed, passes, evaluation_settings)
+    chosen = choice(inner.config, attention, settings, seed, passes, evaluation_settings)
     if size := chosen["settings"].get("conv_kernel_size"):
-        convolve_values(model, size)
-    model.config.albert_lsh = chosen
+        convolve_values(inner, size)
+    inner.config.albert_lsh, inner.config._attn_implementation = chosen, INTERFACE
+    count_passes(inner)
+    mark(inner.config)
     return model
 
 

@@ -1,0 +1,208 @@
+"""Any supported model of Transformers: however it was made, it takes one of our attentions, keeps it, and says no."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, pipeline
+
+from albert_lsh import attention, load_model, load_tokenizer, record_passes, switch_attention
+from albert_lsh.model.config import SUPPORTED, ModelError
+
+SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 99}
+LSH = {"n_hashes": 2, "cluster_size": 4}
+IDS = torch.randint(5, 99, (2, 21), generator=torch.Generator().manual_seed(0))
+MASK = (torch.arange(21) < torch.tensor([[21], [13]])).long()
+KEEP = MASK.bool()
+
+
+def config_of(kind, **more):
+    return AutoConfig.for_model(kind, **SMALL, embedding_size=16, max_position_embeddings=42, pad_token_id=1, **more)
+
+
+def states(model):
+    with torch.no_grad():
+        return model.eval()(input_ids=IDS, attention_mask=MASK).last_hidden_state[KEEP]
+
+
+@pytest.fixture(scope="module", params=SUPPORTED)
+def plain(request):
+    """The config of each type of the table, and a folder with a model of Transformers' own."""
+    torch.manual_seed(0)
+    return AutoModel.from_config(config_of(request.param))
+
+
+def test_a_model_that_transformers_made_is_switched_and_back(plain, tmp_path):
+    softmax = states(plain)
+    plain.save_pretrained(tmp_path)
+    model = AutoModel.from_pretrained(tmp_path)
+    assert switch_attention(model, "lsh", {"n_hashes": 2, "cluster_size": 40}) is model
+    torch.testing.assert_close(states(model), softmax, atol=1e-5, rtol=0)  # one cluster holds all tokens
+    switch_attention(model, "lsh", LSH, seed=4)
+    with record_passes(model) as passes:
+        hashed = states(model)
+    assert [p.attention for p in passes] == ["lsh", "lsh"]
+    assert passes[0].seed != passes[1].seed
+    assert not torch.allclose(hashed, softmax, atol=1e-3)
+    assert torch.equal(hashed, states(load_model(tmp_path, head="base", attention="lsh", settings=LSH, seed=4)))
+    torch.testing.assert_close(states(switch_attention(model, "softmax")), softmax, atol=1e-5, rtol=0)
+
+
+def test_asked_for_by_its_name_it_is_lsh(plain, tmp_path):
+    plain.save_pretrained(tmp_path)
+    named = AutoModel.from_pretrained(tmp_path, attn_implementation="albert_lsh")
+    expected = states(load_model(tmp_path, head="base", attention="lsh"))
+    assert torch.equal(states(named), expected)
+    later = AutoModel.from_pretrained(tmp_path)
+    later.set_attn_implementation("albert_lsh")
+    assert torch.equal(states(later), expected)
+    made = AutoModel.from_config(copy.deepcopy(plain.config), attn_implementation="albert_lsh")
+    with record_passes(made) as passes:
+        states(made)
+    assert {p.attention for p in passes} == {"lsh"}
+
+
+def test_the_attention_of_a_saved_model_comes_back(plain, tmp_path):
+    plain.save_pretrained(tmp_path / "plain")
+    saved = load_model(tmp_path / "plain", attention="lsh", settings=LSH, seed=3)
+    saved.save_pretrained(tmp_path / "lsh")
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "lsh").eval()
+    with torch.no_grad():
+        expected = saved(input_ids=IDS, attention_mask=MASK).logits
+        assert torch.equal(again(input_ids=IDS, attention_mask=MASK).logits, expected)
+    again.save_pretrained(tmp_path / "twice")
+    assert load_model(tmp_path / "twice").config.albert_lsh == saved.config.albert_lsh
+
+    old = json.loads((tmp_path / "lsh" / "config.json").read_text())
+    del old["attn_implementation"]  # as models were saved before there was one
+    (tmp_path / "lsh" / "config.json").write_text(json.dumps(old))
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "lsh").eval()
+    assert torch.equal(again(input_ids=IDS, attention_mask=MASK).logits, expected)
+
+
+def test_another_implementation_leaves_no_claim(plain, tmp_path):
+    plain.save_pretrained(tmp_path / "plain")
+    load_model(tmp_path / "plain", head="base", attention="lsh").save_pretrained(tmp_path / "lsh")
+    asked = AutoModel.from_pretrained(tmp_path / "lsh", attn_implementation="sdpa")
+    later = AutoModel.from_pretrained(tmp_path / "lsh")
+    later.set_attn_implementation("sdpa")
+    for model in (asked, later, switch_attention(AutoModel.from_pretrained(tmp_path / "lsh"), "softmax")):
+        torch.testing.assert_close(states(model), states(plain), atol=1e-5, rtol=0)
+        model.save_pretrained(tmp_path / "out")
+        kept = json.loads((tmp_path / "out" / "config.json").read_text())
+        assert kept.get("albert_lsh", {"attention": "softmax"})["attention"] == "softmax"
+        assert "attn_implementation" not in kept
+
+
+def test_weights_of_attention_are_refused_in_one_line(plain):
+    model = switch_attention(copy.deepcopy(plain), "lsh").eval()
+    with pytest.raises(ValueError, match=r"output_attentions=True: attention 'lsh' keeps no weights; [^\n]*$"):
+        model(IDS, output_attentions=True)
+    eager = AutoModel.from_config(copy.deepcopy(plain.config), attn_implementation="eager")
+    assert len(eager(IDS, output_attentions=True).attentions) == 2
+
+
+@pytest.mark.parametrize("option", ["is_decoder", "add_cross_attention"])
+def test_a_decoder_is_refused_however_it_is_made(plain, option):
+    config = config_of(plain.config.model_type, is_decoder=True)
+    with pytest.raises(ModelError, match="is_decoder=True: no decoder can have these attentions$"):
+        AutoModel.from_config(config, attn_implementation="albert_lsh")
+    model = copy.deepcopy(plain)
+    setattr(model.config, option, True)
+    with pytest.raises(ModelError, match=f"{option}=True: no decoder can have these attentions$"):
+        switch_attention(model, "lsh")
+
+
+@pytest.mark.parametrize("kind", ["megatron-bert", "gpt2", "distilbert", "t5", "vit", "modernbert"])
+def test_every_other_type_is_refused_in_one_line(kind):
+    small = {"gpt2": {"n_embd": 8, "n_head": 2, "n_layer": 1}, "distilbert": {"dim": 8, "n_heads": 2, "n_layers": 1}}
+    own = {"t5": {"d_model": 8, "num_layers": 1}, "vit": {}}
+    config = AutoConfig.for_model(kind, **{**SMALL, **small.get(kind, own.get(kind, {"pad_token_id": 1}))})
+    message = rf"\({kind}\) is not of a supported type: albert, bert, [^\n]*data2vec-text$"
+    with pytest.raises(ModelError, match=message):
+        switch_attention(AutoModel.from_config(config), "lsh")
+    model = AutoModel.from_config(config)
+    before = model.config._attn_implementation
+    if kind != "megatron-bert":  # of which Transformers says itself that it cannot be set
+        with pytest.raises(ModelError, match=message):
+            model.set_attn_implementation("albert_lsh")
+    assert model.config._attn_implementation == before
+    with pytest.raises(ModelError, match=message):
+        load_model(config, head="base")
+    with pytest.raises(ModelError, match=message):
+        AutoModel.from_config(config, attn_implementation="albert_lsh")
+
+
+def test_the_model_inside_of_a_sentence_transformer(minilm, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    texts = ["It rained on the bus to town.", "Nobody had brought an umbrella, and so we all were wet in the end."]
+    model = library.SentenceTransformer(minilm, device="cpu")
+    before = model.encode(texts)
+    assert switch_attention(model, "lsh", LSH) is model
+    with record_passes(model) as passes:
+        after = model.encode(texts)
+    assert {p.attention for p in passes} == {"lsh"}
+    assert abs(before - after).max() > 1e-3
+    model.save(str(tmp_path))
+    assert abs(library.SentenceTransformer(str(tmp_path), device="cpu").encode(texts) - after).max() < 1e-5
+    assert abs(switch_attention(model, "softmax").encode(texts) - before).max() < 1e-5
+    with pytest.raises(ModelError, match="^Linear holds no model of Transformers$"):
+        switch_attention(torch.nn.Linear(2, 2), "lsh")
+
+
+def test_a_config_that_was_written_into_names_switch_attention():
+    model = AutoModel.from_config(config_of("bert"))
+    model.config._attn_implementation = "albert_lsh"
+    with pytest.raises(ValueError, match="^[^\n]*switch_attention[^\n]*$"):
+        states(model)
+
+
+@pytest.mark.parametrize(("name", "settings"), [("reformer", {"bucket_size": 4}), ("yoso-e", {"conv_kernel_size": 3})])
+def test_an_attention_with_weights_of_its_own_names_load_model(name, settings, tmp_path):
+    load_model(config_of("bert"), head="base", attention=name, settings=settings).save_pretrained(tmp_path)
+    model = AutoModel.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=rf"attention '{name}' has weights of its own; [^\n]*load_model"):
+        states(model)
+
+
+ASK = "from transformers import pipeline; found = pipeline('text-classification', {path!r})({text!r})[0]['score']; "
+
+
+@pytest.mark.parametrize("first", ["", "from transformers import AutoModel; ", "import transformers.masking_utils; "])
+def test_importing_the_package_is_enough(first, tmp_path):
+    text = "the cat sat on the mat and the dog sat on the cat, and then on the mat again"
+    model, tokenizer = load_model("mini", attention="lsh", settings=LSH), load_tokenizer("mini")
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path)
+    expected = pipeline("text-classification", model=model, tokenizer=tokenizer)(text)[0]["score"]
+    code = first + "import albert_lsh; " + ASK.format(path=str(tmp_path), text=text) + "print(repr(found))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(ran.stdout) == pytest.approx(expected, abs=1e-6)
+
+
+def test_without_the_package_a_saved_model_names_it(tmp_path):
+    load_model("mini", attention="lsh").save_pretrained(tmp_path)
+    code = f"from transformers import AutoModel; AutoModel.from_pretrained({str(tmp_path)!r}"
+    ran = subprocess.run([sys.executable, "-c", code + ")"], capture_output=True, text=True)
+    assert 'attn_implementation="albert_lsh"` is not supported' in ran.stderr.strip().splitlines()[-1]
+    subprocess.run([sys.executable, "-c", code + ", attn_implementation='sdpa')"], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("name", ["softmax", "softmax-eager"])
+def test_softmax_can_be_exported(plain, name):
+    model = switch_attention(copy.deepcopy(plain), name).eval()
+    program = torch.export.export(model, (IDS,), {"attention_mask": MASK})
+    with torch.no_grad():
+        found = program.module()(IDS, attention_mask=MASK).last_hidden_state[KEEP]
+    torch.testing.assert_close(found, states(model))
+
+
+@pytest.mark.parametrize("name", [name for name in attention.names() if not name.startswith("softmax")])
+def test_what_chooses_keys_says_why_it_cannot_be_exported(name):
+    settings = {"bucket_size": 4} if name in ("reformer", "shared-qk-lsh") else None
+    model = load_model(config_of("bert"), head="base", attention=name, settings=settings)
+    with pytest.raises(ValueError, match=rf"torch.export: attention '{name}' [^\n]*switch_attention[^\n]*$"):
+        torch.export.export(model, (IDS,), {"attention_mask": MASK})
