@@ -4,6 +4,7 @@
 its state, a `CurrentPass`. `record_passes` lets a user look at the inputs.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,6 +23,7 @@ from albert_lsh.model.config import max_positions
 from albert_lsh.model.memory import layers
 
 INTERFACE = "albert_lsh"  # the name under which Transformers knows our attentions
+NEARLY_ALL = 0.95  # of the pairs; reformer never attends to a query's own key
 
 
 class Pass(NamedTuple):
@@ -180,10 +182,20 @@ def record_passes(model: nn.Module) -> Iterator[list[Pass]]:
 def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> attentions.Coverage:
     """The `mean_coverage` of a model in evaluation, over all passes, heads and batches.
 
+    Warns of a sparse attention that attends to (nearly) all pairs.
+
     batches: the model's inputs by name, on its device.
     """
     model.eval()
     with record_passes(model) as passes:
         for batch in batches:
             model(**batch)
-    return mean_coverage(passes)
+    coverage = mean_coverage(passes)
+    # `rest` stands for unseen keys; full_attn_thres is reformer's
+    sparse = {p.attention for p in passes if p.settings.keys() & {"rest", "full_attn_thres"}}
+    if sparse and coverage.pairs > NEARLY_ALL:
+        name = sparse.pop()
+        way = "smaller bucket_size and full_attn_thres" if name == "reformer" else 'a budget such as {"share": 0.25}'
+        said = f"attention={name!r} attends to {coverage.pairs:.0%} of the pairs, as softmax does"
+        warnings.warn(f"{said}; {way} in attention_settings would leave pairs out", stacklevel=2)
+    return coverage
