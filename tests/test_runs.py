@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -132,6 +134,30 @@ def test_a_gpu_that_only_emulates_bf16_trains_in_fp16(monkeypatch, emulated, com
 def test_a_run_has_its_folder():
     folder = run_folder("mini", "mrpc", "albert/albert-base-v2", "lsh", 2)
     assert folder.parts[-6:] == ("runs", "mini", "mrpc", "albert-base-v2", "lsh", "seed-2")
+
+
+def unnamed(**changes):
+    return Path(Parameters.check({"task": "mini-mrpc", "attention": "lsh", **changes}).output_dir)
+
+
+def test_an_unnamed_run_has_a_folder_for_what_differs_from_the_defaults():
+    plain = unnamed()
+    assert plain == run_folder("notebook", "mini-mrpc", "mini", "lsh", 0)
+    same = [{"learning_rate": "2e-5"}, {"attention_settings": {"share": 0.25}}, {"save_model": True, "resume": False}]
+    assert {unnamed(**changes) for changes in same} == {plain}
+    sweep = [
+        {"learning_rate": 1e-5},
+        {"learning_rate": 1e-4},
+        {"attention_settings": {"share": 0.5}},
+        {"evaluation_settings": {"share": 0.5}},
+        {"precision": "bf16"},
+        {"model": "nano", "epochs": 4},
+    ]
+    folders = [unnamed(**changes) for changes in sweep]
+    assert len({plain, *folders}) == len(sweep) + 1
+    assert folders == [unnamed(**changes) for changes in sweep]
+    assert re.fullmatch("lsh-[0-9a-f]{6}", folders[0].parent.name)
+    assert unnamed(learning_rate=1e-5, seed=1) == folders[0].with_name("seed-1")  # seeds of one arm stay together
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"status": "running"}', '{"status": "complete", "schema": 3}'])

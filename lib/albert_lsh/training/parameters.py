@@ -7,6 +7,7 @@ does the same for any dataclass; the types below say which numbers a field admit
 import contextlib
 import dataclasses
 import difflib
+import hashlib
 import json
 import re
 import reprlib
@@ -91,12 +92,22 @@ class Parameters:
                         f"num_landmarks={settings['num_landmarks']} is above max_length={made.max_length}; with no "
                         "more tokens than landmarks nystrom is softmax attention"
                     )
-        folder = made.output_dir or str(run_folder("notebook", made.task, made.model, made.attention, made.seed))
-        return dataclasses.replace(made, attention_settings=full, output_dir=folder, **here)
+        made = dataclasses.replace(made, attention_settings=full)
+        named = {name: getattr(made, name) for name in ("task", "model", "attention", "seed")}
+        plain = cls(**named, attention_settings=attentions.check(made.attention))
+        arm = made.attention + hash_of_changes(made.what(), plain.what())
+        folder = made.output_dir or str(run_folder("notebook", made.task, made.model, arm, made.seed))
+        return dataclasses.replace(made, output_dir=folder, **here)
 
     def what(self) -> dict[str, Any]:
         """Everything that decides the result: the parameters without those in WHERE."""
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in WHERE}
+
+
+def hash_of_changes(asked: dict[str, Any], plain: dict[str, Any]) -> str:
+    """A dash and six digits that stand for what is not plain in `asked`; nothing if all is."""
+    changed = {name: value for name, value in asked.items() if value != plain[name]}
+    return "-" + hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:6] if changed else ""
 
 
 @contextlib.contextmanager
