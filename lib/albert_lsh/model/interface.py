@@ -4,7 +4,7 @@
 its state, a `CurrentPass`. `record_passes` lets a user look at the inputs.
 """
 
-import warnings
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,6 +21,8 @@ from albert_lsh import attention as attentions
 from albert_lsh.attention.reformer import ReformerSelfAttention
 from albert_lsh.model.config import max_positions
 from albert_lsh.model.memory import layers
+
+logger = logging.getLogger(__name__)
 
 INTERFACE = "albert_lsh"  # the name under which Transformers knows our attentions
 NEARLY_ALL = 0.95  # of the pairs; reformer never attends to a query's own key
@@ -197,5 +199,5 @@ def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> 
         name = sparse.pop()
         way = "smaller bucket_size and full_attn_thres" if name == "reformer" else 'a budget such as {"share": 0.25}'
         said = f"attention={name!r} attends to {coverage.pairs:.0%} of the pairs, as softmax does"
-        warnings.warn(f"{said}; {way} in attention_settings would leave pairs out", stacklevel=2)
+        logger.warning("%s; %s in attention_settings would leave pairs out", said, way)
     return coverage
