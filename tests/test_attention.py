@@ -98,6 +98,14 @@ def test_queries_choose_for_themselves_up_to_512_tokens_and_in_blocks_above(leng
     assert not torch.equal(found, attention.attend("lsh", *inputs, n_hashes=2, cluster_size=8, block_size=2))
 
 
+@pytest.mark.parametrize("settings", [{"share": 0.25}, {}], ids=["README", "no settings"])
+@pytest.mark.parametrize("length", [64, 128, 256, 512, 1024, 2048])
+def test_lsh_sees_less_than_three_tenths_of_the_pairs(length, settings):
+    query, key, _ = tensors((1, 1, length, 8))
+    seen = attention.coverage("lsh", query, key, None, **settings)
+    assert 0.15 < seen.pairs < 0.3
+
+
 def test_four_thousand_tokens_at_a_sixteenth():
     out = attention.attend("lsh", *tensors((1, 1, 4096, 16)), share=1 / 16)
     assert out.isfinite().all()

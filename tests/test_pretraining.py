@@ -265,3 +265,13 @@ def test_more_is_masked_in_training_alone(given, tmp_path):
     for examples, share in ((material.train, 0.4), (material.held_out, 0.15)):
         labels = np.concatenate([examples[n]["labels"] for n in range(min(8, len(examples)))])
         assert (labels != IGNORED).mean() == pytest.approx(share, abs=0.03)
+
+
+def test_unnamed_pretrainings_that_differ_have_folders_of_their_own():
+    given = {"text": "pages.txt", "attention": "lsh"}
+    sweep = [{}, {"learning_rate": 1e-4}, {"learning_rate": 1e-5}, {"attention_settings": {"share": 0.5}}]
+    folders = [Pretraining.check({**given, **changes}).output_dir for changes in sweep]
+    assert len(set(folders)) == len(sweep)
+    assert folders[0].endswith("results/pretraining/nano-lsh/seed-0")
+    settings = {"attention_settings": {"share": 0.25}, "learning_rate": 1e-3, "dry_run": True}  # the defaults
+    assert Pretraining.check({**given, **settings}).output_dir == folders[0]

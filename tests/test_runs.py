@@ -2,9 +2,12 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 
 from albert_lsh import attention
 from albert_lsh.training.files import run_folder, write_atomically
@@ -132,6 +135,65 @@ def test_a_gpu_that_only_emulates_bf16_trains_in_fp16(monkeypatch, emulated, com
 def test_a_run_has_its_folder():
     folder = run_folder("mini", "mrpc", "albert/albert-base-v2", "lsh", 2)
     assert folder.parts[-6:] == ("runs", "mini", "mrpc", "albert-base-v2", "lsh", "seed-2")
+
+
+def unnamed(**changes):
+    return Path(Parameters.check({"task": "mini-mrpc", "attention": "lsh", **changes}).output_dir)
+
+
+def test_an_unnamed_run_has_a_folder_for_what_differs_from_the_defaults():
+    plain = unnamed()
+    assert plain == run_folder("notebook", "mini-mrpc", "mini", "lsh", 0)
+    same = [{"learning_rate": "2e-5"}, {"attention_settings": {"share": 0.25}}, {"save_model": True, "resume": False}]
+    assert {unnamed(**changes) for changes in same} == {plain}
+    sweep = [
+        {"learning_rate": 1e-5},
+        {"learning_rate": 1e-4},
+        {"attention_settings": {"share": 0.5}},
+        {"evaluation_settings": {"share": 0.5}},
+        {"precision": "bf16"},
+        {"model": "nano", "epochs": 4},
+    ]
+    folders = [unnamed(**changes) for changes in sweep]
+    assert len({plain, *folders}) == len(sweep) + 1
+    assert folders == [unnamed(**changes) for changes in sweep]
+    assert re.fullmatch("lsh-[0-9a-f]{6}", folders[0].parent.name)
+    assert unnamed(learning_rate=1e-5, seed=1) == folders[0].with_name("seed-1")  # seeds of one arm stay together
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "sizes"),
+    [
+        ("mrpc", "albert/albert-base-v2", (128, 32)),
+        ("squad", "albert/albert-base-v2", (384, 12)),
+        ("mini-squad", "nano", (384, 12)),
+        ("mini-squad", "mini", (128, 12)),  # mini has 128 positions
+    ],
+)
+@pytest.mark.parametrize("left_open", [{}, {"max_length": None, "batch_size": "None"}], ids=["absent", "None"])
+def test_sizes_left_open_follow_from_task_and_model(task, model, sizes, left_open):
+    notebook = "squad.ipynb" if "squad" in task else "glue.ipynb"
+    run = Parameters.check({"task": task, "model": model, **left_open}, notebook)
+    assert (run.max_length, run.batch_size) == sizes
+    given = Parameters.check({"task": task, "model": model, "max_length": sizes[0], "batch_size": sizes[1]}, notebook)
+    assert given == run  # and so the same folder
+    assert Parameters.check({"task": task, "model": model, "max_length": 48}, notebook).max_length == 48
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "from albert_lsh import Parameters; Parameters.check({'task': 'mini-mrpc', 'epochs': 'many'})",
+        "from albert_lsh import load_data; load_data('mprc')",
+        "from albert_lsh import load_tokenizer; load_tokenizer('./no/model')",
+    ],
+)
+def test_a_notebook_shows_an_error_in_one_line(cell, capsys):
+    shell = InteractiveShell()
+    shell.run_cell("%colors nocolor")
+    shell.run_cell(cell)
+    (line,) = capsys.readouterr().out.strip().splitlines()
+    assert re.match("(Parameter|Task|Model)Error: ", line)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"status": "running"}', '{"status": "complete", "schema": 3}'])

@@ -1,6 +1,7 @@
 """Training: what it records, what it resumes from, what it refuses. (Killed runs: test_study.py.)"""
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -67,6 +68,30 @@ def test_a_sample_has_as_many_examples_as_asked_for_from_end_to_end(rows, expect
 def test_softmax_attends_to_everything(tmp_path):
     seen = fit(make(tmp_path, attention="softmax", attention_settings={}, epochs=0.5))[2]
     assert (seen.pairs, seen.mass) == pytest.approx((1.0, 1.0))
+
+
+CLUSTERS = {"n_hashes": 4, "cluster_size": 32}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("lsh", CLUSTERS, """attends to 100% of the pairs.*{"share": 0.25}"""),
+        ("reformer", {}, "attends to 9[5-9]% of the pairs.*bucket_size"),
+        ("lsh", {}, None),
+        ("window", {"share": 0.25}, None),
+        ("softmax", {}, None),
+        ("nystrom", {}, None),
+    ],
+    ids=str,
+)
+def test_a_sparse_attention_that_sees_everything_says_so_once(caplog, name, settings, said):
+    rows = Dataset.from_dict({"input_ids": [[2, *range(5, 60), 3]] * 24, "attention_mask": [[1] * 57] * 24})
+    model = load_model("mini", attention=name, settings=settings)
+    attended(model, load_tokenizer("mini"), rows)
+    found = [line for line in caplog.messages if "of the pairs" in line]
+    assert len(found) == (said is not None)
+    assert said is None or re.search(f"attention='{name}' {said}", found[0])
 
 
 def test_the_weights_of_a_convolution_are_in_the_checkpoints(tmp_path):

@@ -13,6 +13,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from albert_lsh import attention as attentions
 from albert_lsh import pretrained
+from albert_lsh.errors import OneLineError
 
 # The types of encoder that can have our attentions, as `config.model_type` names them. MegatronBERT is none: in
 # Transformers it computes softmax itself and asks for no other attention.
@@ -22,8 +23,11 @@ SUPPORTED = (
 BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "data2vec-text")  # where their positions begin
 
 
-class ModelError(ValueError):
+class ModelError(OneLineError):
     """A model that does not exist, cannot be read, or is of a type that we do not support."""
+
+
+OFFLINE = 'task="mini-mrpc", model="mini" need none'
 
 
 @contextmanager
@@ -49,7 +53,7 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
         config.update(overrides)
         name_or_path = config.model_type  # in messages
     else:
-        nowhere = "no such folder, and the Hub gave no model of that name (a typing error, or no network?)"
+        nowhere = f"no such folder, and the Hub gave no model of that name (a typing error, or no network? {OFFLINE})"
         what = "its config.json cannot be read" if Path(name_or_path).is_dir() else nowhere
         with loading(f"model={name_or_path!r}: {what}"):
             path = pretrained.folder_of(name_or_path)

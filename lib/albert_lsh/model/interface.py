@@ -5,6 +5,7 @@ its state, a `CurrentPass`. `record_passes` lets a user look at the inputs. Impo
 Transformers follow its config: one that asks for our attention, or was saved with it, has it.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,7 +23,10 @@ from albert_lsh.attention.reformer import ReformerSelfAttention
 from albert_lsh.model.config import ModelError, check_type, choice, max_positions, transformers_model
 from albert_lsh.model.memory import layers
 
+logger = logging.getLogger(__name__)
+
 INTERFACE = "albert_lsh"  # the name under which Transformers knows our attentions
+NEARLY_ALL = 0.95  # of the pairs; reformer never attends to a query's own key
 
 
 class Pass(NamedTuple):
@@ -279,10 +283,20 @@ def record_passes(model: nn.Module) -> Iterator[list[Pass]]:
 def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> attentions.Coverage:
     """The `mean_coverage` of a model in evaluation, over all passes, heads and batches.
 
+    Warns of a sparse attention that attends to (nearly) all pairs.
+
     batches: the model's inputs by name, on its device.
     """
     model.eval()
     with record_passes(model) as passes:
         for batch in batches:
             model(**batch)
-    return mean_coverage(passes)
+    coverage = mean_coverage(passes)
+    # `rest` stands for unseen keys; full_attn_thres is reformer's
+    sparse = {p.attention for p in passes if p.settings.keys() & {"rest", "full_attn_thres"}}
+    if sparse and coverage.pairs > NEARLY_ALL:
+        name = sparse.pop()
+        way = "smaller bucket_size and full_attn_thres" if name == "reformer" else 'a budget such as {"share": 0.25}'
+        said = f"attention={name!r} attends to {coverage.pairs:.0%} of the pairs, as softmax does"
+        logger.warning("%s; %s in attention_settings would leave pairs out", said, way)
+    return coverage

@@ -18,6 +18,7 @@ from albert_lsh import pretrained
 from albert_lsh.attention.convolution import Convolution
 from albert_lsh.attention.reformer import ReformerSelfAttention
 from albert_lsh.model.config import (
+    OFFLINE,
     ModelError,
     check_type,
     choice,
@@ -259,7 +260,7 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     Raises:
         ModelError: there is no tokenizer.
     """
-    with loading(f"model={name_or_path!r}: no tokenizer could be loaded"):
+    with loading(f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"):
         sides = {"padding_side": "right", "truncation_side": "right"}
         tokenizer = AutoTokenizer.from_pretrained(pretrained.folder_of(name_or_path), **sides)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone

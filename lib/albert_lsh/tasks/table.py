@@ -12,10 +12,11 @@ from datasets import Dataset, DatasetDict, DownloadMode, load_dataset
 from datasets.exceptions import DatasetGenerationError, DatasetsError
 from pyarrow import ArrowInvalid
 
+from albert_lsh.errors import OneLineError
 from albert_lsh.tasks import mini
 
 
-class TaskError(ValueError):
+class TaskError(OneLineError):
     """A task that is not in the table, or whose data cannot be loaded."""
 
 
@@ -117,7 +118,7 @@ def load_data(
         source = str(folder or task.dataset)
         if folder and not Path(folder).is_dir():
             raise TaskError(f"data_dir={source!r} is not a folder (task {name!r})")
-        found = download(source, task.config, f"task={name!r}")
+        found = download(source, task.config, f"task={name!r}", offline_instead(task))
     splits = ["train", *(s for i, s in enumerate(task.evaluation) if i == 0 or s in found)]
     for split in splits:
         check_rows(found[split] if split in found else Dataset.from_dict({}), task, split)
@@ -125,11 +126,17 @@ def load_data(
     return DatasetDict({split: subset(found[split], sizes.get(split, eval_examples)) for split in splits})
 
 
-def download(source: str, config: str | None, place: str) -> DatasetDict:
+def offline_instead(task: Task) -> str:
+    """What to set where there is no network: an embedded task for the same notebook."""
+    name = f"mini-{task.name}"
+    return f'; without a network set task="{name if name in TASKS else "mini-mrpc"}", model="mini"'
+
+
+def download(source: str, config: str | None, place: str, instead: str = "") -> DatasetDict:
     """A data set from the Hub or a folder; a damaged file in the cache is fetched again, once.
 
     Raises:
-        TaskError: it cannot be loaded; the message begins with `place`.
+        TaskError: it cannot be loaded; the message begins with `place` and ends with `instead`.
     """
     try:
         try:
@@ -139,7 +146,7 @@ def download(source: str, config: str | None, place: str) -> DatasetDict:
     except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
         raise TaskError(
             f"{place}: the data could not be loaded from {source!r} (no network, no such repository or folder, or a "
-            f"damaged file?): {cause_of(error)}"
+            f"damaged file?): {cause_of(error)}{instead}"
         ) from error
 
 

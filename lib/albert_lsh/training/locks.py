@@ -11,11 +11,13 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from albert_lsh.errors import OneLineError
+
 WAIT = 30.0  # seconds; a notebook's kernel outlives the process that started it by some seconds
 _held: dict[Path, FileLock] = {}  # the locks of this process; holding a folder twice takes one lock
 
 
-class FolderInUseError(ValueError):
+class FolderInUseError(OneLineError):
     """Another process holds a run's folder; the message names it."""
 
 

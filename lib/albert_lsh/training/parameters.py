@@ -7,17 +7,22 @@ does the same for any dataclass; the types below say which numbers a field admit
 import contextlib
 import dataclasses
 import difflib
+import hashlib
 import json
 import re
 import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 from pydantic import ConfigDict, Field, ValidationError, WrapValidator, create_model
 
 from albert_lsh import attention as attentions
+from albert_lsh.errors import OneLineError
+from albert_lsh.model.config import load_config, max_positions
+from albert_lsh.pretrained import folder_of
 from albert_lsh.tasks.table import find_task
 from albert_lsh.training.files import run_folder
 
@@ -31,7 +36,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Passes = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
-class ParameterError(ValueError):
+class ParameterError(OneLineError):
     """A parameter that a run cannot be made with; the message names it, its value, and what was expected."""
 
 
@@ -77,7 +82,10 @@ class Parameters:
                 range, an unknown task, attention or setting, more landmarks than tokens, a device that is not there.
         """
         with errors_named(notebook):
-            made = from_given(cls, given, notebook)
+            left_open = [name for name in ("max_length", "batch_size") if given.get(name) in (None, "", "None")]
+            made = from_given(cls, {k: v for k, v in given.items() if k not in left_open}, notebook)
+            usual = usual_sizes(made.task, made.model)
+            made = dataclasses.replace(made, **{name: usual[name] for name in left_open})
             here = on_this_machine(made.device, made.precision)
             full = attentions.check(made.attention, made.attention_settings)
             in_evaluation = attentions.check_evaluation(made.attention, full, made.evaluation_settings)
@@ -91,12 +99,30 @@ class Parameters:
                         f"num_landmarks={settings['num_landmarks']} is above max_length={made.max_length}; with no "
                         "more tokens than landmarks nystrom is softmax attention"
                     )
-        folder = made.output_dir or str(run_folder("notebook", made.task, made.model, made.attention, made.seed))
-        return dataclasses.replace(made, attention_settings=full, output_dir=folder, **here)
+        made = dataclasses.replace(made, attention_settings=full)
+        named = {name: getattr(made, name) for name in ("task", "model", "attention", "seed")}
+        plain = cls(**named, **usual, attention_settings=attentions.check(made.attention))
+        arm = made.attention + hash_of_changes(made.what(), plain.what())
+        folder = made.output_dir or str(run_folder("notebook", made.task, made.model, arm, made.seed))
+        return dataclasses.replace(made, output_dir=folder, **here)
 
     def what(self) -> dict[str, Any]:
         """Everything that decides the result: the parameters without those in WHERE."""
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in WHERE}
+
+
+def usual_sizes(task: str, model: str) -> dict[str, Any]:
+    """max_length and batch_size where a run leaves them open, or None: no more tokens than a model at hand can read."""
+    length, batch = (384, 12) if find_task(task).is_squad else (128, 32)
+    if Path(folder_of(model)).is_dir():
+        length = min(length, max_positions(load_config(model)))
+    return {"max_length": length, "batch_size": batch}
+
+
+def hash_of_changes(asked: dict[str, Any], plain: dict[str, Any]) -> str:
+    """A dash and six digits that stand for what is not plain in `asked`; nothing if all is."""
+    changed = {name: value for name, value in asked.items() if value != plain[name]}
+    return "-" + hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:6] if changed else ""
 
 
 @contextlib.contextmanager

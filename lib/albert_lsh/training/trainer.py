@@ -20,6 +20,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+from albert_lsh.errors import OneLineError
 from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.training.checkpoints import checkpoints_in, prune, seal
 
@@ -34,7 +35,7 @@ class Fit(NamedTuple):
     cost: dict[str, float]  # train_seconds, <unit>_per_second, peak_memory_bytes
 
 
-class DivergedError(ValueError):
+class DivergedError(OneLineError):
     """A loss that is not finite; the message names the step."""
 
 

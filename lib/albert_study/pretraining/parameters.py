@@ -17,6 +17,7 @@ from albert_lsh.training.parameters import (
     Share,
     errors_named,
     from_given,
+    hash_of_changes,
     on_this_machine,
 )
 from albert_study.pretraining.objectives import MASKED_SHARE
@@ -84,8 +85,12 @@ class Pretraining:
             if asked.start and asked.tokenizer:
                 raise ValueError(f"tokenizer={asked.tokenizer!r}: start={asked.start!r} has a tokenizer of its own")
             changed: dict[str, Any] = on_this_machine(asked.device, asked.precision)
-            changed["attention_settings"] = attentions.check(asked.attention, asked.attention_settings)
+            settings = attentions.check(asked.attention, asked.attention_settings)
+            asked = dataclasses.replace(asked, attention_settings=settings)
+        named = {name: getattr(asked, name) for name in ("text", "size", "start", "attention", "seed")}
+        plain = cls(**named, attention_settings=attentions.check(asked.attention))
         name = f"{Path(asked.start).name if asked.start else asked.size}-{asked.attention}"
+        name += hash_of_changes(asked.what(), plain.what())
         usual = repository_root() / "results" / "pretraining" / name / f"seed-{asked.seed}"
         changed["output_dir"] = asked.output_dir or str(usual)
         if asked.dry_run:
