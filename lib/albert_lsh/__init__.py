@@ -71,7 +71,8 @@ class _Registration(MetaPathFinder):
 
         def execute_and_register(module: Any) -> None:
             execute(module)
-            import_module("albert_lsh.model.interface")
+            if "albert_lsh.model.config" not in sys.modules:  # else it is our own import, which goes on by itself
+                import_module("albert_lsh.model.interface")
 
         loader.exec_module = execute_and_register
         return spec
