@@ -20,6 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from albert_lsh import attention as attentions
 from albert_lsh.attention.reformer import ReformerSelfAttention
+from albert_lsh.attention.rows import count_tokens
 from albert_lsh.model.config import ModelError, check_type, choice, max_positions, transformers_model
 from albert_lsh.model.memory import layers
 
@@ -55,14 +56,10 @@ class Pass(NamedTuple):
 
 def mean_coverage(passes: list[Pass]) -> attentions.Coverage:
     """The coverage of several passes: means over all their pairs, of the mass over all their queries."""
-    shares, weights = [], []
-    for one in passes:
-        batch, _, length, _ = one.query.shape
-        tokens = torch.full((batch,), length) if one.padding_mask is None else one.padding_mask.sum(-1)
-        pairs = int(tokens.square().sum())
-        shares.append(one.coverage())
-        weights.append(attentions.Coverage(pairs=pairs, mass=int(tokens.sum()), cost=pairs))
-    totals = np.multiply(shares, weights).sum(0)
+    tokens = [count_tokens(one.query, one.padding_mask) for one in passes]
+    pairs = [int(n.square().sum()) for n in tokens]
+    weights = [attentions.Coverage(n, int(own.sum()), n) for n, own in zip(pairs, tokens, strict=True)]
+    totals = np.multiply([one.coverage() for one in passes], weights).sum(0)
     return attentions.Coverage(*(totals / np.sum(weights, 0).clip(min=1)).tolist())  # 0 for nothing but padding
 
 
