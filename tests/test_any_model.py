@@ -171,7 +171,11 @@ def test_an_attention_with_weights_of_its_own_names_load_model(name, settings, t
 ASK = "from transformers import pipeline; found = pipeline('text-classification', {path!r})({text!r})[0]['score']; "
 
 
-@pytest.mark.parametrize("first", ["", "from transformers import AutoModel; ", "import transformers.masking_utils; "])
+FIRST = ["", "from transformers import AutoModel; ", "import transformers.masking_utils; "]
+FIRST += ["import albert_lsh.training.parameters; "]  # which itself imports Transformers
+
+
+@pytest.mark.parametrize("first", FIRST)
 def test_importing_the_package_is_enough(first, tmp_path):
     text = "the cat sat on the mat and the dog sat on the cat, and then on the mat again"
     model, tokenizer = load_model("mini", attention="lsh", settings=LSH), load_tokenizer("mini")

@@ -9,6 +9,7 @@ attentions as soon as both packages are imported, in either order.
 """
 
 import sys
+from functools import wraps
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
@@ -59,7 +60,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Registration(MetaPathFinder):
-    """Registers our attentions when somebody imports the models of Transformers."""
+    """Registers our attentions when Transformers makes its first model."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "transformers.modeling_utils":
@@ -71,8 +72,17 @@ class _Registration(MetaPathFinder):
 
         def execute_and_register(module: Any) -> None:
             execute(module)
-            if "albert_lsh.model.config" not in sys.modules:  # else it is our own import, which goes on by itself
-                import_module("albert_lsh.model.interface")
+            init = module.PreTrainedModel.__init__
+
+            @wraps(init)
+            def init_first(model: Any, *args: Any, **kwargs: Any) -> None:
+                if "albert_lsh.model.interface" in sys.modules:
+                    return init(model, *args, **kwargs)
+                module.PreTrainedModel.__init__ = init
+                import_module("albert_lsh.model.interface")  # by now imports of our own are over
+                return module.PreTrainedModel.__init__(model, *args, **kwargs)
+
+            module.PreTrainedModel.__init__ = init_first
 
         loader.exec_module = execute_and_register
         return spec
