@@ -25,7 +25,7 @@ from transformers import (
 
 from albert_lsh import attention, load_model, record_passes, switch_attention
 from albert_lsh.model.interface import attention_modules
-from albert_lsh.model.load import ModelError, load_tokenizer
+from albert_lsh.model.load import ModelError, draw_projections, load_tokenizer
 from weights import change_weights
 
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "num_hidden_layers": 3, "vocab_size": 99}
@@ -361,6 +361,26 @@ def test_truncated_weights_are_named(folder, tmp_path):
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(ModelError, match="its weights cannot be read: .*deserializ"):
         load_model(str(tmp_path))
+
+
+def test_new_projections_replace_nothing_but_projections(folder):
+    old, new = load_model(folder, head="base"), load_model(folder, head="base")
+    torch.manual_seed(1)
+    assert draw_projections(new) is new
+    changed = {name for name, tensor in new.state_dict().items() if not tensor.equal(old.state_dict()[name])}
+    parts = {".".join(name.split(".")[-3:-1]) for name in changed if name.endswith("weight")}
+    expected = {"attention.dense"} if old.config.model_type == "albert" else {"output.dense"}
+    own = "attention" if old.config.model_type == "albert" else "self"
+    assert parts == expected | {f"{own}.{name}" for name in ("query", "key", "value")}
+    assert not [name for name in changed if name.endswith("intermediate.dense.weight") or "LayerNorm" in name]
+    drawn = torch.cat([p.flatten() for name, p in new.named_parameters() if ".query.weight" in name])
+    assert drawn.std().item() == pytest.approx(old.config.initializer_range, rel=0.05)
+    torch.manual_seed(1)
+    again = draw_projections(load_model(folder, head="base"))
+    assert again(**batch())[0].equal(new(**batch())[0])
+    assert not old(**batch())[0].equal(new(**batch())[0])
+    with pytest.raises(ValueError, match="'reformer' has new ones already"):
+        draw_projections(load_model(folder, head="base", attention="reformer"))
 
 
 def test_as_many_landmarks_as_positions_are_softmax(folder):

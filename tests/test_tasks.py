@@ -9,9 +9,10 @@ from albert_lsh.tasks import metrics, mini
 from albert_lsh.tasks import table as tasks
 
 
-def test_the_table_has_glue_without_wnli_squad_and_the_embedded_ones():
+def test_the_table_has_glue_without_wnli_squad_korean_tasks_and_the_embedded_ones():
     glue = ["mrpc", "mnli", "sst2", "qnli", "qqp", "rte", "cola", "stsb"]
-    assert list(tasks.TASKS) == [*glue, "squad", "squad-v2", *mini.MINI_NAMES]
+    korean = ["kor-sts", "kor-qpair", "nsmc", "klue-nli"]
+    assert list(tasks.TASKS) == [*glue, "squad", "squad-v2", *korean, *mini.MINI_NAMES]
     with pytest.raises(tasks.TaskError, match="task='wnli' is not one of: mrpc"):
         tasks.load_data("wnli")
 
@@ -28,6 +29,34 @@ def test_a_local_folder_is_read_like_the_hub(tmp_path):
     (tmp_path / "README.md").write_text(readme.replace("name: sst2", "name: mrpc") + "---\n")
     with pytest.raises(tasks.TaskError, match="split 'train' has no sentence1, sentence2"):
         tasks.load_data("mrpc", tmp_path)
+
+
+def test_the_labels_of_every_task_are_called_label(tmp_path):
+    rows = {"question1": ["a", "b"], "question2": ["c", "d"], "is_duplicate": [0, 1]}
+    for split in ("train", "validation"):
+        Dataset.from_dict(rows).to_parquet(tmp_path / f"{split}.parquet")
+    data = tasks.load_data("kor-qpair", tmp_path)
+    assert data["validation"]["label"][:] == [0, 1]
+    Dataset.from_dict({**rows, "is_duplicate": [0, 2]}).to_parquet(tmp_path / "train.parquet")
+    with pytest.raises(tasks.TaskError, match="split 'train', row 1: is_duplicate=2 must be 0 to 1"):
+        tasks.load_data("kor-qpair", tmp_path)
+    for split in ("train", "validation"):
+        unlabelled = Dataset.from_dict({**rows, "label": [0, 1]}).remove_columns("is_duplicate")
+        unlabelled.to_parquet(tmp_path / f"{split}.parquet")
+    with pytest.raises(tasks.TaskError, match="split 'train' has no is_duplicate"):
+        tasks.load_data("kor-qpair", tmp_path)
+
+
+def test_held_out_examples_are_training_examples_that_are_not_trained_on():
+    data = tasks.load_data("mini-sst2", train_examples=50, eval_examples=7, held_out_examples=20)
+    assert {split: len(rows) for split, rows in data.items()} == {"train": 50, "held-out": 20}
+    everything = tasks.load_data("mini-sst2")
+    texts = [data[split]["sentence"][:] for split in ("train", "held-out")]
+    assert {*texts[0], *texts[1]} <= set(everything["train"]["sentence"][:])
+    assert data["train"]["idx"][:] == tasks.load_data("mini-sst2", train_examples=50)["train"]["idx"][:]
+    assert not {*data["train"]["idx"]} & {*data["held-out"]["idx"]}
+    with pytest.raises(tasks.TaskError, match="train_examples=None of 6000: the run saw all training examples"):
+        tasks.load_data("mini-sst2", held_out_examples=20)
 
 
 def test_data_that_cannot_be_had_is_one_clear_error(tmp_path, monkeypatch):

@@ -227,6 +227,27 @@ def switch_attention(
     return model
 
 
+def draw_projections(model: PreTrainedModel) -> PreTrainedModel:
+    """Draw every query, key, value and output projection anew, in place; returns the model.
+
+    From torch's global generator, as Transformers initialises them: weights with the standard deviation
+    config.initializer_range, biases zero. All other weights stay. `reformer` has new projections anyway.
+
+    Raises:
+        ValueError: the model's attention is `reformer`.
+    """
+    if any(isinstance(module, ReformerSelfAttention) for module in model.modules()):
+        raise ValueError("projections: 'reformer' has new ones already")
+    module: Any
+    for module in model.modules():
+        inner, outer = (module.self, module.output) if hasattr(module, "self") else (module, module)
+        if hasattr(inner, "query") and hasattr(outer, "dense"):
+            for linear in (inner.query, inner.key, inner.value, outer.dense):
+                nn.init.normal_(linear.weight, std=model.config.initializer_range)
+                nn.init.zeros_(linear.bias)
+    return model
+
+
 def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
     """Give a model of `load_model` positions for sequences of `length` tokens, in place; returns the model.
 

@@ -1,4 +1,4 @@
-"""The tasks: GLUE without WNLI, SQuAD 1.1 and 2.0, and small embedded ones of the same schemas.
+"""The tasks: GLUE without WNLI, SQuAD 1.1 and 2.0, Korean tasks, and small embedded ones of the same schemas.
 
 A row of `TASKS` says where a task's data is, which columns the model reads, and how it is scored.
 """
@@ -32,6 +32,7 @@ class Task:
     labels: tuple[str, ...] = ()  # names of the classes, 0 first; none where a number or a span is predicted
     no_answer: bool = False  # questions may have no answer (SQuAD 2.0)
     evaluation: tuple[str, ...] = ("validation",)  # splits; those after the first are scored where present
+    label: str = "label"  # the column of the classes or numbers, called "label" from `load_data` on
 
     @property
     def headline(self) -> str:
@@ -64,6 +65,8 @@ def _glue(name: str, columns: str, labels: str, metrics: str = "accuracy", **mor
 
 
 _BOTH = ("validation_matched", "validation_mismatched")
+_PAIR, _QUESTIONS, _NLI = ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis")
+_ACCURACY = ("accuracy",)
 _SQUAD: dict[str, Any] = {"columns": ("question", "context"), "metrics": ("exact", "f1")}
 
 _ALL = [
@@ -77,6 +80,11 @@ _ALL = [
     _glue("stsb", "sentence1 sentence2", "", "pearson spearman"),
     Task("squad", "rajpurkar/squad", None, **_SQUAD),
     Task("squad-v2", "rajpurkar/squad_v2", None, **_SQUAD, no_answer=True),
+    Task("kor-sts", "kakaobrain/kor_nlu", "sts", _PAIR, ("pearson", "spearman"), label="score"),
+    # Its label is_duplicate is 0 where the two questions mean the same.
+    Task("kor-qpair", "songys/kor_qpair", None, _QUESTIONS, _ACCURACY, ("same", "different"), label="is_duplicate"),
+    Task("nsmc", "e9t/nsmc", None, ("document",), _ACCURACY, ("negative", "positive"), evaluation=("test",)),
+    Task("klue-nli", "klue/klue", "nli", _NLI, _ACCURACY, ("entailment", "neutral", "contradiction")),
 ]
 TASKS = {task.name: task for task in _ALL}
 # The embedded tasks are their namesakes with other data.
@@ -100,16 +108,21 @@ def load_data(
     *,
     train_examples: int | None = None,
     eval_examples: int | None = None,
+    held_out_examples: int | None = None,
 ) -> DatasetDict:
     """The data of a task: "train" and its evaluation splits, in the schema of its Hub repository.
+
+    But for the classes or numbers to be predicted: their column is always called "label".
 
     Args:
         name: of the task.
         folder: a local folder laid out like the Hub repository, to read instead of the Hub.
         train_examples, eval_examples: draw a subset of that many, the same for every run; None takes all.
+        held_out_examples: of "train", in the place of the evaluation splits; those drawn for training are none of
+            them. To choose by, where the evaluation splits are what is reported.
     Raises:
         TaskError: unknown task; data that cannot be loaded from the Hub or the folder; a missing split or column; a
-            row that is no example of the task.
+            row that is no example of the task; no training example left to hold out.
     """
     task = find_task(name)
     if task.dataset == "mini":
@@ -122,6 +135,11 @@ def load_data(
     splits = ["train", *(s for i, s in enumerate(task.evaluation) if i == 0 or s in found)]
     for split in splits:
         check_rows(found[split] if split in found else Dataset.from_dict({}), task, split)
+        if task.label != "label":
+            found[split] = found[split].rename_column(task.label, "label")
+    if held_out_examples is not None:
+        seen = subset(found["train"], train_examples)
+        return DatasetDict({"train": seen, "held-out": held_out(found["train"], train_examples, held_out_examples)})
     sizes = {"train": train_examples}
     return DatasetDict({split: subset(found[split], sizes.get(split, eval_examples)) for split in splits})
 
@@ -159,7 +177,7 @@ def cause_of(error: BaseException) -> str:
 
 def check_rows(rows: Dataset, task: Task, split: str) -> None:
     """Raise TaskError for a missing split or column, a text that is no string, or an unknown label."""
-    place, answer = f"task={task.name!r}: split {split!r}", "answers" if task.is_squad else "label"
+    place, answer = f"task={task.name!r}: split {split!r}", "answers" if task.is_squad else task.label
     if not rows.column_names:
         raise TaskError(f"task={task.name!r}: there is no split {split!r}")
     if missing := {*task.columns, answer} - set(rows.column_names):
@@ -172,7 +190,7 @@ def check_rows(rows: Dataset, task: Task, split: str) -> None:
     for number, label in enumerate([] if task.is_squad else rows[answer][:]):
         is_number = isinstance(label, int | float) and not isinstance(label, bool) and math.isfinite(label)
         if not is_number or (task.labels and label not in range(task.num_labels)):
-            raise TaskError(f"{place}, row {number}: label={label!r} must be {wanted}")
+            raise TaskError(f"{place}, row {number}: {answer}={label!r} must be {wanted}")
 
 
 def subset(data: Dataset, n: int | None) -> Dataset:

@@ -14,7 +14,7 @@ import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import ConfigDict, Field, ValidationError, WrapValidator, create_model
@@ -50,6 +50,7 @@ class Parameters:
     attention: str = "softmax"
     attention_settings: dict[str, Any] = field(default_factory=dict)
     evaluation_settings: dict[str, Any] = field(default_factory=dict)  # laid over these in evaluation
+    projections: Literal["new"] | None = None  # query, key, value and output, drawn anew; None: the model's own
     passes: Passes | None = None  # the encoder's passes that have the attention; None: all
     seed: Seed = 0
     max_length: Annotated[int, Field(ge=8, le=HIGHEST)] = 128
@@ -67,6 +68,7 @@ class Parameters:
     feed_forward_chunk: Count | None = None
     train_examples: Count | None = None
     eval_examples: Count | None = None
+    held_out_examples: Count | None = None  # evaluate on so many training examples that are not trained on
     data_dir: str | None = None
     resume: bool = True
     tensorboard: bool = False
@@ -91,6 +93,8 @@ class Parameters:
             in_evaluation = attentions.check_evaluation(made.attention, full, made.evaluation_settings)
             if made.attention == "reformer" and made.passes is not None:
                 raise ValueError(f"passes={made.passes!r}: 'reformer' replaces the projections of all passes")
+            if made.attention == "reformer" and made.projections is not None:
+                raise ValueError(f"projections={made.projections!r}: 'reformer' has new ones of its own")
             if (is_squad := find_task(made.task).is_squad) != (notebook == "squad.ipynb"):
                 raise ValueError(f"task={made.task!r} belongs to {'squad' if is_squad else 'glue'}.ipynb")
             for settings in (full, in_evaluation):
@@ -105,6 +109,12 @@ class Parameters:
         arm = made.attention + hash_of_changes(made.what(), plain.what())
         folder = made.output_dir or str(run_folder("notebook", made.task, made.model, arm, made.seed))
         return dataclasses.replace(made, output_dir=folder, **here)
+
+    @property
+    def examples(self) -> dict[str, int | None]:
+        """How many examples `load_data` is asked for."""
+        names = ("train_examples", "eval_examples", "held_out_examples")
+        return {name: getattr(self, name) for name in names}
 
     def what(self) -> dict[str, Any]:
         """Everything that decides the result: the parameters without those in WHERE."""

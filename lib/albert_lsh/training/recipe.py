@@ -25,7 +25,14 @@ from transformers import (
 
 from albert_lsh.attention import Coverage
 from albert_lsh.model.interface import mean_attended
-from albert_lsh.model.load import extend_positions, load_config, load_model, max_positions, switch_attention
+from albert_lsh.model.load import (
+    draw_projections,
+    extend_positions,
+    load_config,
+    load_model,
+    max_positions,
+    switch_attention,
+)
 from albert_lsh.model.memory import save_memory
 from albert_lsh.training.checkpoints import newest
 from albert_lsh.training.parameters import ParameterError, Parameters
@@ -49,6 +56,8 @@ def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedM
     if asked.passes is not None or asked.evaluation_settings:
         chosen |= {"passes": asked.passes, "evaluation_settings": asked.evaluation_settings}
         switch_attention(model, asked.attention, **chosen)
+    if asked.projections == "new":
+        draw_projections(model)
     save_memory(model, recompute=asked.recompute, feed_forward_chunk=asked.feed_forward_chunk)
     if asked.max_length <= (limit := max_positions(model.config)):
         return model
