@@ -1,0 +1,123 @@
+"""Differences between two arms, with intervals that cover seeds and examples, from saved predictions.
+
+All seeds of both arms answered the same examples, so seeds and examples are crossed: a draw takes examples with
+replacement, the same for all runs, and seeds with replacement, the same for both arms (the pigeonhole bootstrap, Owen
+2007). Of k seeds it takes k - 1, which makes the variance of a mean over few seeds unbiased (Rao and Wu 1988). With one
+seed the interval covers examples alone.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from statsmodels.stats.multitest import multipletests
+
+DRAWS = 4000
+AT_ONCE = 2**22  # numbers of a matrix of draws and examples
+MARGIN = 0.01  # of the score of the arm compared with: a loss up to this counts as none
+
+
+class Difference(NamedTuple):
+    """after - before: mean over seeds, 95 % interval, two-sided p-value of no difference, and of what it is made."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    seeds: int
+    examples: int
+
+
+def weighted_mean(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda weights: weights @ values / weights.sum(1)
+
+
+def weighted_f1(labels: np.ndarray, answers: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    both, either = (labels == 1) & (answers == 1), (labels == 1).astype(float) + (answers == 1)
+    return lambda weights: 2 * (weights @ both) / np.maximum(weights @ either, 1)
+
+
+def weighted_pearson(labels: np.ndarray, values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    x, y = labels - labels.mean(), values - values.mean()
+
+    def correlation(weights: np.ndarray) -> np.ndarray:
+        total = weights.sum(1)
+        mean_x, mean_y = weights @ x / total, weights @ y / total
+        products = [weights @ (a * b) / total - m for a, b, m in ((x, y, mean_x * mean_y), (x, x, mean_x**2))]
+        spread = products[1] * (weights @ y**2 / total - mean_y**2)
+        return np.divide(products[0], np.sqrt(spread), out=np.zeros_like(total), where=spread > 0)
+
+    return correlation
+
+
+def score_of(metric: str, table: pd.DataFrame) -> Callable[[np.ndarray], np.ndarray]:
+    """A task's score as a function of how often each example counts: (draws, examples) -> (draws,).
+
+    Args:
+        metric: accuracy, f1 (of a class, or SQuAD's), exact or pearson.
+        table: predictions as `tasks.predictions` describes them.
+    Raises:
+        ValueError: another metric.
+    """
+    if metric in table:  # SQuAD's, in percent
+        return weighted_mean(100 * table[metric].to_numpy(float))
+    labels = table["label"].to_numpy(float)
+    if metric == "pearson":
+        return weighted_pearson(labels, table["logit_0"].to_numpy(float))
+    answers = table["answer"].to_numpy(float)
+    if metric == "accuracy":
+        return weighted_mean((labels == answers).astype(float))
+    if metric == "f1":
+        return weighted_f1(labels, answers)
+    raise ValueError(f"metric={metric!r} is not one of: accuracy, f1, exact, pearson")
+
+
+def example_weights(examples: int, draws: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
+    """How often each example is drawn: (some draws, examples), until there were `draws`."""
+    at_once = max(1, AT_ONCE // examples)
+    for start in range(0, draws, at_once):
+        size = min(at_once, draws - start)
+        yield generator.multinomial(examples, np.full(examples, 1 / examples), size).astype(float)
+
+
+def difference(
+    before: dict[int, pd.DataFrame], after: dict[int, pd.DataFrame], metric: str, draws: int = DRAWS
+) -> Difference:
+    """By how much an arm's score differs from another's; only the seeds that both have count.
+
+    Args:
+        before, after: predictions by seed, all on the same examples in the same order.
+        metric: see `score_of`.
+    Raises:
+        ValueError: no seed in both, or other examples.
+    """
+    seeds = sorted(before.keys() & after.keys())
+    if not seeds:
+        raise ValueError(f"no seed in both arms: {sorted(before)} and {sorted(after)}")
+    ids = before[seeds[0]]["id"]
+    if any(not arm[seed]["id"].equals(ids) for arm in (before, after) for seed in seeds):
+        raise ValueError("the two arms, or their seeds, answered other examples")
+    scores = [(score_of(metric, before[seed]), score_of(metric, after[seed])) for seed in seeds]
+
+    def differences(weights: np.ndarray) -> np.ndarray:
+        return np.stack([then(weights) - first(weights) for first, then in scores], axis=1)
+
+    generator, taken = np.random.default_rng(0), max(1, len(seeds) - 1)
+    drawn = np.concatenate([differences(weights) for weights in example_weights(len(ids), draws, generator)])
+    chosen = generator.multinomial(taken, np.full(len(seeds), 1 / len(seeds)), draws) / taken
+    found = (drawn * chosen).sum(1)
+    low, high = np.quantile(found, [0.025, 0.975])
+    p = 2 * (1 + min((found <= 0).sum(), (found >= 0).sum())) / (draws + 1)
+    mean = differences(np.ones((1, len(ids)))).mean()
+    return Difference(float(mean), float(low), float(high), float(min(1, p)), len(seeds), len(ids))
+
+
+def holm(p_values: "pd.Series[float]") -> "pd.Series[float]":
+    """The p-values of one family of questions, corrected for their number (Holm 1979)."""
+    return pd.Series(multipletests(p_values, method="holm")[1], p_values.index)
+
+
+def not_inferior(found: Difference, before: float) -> bool:
+    """Whether the whole interval lies above a loss of MARGIN of the score `before`."""
+    return found.low > -MARGIN * abs(before)
