@@ -63,7 +63,9 @@ def test_equal_arms_do_not_differ_and_a_large_difference_is_seen():
     assert not_inferior(found, 0.8)
     worse = {seed: answers(generator.random(300) < 0.6) for seed in range(3)}
     found = difference(same, worse, "accuracy", draws=400)
-    assert found.high < 0 and found.p < 0.02 and (found.seeds, found.examples) == (3, 300)
+    assert found.high < 0
+    assert found.p < 0.02
+    assert (found.seeds, found.examples) == (3, 300)
     assert not not_inferior(found, 0.8)
 
 

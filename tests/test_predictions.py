@@ -47,6 +47,8 @@ def test_a_runs_scores_follow_from_its_predictions(name, tmp_path):
     if task.is_squad:
         assert table["id"].tolist() == data["validation"]["id"][:]
         assert squad.scores_of(data["validation"], table) == result["metrics"]
+        means = table[["exact", "f1"]].astype(float).mean() * 100
+        assert means.to_dict() == pytest.approx({name: result["metrics"][name] for name in ("exact", "f1")})
         assert table["is_answerable"].tolist() == [bool(a["text"]) for a in data["validation"]["answers"]]
     else:
         assert metrics.scores_of(task, table) == result["metrics"]

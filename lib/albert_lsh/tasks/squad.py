@@ -16,7 +16,7 @@ from datasets import Dataset
 from numpy.lib.stride_tricks import sliding_window_view
 from transformers import EvalPrediction, Trainer
 
-from albert_lsh.tasks.squad_scores import chance_score, majority_score, score
+from albert_lsh.tasks.squad_scores import chance_score, majority_score, question_scores, score
 
 OUTSIDE = (-1, -1)  # offsets of a token outside of the context, or of white space alone
 CLS = 0  # position of the CLS token in every window
@@ -232,7 +232,9 @@ def predictions(examples: Dataset, cut: Dataset, logits: Iterable[Any]) -> pd.Da
     table = pd.DataFrame(rows, columns=["id", "start", "end", "score", "null_score"])
     table["answered"] = (table["end"] > 0) & ~((table["null_score"] > table["score"]) & may_refuse)
     table["is_answerable"] = [bool(answers["text"]) for answers in examples["answers"]]
-    return table.astype({"start": "int32", "end": "int32", "score": "float32", "null_score": "float32"})
+    table[["exact", "f1"]] = [*question_scores(examples, texts_of(examples, table)).values()]
+    kinds = {"start": "int32", "end": "int32", "score": "float32", "null_score": "float32"}
+    return table.astype(kinds | {"exact": bool, "f1": "float32"})
 
 
 def texts_of(examples: Dataset, table: pd.DataFrame, *, always: bool = False) -> dict[str, str]:

@@ -42,6 +42,18 @@ def _question_score(golds: list[str], answer: str, is_v2: bool) -> tuple[float, 
     return exact, max(f1) if words or not is_v2 else exact
 
 
+def references(examples: Dataset) -> dict[str, list[str]]:
+    """The reference answers of each question, by id; none where there is no answer."""
+    return {key: refs["text"] for key, refs in zip(examples["id"], examples["answers"], strict=True)}
+
+
+def question_scores(examples: Dataset, answers: Mapping[str, str]) -> dict[str, tuple[float, float]]:
+    """Exact match (0 or 1) and F1 (0 to 1) of the answer to each question, by id; arguments as those of `score`."""
+    golds = references(examples)
+    is_v2 = not all(golds.values())
+    return {key: _question_score(texts, answers[key], is_v2) for key, texts in golds.items()}
+
+
 def score(
     examples: Dataset, answers: Mapping[str, str], no_answer_scores: Mapping[str, float] | None = None
 ) -> dict[str, float]:
@@ -61,11 +73,10 @@ def score(
         ValueError: no examples; ids missing, unknown or repeated.
     """
     check_ids("answers", examples["id"], answers)
-    golds = {key: refs["text"] for key, refs in zip(examples["id"], examples["answers"], strict=True)}
+    golds, scores = references(examples), question_scores(examples, answers)
     if not golds:
         raise ValueError("there are no examples to score")
     is_v2 = not all(golds.values())
-    scores = {key: _question_score(texts, answers[key], is_v2) for key, texts in golds.items()}
     answered = [key for key in golds if golds[key]]
     unanswered = [key for key in golds if not golds[key]]
     groups = {"": [*golds], "has_answer_": answered, "no_answer_": unanswered} if is_v2 else {"": answered}
