@@ -36,7 +36,7 @@ def test_weighted_scores_are_the_scores_of_the_repeated_examples():
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_the_interval_covers_examples_and_seeds(seeds):
     """Many experiments in which the second arm is better by 0.05 on average; seeds differ, and examples do."""
-    generator, inside, experiments = np.random.default_rng(1), 0, 60
+    generator, inside, experiments = np.random.default_rng(1), 0, 100
     for _ in range(experiments):
         difficulty = generator.normal(size=200)
         arms = []
@@ -47,9 +47,9 @@ def test_the_interval_covers_examples_and_seeds(seeds):
                 quantile = np.quantile(difficulty_of_all, level)
                 own[seed] = answers(difficulty + generator.normal(0, 0.1, 200) < quantile)
             arms.append(own)
-        found = difference(*arms, "accuracy", draws=250)
+        found = difference(*arms, "accuracy", draws=100)
         inside += found.low <= 0.05 <= found.high
-    assert inside / experiments > 0.85  # of the 95 % that are claimed; two degrees of freedom are few
+    assert inside / experiments > 0.9  # of the 95 % that are claimed
 
 
 difficulty_of_all = np.random.default_rng(2).normal(size=100_000) * np.sqrt(1.01)
@@ -64,7 +64,7 @@ def test_equal_arms_do_not_differ_and_a_large_difference_is_seen():
     worse = {seed: answers(generator.random(300) < 0.6) for seed in range(3)}
     found = difference(same, worse, "accuracy", draws=400)
     assert found.high < 0
-    assert found.p < 0.02
+    assert found.p < 0.01
     assert (found.seeds, found.examples) == (3, 300)
     assert not not_inferior(found, 0.8)
 
