@@ -11,7 +11,7 @@ from albert_lsh.tasks import table as tasks
 
 def test_the_table_has_glue_without_wnli_squad_korean_tasks_and_the_embedded_ones():
     glue = ["mrpc", "mnli", "sst2", "qnli", "qqp", "rte", "cola", "stsb"]
-    korean = ["kor-sts", "kor-qpair", "nsmc", "klue-nli"]
+    korean = ["kor-sts", "kor-qpair", "nsmc", "korquad", "klue-nli"]
     assert list(tasks.TASKS) == [*glue, "squad", "squad-v2", *korean, *mini.MINI_NAMES]
     with pytest.raises(tasks.TaskError, match="task='wnli' is not one of: mrpc"):
         tasks.load_data("wnli")
@@ -57,6 +57,22 @@ def test_held_out_examples_are_training_examples_that_are_not_trained_on():
     assert not {*data["train"]["idx"]} & {*data["held-out"]["idx"]}
     with pytest.raises(tasks.TaskError, match="train_examples=None of 6000: the run saw all training examples"):
         tasks.load_data("mini-sst2", held_out_examples=20)
+
+
+def test_a_task_without_training_data_is_cut_by_article(tmp_path):
+    rows = [
+        {"id": f"{article}-{n}", "title": f"{article}", "context": "a b", "question": "c", "answers": answers}
+        for article in range(140)
+        for n in range(2)
+        for answers in [{"text": ["a"], "answer_start": [0]}]
+    ]
+    Dataset.from_list(rows).to_parquet(tmp_path / "validation.parquet")
+    data = tasks.load_data("korquad", tmp_path)
+    titles = {split: set(of_split["title"]) for split, of_split in data.items()}
+    assert {split: len(names) for split, names in titles.items()} == {"train": 113, "validation": 27}
+    assert not titles["train"] & titles["validation"]
+    assert len(data["train"]) + len(data["validation"]) == len(rows)
+    assert tasks.load_data("korquad", tmp_path)["validation"]["id"][:] == data["validation"]["id"][:]
 
 
 def test_data_that_cannot_be_had_is_one_clear_error(tmp_path, monkeypatch):

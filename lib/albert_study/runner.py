@@ -118,6 +118,8 @@ NOTEBOOKS: dict[str, tuple[str, Callable[[Any], list[Any]]]] = {
         ],
     ),
     "reading": ("albert_study.probe.reading:Reading", lambda asked: [asked.output]),
+    "masked_words": ("albert_study.probe.masked_words:MaskedWords", lambda asked: [asked.output]),
+    "constant_answers": ("albert_study.probe.constant_answers:Constant", lambda asked: [asked.output]),
     "fidelity": ("albert_study.probe.fidelity:Asked", lambda asked: [asked.output]),
 }  # fmt: skip
 

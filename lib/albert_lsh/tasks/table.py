@@ -4,6 +4,7 @@ A row of `TASKS` says where a task's data is, which columns the model reads, and
 """
 
 import math
+import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class Task:
     labels: tuple[str, ...] = ()  # names of the classes, 0 first; none where a number or a span is predicted
     no_answer: bool = False  # questions may have no answer (SQuAD 2.0)
     evaluation: tuple[str, ...] = ("validation",)  # splits; those after the first are scored where present
+    training_articles: int | None = None  # of the evaluation split, where the data have no training split
     label: str = "label"  # the column of the classes or numbers, called "label" from `load_data` on
 
     @property
@@ -84,6 +86,8 @@ _ALL = [
     # Its label is_duplicate is 0 where the two questions mean the same.
     Task("kor-qpair", "songys/kor_qpair", None, _QUESTIONS, _ACCURACY, ("same", "different"), label="is_duplicate"),
     Task("nsmc", "e9t/nsmc", None, ("document",), _ACCURACY, ("negative", "positive"), evaluation=("test",)),
+    # Its development set alone is public here; articles of it are for training.
+    Task("korquad", "KorQuAD/squad_kor_v1", None, **_SQUAD, training_articles=113),
     Task("klue-nli", "klue/klue", "nli", _NLI, _ACCURACY, ("entailment", "neutral", "contradiction")),
 ]
 TASKS = {task.name: task for task in _ALL}
@@ -132,6 +136,8 @@ def load_data(
         if folder and not Path(folder).is_dir():
             raise TaskError(f"data_dir={source!r} is not a folder (task {name!r})")
         found = download(source, task.config, f"task={name!r}", offline_instead(task))
+    if task.training_articles:
+        found = cut_by_article(found[task.evaluation[0]], task.training_articles)
     splits = ["train", *(s for i, s in enumerate(task.evaluation) if i == 0 or s in found)]
     for split in splits:
         check_rows(found[split] if split in found else Dataset.from_dict({}), task, split)
@@ -146,8 +152,8 @@ def load_data(
 
 def offline_instead(task: Task) -> str:
     """What to set where there is no network: an embedded task for the same notebook."""
-    name = f"mini-{task.name}"
-    return f'; without a network set task="{name if name in TASKS else "mini-mrpc"}", model="mini"'
+    name, usual = f"mini-{task.name}", "mini-squad" if task.is_squad else "mini-mrpc"
+    return f'; without a network set task="{name if name in TASKS else usual}", model="mini"'
 
 
 def download(source: str, config: str | None, place: str, instead: str = "") -> DatasetDict:
@@ -173,6 +179,20 @@ def cause_of(error: BaseException) -> str:
     while isinstance(error, DatasetsError) and error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def cut_by_article(rows: Dataset, training: int) -> DatasetDict:
+    """A split cut in two, "train" and "validation": so many articles, drawn with a fixed seed, and all others."""
+    if "title" not in rows.column_names:
+        raise TaskError("the evaluation split has no title, by which it is to be cut into training and evaluation")
+    titles = sorted(set(rows["title"]))
+    chosen = set(random.Random(SUBSET_SEED).sample(titles, training))
+    inside = [title in chosen for title in rows["title"]]
+    numbers = {
+        "train": [i for i, yes in enumerate(inside) if yes],
+        "validation": [i for i, yes in enumerate(inside) if not yes],
+    }
+    return DatasetDict({split: rows.select(of_split) for split, of_split in numbers.items()})
 
 
 def check_rows(rows: Dataset, task: Task, split: str) -> None:

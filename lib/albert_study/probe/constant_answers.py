@@ -15,7 +15,7 @@ from pydantic import Field
 from albert_lsh.tasks import metrics
 from albert_lsh.tasks.squad_scores import score
 from albert_lsh.tasks.table import Task, find_task, load_data
-from albert_lsh.training.files import write_atomically
+from albert_lsh.training.files import placed, write_atomically
 from albert_lsh.training.parameters import errors_named, from_given
 from albert_lsh.training.record import provenance
 from albert_study.evidence.records import load_published
@@ -29,6 +29,7 @@ class Constant:
 
     tasks: Annotated[list[str], Field(min_length=1)]
     output: str = "results/runs/notebook/constant-answers.csv"
+    results_root: str | None = None
 
     @classmethod
     def check(cls, given: dict) -> "Constant":
@@ -38,7 +39,7 @@ class Constant:
             for name in asked.tasks:
                 if find_task(name).is_regression:
                     raise ValueError(f"tasks: {name!r} predicts a number; a constant has no correlation with anything")
-        return asked
+            return placed(asked, ["output"])
 
 
 def constant_answers(task: Task, split: str, examples: Dataset) -> pd.DataFrame:
@@ -65,7 +66,9 @@ def beside_the_original(constants: pd.DataFrame) -> pd.DataFrame:
     """
     published = load_published()
     theirs = published[(published["source"] == SOURCE) & (published["arm"] == ARM)][["task", "metric", "value"]]
-    found = constants.assign(accuracy_f1_mean=lambda t: (t["accuracy"] + t["f1"]) / 2 if "f1" in t else np.nan)
+    found = constants
+    if {"accuracy", "f1"} <= set(found):
+        found = found.assign(accuracy_f1_mean=(found["accuracy"] + found["f1"]) / 2)
     names = [name for name in ("accuracy", "f1", "accuracy_f1_mean", "exact") if name in found]
     ours = found.melt(["task", "split", "answer", "right", "examples"], names, "metric", "constant").dropna()
     both = ours.merge(theirs.rename(columns={"value": "original"}), on=["task", "metric"])
