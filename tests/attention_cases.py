@@ -41,6 +41,8 @@ SETTINGS = {
     "window": [{"keys": 7}, {"keys": 20, "global_tokens": 3}, {"share": 0.5, "rest": True}],
     "top-k": [{"keys": 6}, {"share": 0.2, "rest": True}],
     "reformer": [{"bucket_size": 4, "n_hashes": 2, "full_attn_thres": 8}],
+    "smyrf": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2}, {"share": 0.4}],
+    "improved-clustered": [{"num_clusters": 3, "top_keys": 5}, {"share": 0.4}],
     "nystrom": [{"num_landmarks": 7}, {"share": 0.5}],
     "yoso": [{"n_hashes": 5, "hash_code_len": 3}, {"share": 0.5, "hash_code_len": 3}],
     "yoso-e": [{"hash_code_len": 4}],
@@ -51,7 +53,7 @@ ALL = [(name, SETTINGS.get(name, [{}])[0]) for name in attention.names()]
 BUDGETED = [name for name, known in attention.ATTENTIONS.items() if known.spend]
 WITH_REST = [name for name, known in attention.ATTENTIONS.items() if "rest" in known.settings]
 # With all that follow from it, an attention that is new is tested as far as it can be without a list of settings.
-HASHED = ["shared-qk-lsh", "lsh", "plain-lsh", "random", "yoso"]
+HASHED = ["shared-qk-lsh", "lsh", "plain-lsh", "random", "smyrf", "improved-clustered", "yoso"]
 # (batch, heads, length, head_dim): a lone token, fewer tokens than a cluster, no multiple of anything, a multiple
 SHAPES = [(1, 1, 1, 3), (2, 3, 5, 5), (2, 2, 37, 12), (1, 2, 60, 16)]
 

@@ -13,19 +13,21 @@ MORE = {
         {"n_hashes": 2, "far_field": True},
         {"cluster_size": 8, "far_field": True, "window": 3},
         {"global_tokens": 9, "window": 5, "block_size": 4},
-        {"rest": True},
+        {"rest": False},
     ],
     "plain-lsh": [{"n_hashes": 4}, {"cluster_size": 6, "rest": True}],
     "window": [{"global_tokens": 3}, {"rest": True}],
     "top-k": [{"rest": True}],
     "random": [{"global_tokens": 3}, {"n_hashes": 9}, {"cluster_size": 5, "rest": True}],
     "shared-qk-lsh": [{"n_hashes": 1}, {"bucket_size": 7}, {"rest": True}],
+    "improved-clustered": [{"top_keys": 3}, {"num_clusters": 2}],
     "nystrom": [{"pinv_iterations": 2}],
     "yoso": [{"hash_code_len": 4}],
 }
 FIXED = {name: MORE.get(name, [{"rest": True}] if name in WITH_REST else []) for name in BUDGETED}
 EACH = [(name, fixed) for name, several in FIXED.items() for fixed in [{}, *several]]
-COUNTED = [case for case in EACH if case[0] not in ("nystrom", "yoso")]  # those two estimate; who collides is chance
+ESTIMATES = ("nystrom", "yoso", "improved-clustered")
+COUNTED = [case for case in EACH if case[0] not in ESTIMATES]  # those two estimate; who collides is chance
 each_attention = pytest.mark.parametrize("name", FIXED)
 
 
@@ -94,12 +96,14 @@ def test_no_budget_and_no_settings_are_the_default(name):
 
 
 SMALLEST = {
-    "lsh": {"n_hashes": 1, "cluster_size": 1, "global_tokens": 0},
+    "lsh": {"n_hashes": 1, "cluster_size": 1, "global_tokens": 0, "rest": True},
     "plain-lsh": {"n_hashes": 1, "cluster_size": 2},
     "window": {"keys": 1},
     "top-k": {"keys": 1},
     "random": {"n_hashes": 1, "cluster_size": 1},
     "shared-qk-lsh": {"n_hashes": 1, "bucket_size": 2},
+    "smyrf": {"n_hashes": 1, "cluster_size": 2},
+    "improved-clustered": {"num_clusters": 1, "top_keys": 1},
     "nystrom": {"num_landmarks": 1},
     "yoso": {"n_hashes": 1},
 }
@@ -125,22 +129,19 @@ def test_fixed_settings_that_no_short_sequence_has_room_for_do_not_fail():
     inputs, fixed = tensors((1, 2, 9, 8)), {"global_tokens": 9, "window": 5, "block_size": 4}
     out = attention.attend("lsh", *inputs, share=0.25, **fixed)
     torch.testing.assert_close(out, attention.attend("softmax", *inputs))  # nine tokens, all seen by all
-    with pytest.raises(ValueError, match="share=0.25 of length=9 leaves -15 keys to choose"):
+    with pytest.raises(ValueError, match="share=0.25 of length=9 leaves -16 keys to choose"):
         attention.settings_for("lsh", 9, 0.25, **fixed)
 
 
 def test_what_is_not_fixed_is_chosen_to_fit():
     settings = attention.settings_for("lsh", 256, 0.25, far_field=True, cluster_size=8, window=4)
-    assert settings == {"far_field": True, "cluster_size": 8, "window": 4, "global_tokens": 2, "n_hashes": 3}
-    assert attention.settings_for("lsh", 36, 0.5) == attention.settings_for("lsh", 36, 0.5, far_field=True)
-    assert not attention.settings_for("lsh", 6, 0.5)["far_field"]
-    assert not attention.settings_for("lsh", 36, 0.4)["far_field"]
-    assert not attention.settings_for("lsh", 36, 0.5, rest=True)["far_field"]
-    assert attention.settings_for("lsh", 256, 0.25) == {
-        "far_field": False, "global_tokens": 2, "cluster_size": 5, "n_hashes": 12,
-    }  # fmt: skip
+    far = {"far_field": True, "rest": False}
+    assert settings == {**far, "cluster_size": 8, "window": 4, "global_tokens": 2, "n_hashes": 3}
+    own = {"far_field": False, "rest": True, "global_tokens": 2}
+    assert attention.settings_for("lsh", 256, 0.25) == {**own, "cluster_size": 8, "n_hashes": 7}
+    assert attention.settings_for("lsh", 256, 0.25, rest=False)["n_hashes"] == 7
     assert attention.settings_for("lsh", 256, 0.25, n_hashes=10)["cluster_size"] == 6
-    assert attention.settings_for("lsh", 256, keys=22)["n_hashes"] == 4
+    assert attention.settings_for("lsh", 256, keys=22)["n_hashes"] == 2
     far = attention.settings_for("lsh", 256, 0.25, far_field=True, n_hashes=3)
     assert far["cluster_size"] == 16  # 3 clusters of 16 and 16 - 3 mean keys are 61 of 62; of 17 they were 64
     assert attention.settings_for("window", 100, 0.2, global_tokens=5) == {"global_tokens": 5, "keys": 15}
@@ -158,17 +159,17 @@ def test_what_is_not_fixed_is_chosen_to_fit():
         ("lsh", 256, "0.25", {}, "share='0.25' must be a number above 0, at most 1"),
         ("lsh", 256.0, 0.25, {}, "length=256.0 must be a whole number of tokens, 1 or more"),
         ("lsh", 256, 0.25, {"keys": 64}, "share=0.25 and keys=64 cannot both be given"),
-        ("lsh", 3, 0.25, {}, "share=0.25 of length=3 leaves 0 keys to choose; lsh needs 1 or more"),
+        ("lsh", 3, 0.25, {}, "share=0.25 of length=3 leaves -1 keys to choose beside rest=1; lsh"),
         ("top-k", 256, None, {"keys": 0}, "keys=0 must be a whole number, 1 to 2147483647"),
         ("shared-qk-lsh", 24, 0.125, {}, "share=0.125 of length=24 leaves 3 keys to choose; shared-qk-lsh needs 4"),
-        ("lsh", 36, 0.25, {"window": 12}, "leaves -5 keys to choose beside global_tokens=2 beside window=12; lsh"),
+        ("lsh", 36, 0.25, {"window": 12}, "leaves -6 keys to choose beside global_tokens=2 beside window=12 beside"),
         ("lsh", 36, 0.25, {"far_field": True}, "share=0.25 of length=36 leaves 7 keys to choose, too few for a far"),
         ("lsh", 256, 0.25, {"far_field": True, "n_hashes": 50}, "too few for a far field with n_hashes=50"),
         ("lsh", 256, 0.25, {"n_hashes": 0}, "lsh: n_hashes=0 must be a whole number, 1 to 2147483647"),
         ("shared-qk-lsh", 256, 0.25, {"bucket_size": 0}, "bucket_size=0 must be a whole number, 2 to 2147483647"),
         ("top-k", 256, 0.25, {"global_tokens": 2}, "attention 'top-k' has no setting 'global_tokens'; it has: share"),
-        ("lsh", 256, 0.25, {"n_hashes": 63}, "lsh: n_hashes=63 does not fit share=0.25 of length=256; 62 or less fits"),
-        ("lsh", 256, 0.25, {"cluster_size": 63}, "cluster_size=63 does not fit share=0.25 of length=256; 62 or less"),
+        ("lsh", 256, 0.25, {"n_hashes": 63}, "lsh: n_hashes=63 does not fit share=0.25 of length=256; 61 or less fits"),
+        ("lsh", 256, 0.25, {"cluster_size": 63}, "cluster_size=63 does not fit share=0.25 of length=256; 61 or less"),
         ("plain-lsh", 256, 0.25, {"n_hashes": 33}, "n_hashes=33 does not fit share=0.25 of length=256; 32 or less"),
         ("plain-lsh", 256, None, {"keys": 30, "n_hashes": 16}, "n_hashes=16 does not fit keys=30 of length=256; 15 or"),
         ("random", 256, 0.25, {"n_hashes": 100}, "random: n_hashes=100 does not fit share=0.25 of length=256; 64 or"),

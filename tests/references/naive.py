@@ -251,6 +251,20 @@ def plain_lsh(query, key, value, padding_mask=None, *, scaling, generator=None, 
     return each_sequence(query, key, value, padding_mask, one)
 
 
+def smyrf(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
+    n_hashes = most("smyrf", "n_hashes", settings, query, padding_mask)
+    draws = draw_directions(query.shape[1], query.shape[3] + 2, n_hashes, generator)
+
+    def one(tokens, h, q, k, v):
+        own = resolved("smyrf", settings, len(q))
+        hashes = hash_one(q.detach().float(), k.detach().float(), draws[h][: own["n_hashes"]])
+        rounds = list(zip(*hashes, strict=True))
+        counts = sum(meetings([one_round], len(q), own["cluster_size"]) for one_round in rounds)
+        return attend_counted(q, k, v, counts, scaling)
+
+    return each_sequence(query, key, value, padding_mask, one)
+
+
 def random(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
     n_hashes = most("random", "n_hashes", settings, query, padding_mask)
     of_query, of_key = draw_values(query.shape[2], query.shape[1], n_hashes, generator)

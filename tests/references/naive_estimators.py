@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from albert_lsh.attention.clustered import BITS, ROUNDS
 from albert_lsh.attention.select.hashing import draw_directions
 from references.naive import attend_counted, each_sequence, most, resolved
 
@@ -107,6 +108,43 @@ def yoso(
         return yoso_one(q, k, v, alike.double().mean(-1), hash_code_len)
 
     return each_sequence(query, key, value, padding_mask, with_convolution(one, conv_kernel_size, conv_weight))
+
+
+def cluster_one(signs: Tensor, count: int) -> list[int]:
+    """k-means under Hamming distance of one head; signs: (n, bits) bool. The cluster of each row."""
+    rows = signs.tolist()
+    centres = [rows[c * len(rows) // count] for c in range(count)]
+
+    def nearest(row):
+        apart = [sum(x != y for x, y in zip(row, centre, strict=True)) for centre in centres]
+        return apart.index(min(apart))
+
+    for _ in range(ROUNDS):
+        found = [nearest(row) for row in rows]
+        for c in range(count):
+            members = [row for row, own in zip(rows, found, strict=True) if own == c]
+            if members:
+                centres[c] = [2 * sum(bit) >= len(members) for bit in zip(*members, strict=True)]
+    return [nearest(row) for row in rows]
+
+
+def improved_clustered(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
+    directions = draw_directions(query.shape[1], query.shape[3], BITS, generator)
+
+    def one(tokens, h, q, k, v):
+        n, own = len(q), resolved("improved-clustered", settings, len(q))
+        cluster = torch.tensor(cluster_one(q.detach().float() @ directions[h].T >= 0, own["num_clusters"]))
+        q, k, v = q.double(), k.double(), v.double()
+        rows = []
+        for i in range(n):
+            weights = (q[cluster == cluster[i]].mean(0) @ k.T * scaling).softmax(-1)
+            chosen = weights.detach().topk(min(own["top_keys"], n)).indices
+            others = weights.scatter(0, chosen, 0.0)
+            exact = (k[chosen] @ q[i] * scaling).softmax(-1) @ v[chosen]
+            rows.append(weights[chosen].sum() * exact + others @ v)
+        return torch.stack(rows)
+
+    return each_sequence(query, key, value, padding_mask, one)
 
 
 def linear(query, key, value, padding_mask=None, *, scaling, generator=None) -> Tensor:

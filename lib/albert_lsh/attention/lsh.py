@@ -33,7 +33,6 @@ from albert_lsh.attention.sparse import rest_products, sparse
 SINGLE = 512  # tokens, up to which every query chooses for itself
 SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen
 GLOBAL_TOKENS = 2
-FAR_FIELD_FROM = 0.5  # share of the pairs; less leaves short sequences too few clusters (studies/fidelity.yaml)
 
 
 def see(
@@ -125,30 +124,30 @@ def unseen_neighbours(near: Tensor, owner: Tensor, chosen: Tensor, count: int) -
 
 
 def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
-    """Global tokens, a window if there is one, and as many clusters of about sqrt(length) / 3 keys as fit.
+    """Global tokens, the rest, a window if there is one, and as many clusters of about sqrt(length) / 2 keys as fit.
 
-    Comparing each query with their mean keys costs 1.5 / sqrt(length) of softmax attention, and is not in the budget.
-    From half of the pairs on, about half of the budget goes into a far field, if that fits and nothing fixed says
-    otherwise.
+    Comparing each query with their mean keys costs 1 / sqrt(length) of softmax attention, and is not in the budget. A
+    far field, if it is asked for, takes the place of the rest, and about half of the budget.
     """
-    length, rest = budget.length, int(fixed.get("rest", False))
+    length, far_field = budget.length, fixed.get("far_field", False)
+    fixed = {"rest": not far_field, **fixed, "far_field": far_field}
+    rest = int(fixed["rest"] and budget.keys < length)
     fixed = {"global_tokens": min(GLOBAL_TOKENS, max(0, budget.keys - 1 - rest)), **fixed}
     block = fixed.get("block_size") or (1 if length <= SINGLE else round(2 * math.sqrt(length)))
     window = fixed.get("window", 0)
     near = min(length, window + block - 1) if window else 0
     left = budget.left(1, global_tokens=fixed["global_tokens"], window=near, rest=rest)
-    size = max(2, round(math.sqrt(length) / 3))
-    if fixed.get("far_field", budget.keys >= FAR_FIELD_FROM * length and budget.keys < length and not rest):
+    size = max(2, round(math.sqrt(length) / 2))
+    if far_field and budget.keys < length:
         if found := beside_a_far_field(fixed, length, left, size):
-            return {"far_field": True, **fixed, **found}
-        if "far_field" in fixed:
-            given = "".join(f" with {k}={fixed[k]}" for k in ("n_hashes", "cluster_size") if k in fixed)
-            raise ValueError(f"{budget.asked} leaves {left} keys to choose, too few for a far field{given}")
+            return fixed | found
+        given = "".join(f" with {k}={fixed[k]}" for k in ("n_hashes", "cluster_size") if k in fixed)
+        raise ValueError(f"{budget.asked} leaves {left} keys to choose, too few for a far field{given}")
     if not fixed.keys() & {"n_hashes", "cluster_size"}:
         size = min(size, left)
         rounds = left // size if budget.keys < length else -(-left // size)  # a whole budget sees everything
-        return {"far_field": False, **fixed, "n_hashes": rounds, "cluster_size": size}
-    return {"far_field": False, **fixed, **rounds_and_size(budget, fixed, left)}
+        return fixed | {"n_hashes": rounds, "cluster_size": size}
+    return fixed | rounds_and_size(budget, fixed, left)
 
 
 def beside_a_far_field(fixed: dict[str, Any], length: int, left: int, size: int) -> dict[str, Any] | None:
@@ -206,6 +205,6 @@ LSH = sparse(
     },
     lowest={"global_tokens": 0, "window": 0},
     spend=spend,
-    spent=("n_hashes", "cluster_size", "global_tokens", "far_field"),
+    spent=("n_hashes", "cluster_size", "global_tokens", "rest"),
     share=0.25,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from albert_lsh.attention.clustered import CLUSTERED
 from albert_lsh.attention.definition import Attention
 from albert_lsh.attention.linear import LINEAR
 from albert_lsh.attention.lsh import LSH
@@ -12,6 +13,7 @@ from albert_lsh.attention.reformer import REFORMER
 from albert_lsh.attention.reformer import spend as REFORMER_SPEND
 from albert_lsh.attention.shared_qk import SHARED_QK
 from albert_lsh.attention.shared_qk_lsh import SHARED_QK_LSH
+from albert_lsh.attention.smyrf import SMYRF
 from albert_lsh.attention.softmax import SOFTMAX, SOFTMAX_EAGER
 from albert_lsh.attention.top_k import TOP_K
 from albert_lsh.attention.window import WINDOW
@@ -28,6 +30,8 @@ ATTENTIONS: dict[str, Attention] = {
     "window": WINDOW,
     "random": RANDOM,
     "top-k": TOP_K,
+    "smyrf": SMYRF,
+    "improved-clustered": CLUSTERED,
     "nystrom": NYSTROM,
     "linear": LINEAR,
     "yoso": YOSO,
@@ -74,7 +78,8 @@ def check_evaluation(name: str, settings: dict[str, Any], given: dict[str, Any] 
         raise ValueError("evaluation_settings: conv_kernel_size has weights, which have to be trained with it")
     before, spent = dict(settings), find(name).spent
     if given.keys() & {"share", "keys"}:
-        before |= {setting: None for setting in ("share", "keys", *spent) if setting in before}
+        sizes = {s for s in ("share", "keys", *spent) if s in before and not isinstance(before[s], bool)}
+        before |= dict.fromkeys(sizes)
     elif given.keys() & set(spent[:2]):
         before |= {setting: None for setting in ("share", "keys") if setting in before}
     try:
