@@ -18,6 +18,7 @@ import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.training.files import repository_root, write_atomically
+from albert_study.evidence.differences import differences
 from albert_study.evidence.records import (
     COSTS,
     SETTINGS,
@@ -213,7 +214,7 @@ def settings_table() -> pd.DataFrame:
 
 
 def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
-    """Write results/tables/<study>-{runs,scores,changes,published,switched,variants,predictors,held-out,reading}.csv
+    """Write results/tables/<study>-<name>.csv, the names being those of `study_tables`,
     and results/tables/{settings,pretraining,pretraining-gaps}.csv; returns the paths written.
 
     A table without rows (no neighbouring arms, nothing published) is not written, and an older one is deleted. A
@@ -248,6 +249,7 @@ def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
         "runs": runs.drop(columns=["folder", "study"]),
         "scores": score_table(runs),
         "changes": changes(runs),
+        "differences": differences(runs),
         "published": beside_published(runs, load_published(root / "studies" / "published.csv")),
         "variants": variants,
         "switched": switched,

@@ -11,7 +11,7 @@ from torch import Tensor
 from albert_lsh.attention.rows import AT_ONCE, places, slices
 from albert_lsh.attention.select.hashing import draw_directions
 
-POWER_STEPS = 1  # of the iteration; each takes two products per token
+POWER_STEPS = 2  # of the iteration; each takes two products per token
 TREE_PRODUCTS = 2 * POWER_STEPS + 1  # of head_dim numbers per token and level
 
 

@@ -1,0 +1,85 @@
+"""Every arm against softmax, and neighbouring arms against each other, from the predictions of their runs.
+
+Intervals cover seeds and examples (`bootstrap`); p-values are Holm's within a model, so that a comparison counts only
+if it stands beside all others that were made.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from albert_lsh.tasks.predictions import read_predictions
+from albert_study.evidence.bootstrap import difference, holm, not_inferior
+
+# From, to, and what lies between them.
+NEIGHBOURS = (
+    ("softmax", "new", "new projections"),
+    ("softmax", "shared-qk", "tying queries and keys"),
+    ("new", "reformer", "tying, with new projections"),
+    ("shared-qk", "reformer", "new projections, with tying"),
+    ("shared-qk", "shared-qk-lsh", "hashing, with tying"),
+    ("reformer", "new-shared-qk-lsh", "hashing, with tying and new projections"),
+    ("softmax", "plain-lsh", "plain hashing alone"),
+    ("softmax", "lsh", "lsh alone"),
+    ("random", "lsh", "lsh instead of random keys"),
+    ("window", "lsh", "lsh instead of the nearest keys"),
+    ("truncated", "lsh", "lsh instead of shorter texts"),
+)
+LEVEL = 0.05
+
+
+def predictions_of(runs: pd.DataFrame) -> dict[int, pd.DataFrame]:
+    """The predictions of an arm's runs on the split that is reported, by seed; only of runs that kept them."""
+    found = {}
+    for run in runs.to_dict("records"):
+        path = run["folder"] / "predictions.parquet"
+        if path.exists():
+            table = read_predictions(path)
+            first = table["split"] == table["split"].iloc[0] if "split" in table else slice(None)
+            found[run["seed"]] = table[first].reset_index(drop=True)
+    return found
+
+
+def comparisons(arms: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Every arm but softmax against softmax, then the neighbours that are not among these."""
+    named = {(before, after): what for before, after, what in NEIGHBOURS}
+    for arm in arms:
+        if arm != "softmax" and "softmax" in arms:
+            yield "softmax", arm, named.get(("softmax", arm), "against softmax")
+    for before, after, what in NEIGHBOURS:
+        if before != "softmax" and {before, after} <= set(arms):
+            yield before, after, what
+
+
+def differences(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row for each comparison that can be made from predictions, by model and task; empty where there are none.
+
+    Columns: model, task, metric, change, from, to, score_from, score_to (means over the seeds of both), difference,
+    low, high (95 %), p, not_inferior, seeds, examples, cost_from, cost_to, p_holm, clear (p_holm below 5 %).
+    """
+    rows: list[dict[str, Any]] = []
+    for (model, task), group in runs.groupby(["model", "task"], sort=False):
+        arms = {str(arm): predictions_of(own) for arm, own in group.groupby("arm", sort=False)}
+        metric = group["headline"].iloc[0]
+        for before, after, what in comparisons([arm for arm, own in arms.items() if own]):
+            seeds = arms[before].keys() & arms[after].keys()
+            if not seeds:
+                continue
+            found = difference(arms[before], arms[after], metric)
+            both = group[group["seed"].isin(seeds)].groupby("arm")
+            scores = both["score"].mean()
+            row = {"model": model, "task": task, "metric": metric, "change": what, "from": before, "to": after}
+            row |= {"score_from": scores[before], "score_to": scores[after], "difference": found.mean}
+            row |= {"low": found.low, "high": found.high, "p": found.p}
+            row |= {"not_inferior": not_inferior(found, scores[before]), "seeds": found.seeds}
+            row |= {"examples": found.examples}
+            if "full_cost" in group:
+                costs = both["full_cost"].mean()
+                row |= {"cost_from": costs[before], "cost_to": costs[after]}
+            rows.append(row)
+    table = pd.DataFrame(rows)
+    if rows:
+        table["p_holm"] = table.groupby("model")["p"].transform(holm)
+        table["clear"] = table["p_holm"] < LEVEL
+    return table
