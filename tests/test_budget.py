@@ -138,10 +138,10 @@ def test_what_is_not_fixed_is_chosen_to_fit():
     far = {"far_field": True, "rest": False}
     assert settings == {**far, "cluster_size": 8, "window": 4, "global_tokens": 2, "n_hashes": 3}
     own = {"far_field": False, "rest": True, "global_tokens": 2}
-    assert attention.settings_for("lsh", 256, 0.25) == {**own, "cluster_size": 8, "n_hashes": 7}
-    assert attention.settings_for("lsh", 256, 0.25, rest=False)["n_hashes"] == 7
+    assert attention.settings_for("lsh", 256, 0.25) == {**own, "cluster_size": 7, "n_hashes": 8}
+    assert attention.settings_for("lsh", 256, 0.25, rest=False)["n_hashes"] == 8
     assert attention.settings_for("lsh", 256, 0.25, n_hashes=10)["cluster_size"] == 6
-    assert attention.settings_for("lsh", 256, keys=22)["n_hashes"] == 2
+    assert attention.settings_for("lsh", 32, 0.25) == {**own, "cluster_size": 2, "n_hashes": 2}  # 4 of 5, not 3
     far = attention.settings_for("lsh", 256, 0.25, far_field=True, n_hashes=3)
     assert far["cluster_size"] == 16  # 3 clusters of 16 and 16 - 3 mean keys are 61 of 62; of 17 they were 64
     assert attention.settings_for("window", 100, 0.2, global_tokens=5) == {"global_tokens": 5, "keys": 15}

@@ -144,9 +144,10 @@ def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
         given = "".join(f" with {k}={fixed[k]}" for k in ("n_hashes", "cluster_size") if k in fixed)
         raise ValueError(f"{budget.asked} leaves {left} keys to choose, too few for a far field{given}")
     if not fixed.keys() & {"n_hashes", "cluster_size"}:
-        size = min(size, left)
-        rounds = left // size if budget.keys < length else -(-left // size)  # a whole budget sees everything
-        return fixed | {"n_hashes": rounds, "cluster_size": size}
+        if budget.keys == length:  # all clusters
+            return fixed | {"n_hashes": -(-left // size), "cluster_size": size}
+        rounds = max(1, round(left / size))
+        return fixed | {"n_hashes": rounds, "cluster_size": left // rounds}
     return fixed | rounds_and_size(budget, fixed, left)
 
 

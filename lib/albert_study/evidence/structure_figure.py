@@ -1,5 +1,6 @@
 """The layer drawn, with what each attention replaces in it."""
 
+import textwrap
 from itertools import pairwise
 from typing import Any
 
@@ -76,5 +77,6 @@ def draw_replaced(axis: Axes, heights: list[float]) -> None:
             look = {"fc": lighter(colour), "ec": colour} if text else {"ec": "#cccccc"}
             draw_box(axis, x + 0.02, y, width - 0.04, 0.26, text or "kept", fontsize=5.5, **look)
     others = ", ".join(name for name in names() if name not in REPLACED and not name.startswith("softmax"))
-    note = f"every attention keeps the rest of the layer\nnot shown, like lsh in the attention core alone: {others}"
-    axis.text(2.7 + 3.5 * width, 2.39, note, ha="center", va="center", style="italic", fontsize=6)
+    note = textwrap.fill(f"not shown, like lsh in the attention core alone: {others}", 70)
+    note = f"every attention keeps the rest of the layer\n{note}"
+    axis.text(2.7 + 3.5 * width, 2.42, note, ha="center", va="center", style="italic", fontsize=6)
