@@ -286,7 +286,7 @@ def test_controls_have_lshs_number_of_keys():
         ("lsh", {"n_hashes": 10**30}, "must be a whole number, 1 to 2147483647"),
         ("lsh", {"n_hashes": 2.0}, "n_hashes=2.0 must be a whole number"),
         ("lsh", {"far_field": 1}, "far_field=1 is not one of: False, True"),
-        ("lsh", {"rest": None}, "rest=None is not one of: False, True"),
+        ("plain-lsh", {"rest": None}, "rest=None is not one of: False, True"),
         ("lsh", {"window": None}, "window=None must be a whole number, 0 to"),
         ("plain-lsh", {"global_tokens": 2}, "attention 'plain-lsh' has no setting 'global_tokens'"),
         ("window", {"keys": 0}, "window: keys=0 must be a whole number, 1 to 2147483647"),

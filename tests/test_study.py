@@ -220,13 +220,19 @@ def test_a_clone_loses_nothing_that_it_cannot_make_again(made, tmp_path):
     assert {folder: contents(clone / folder) for folder in before} == before
 
 
+# Made by everybody on their own machine; waiting for a GPU; under way.
+UNFINISHED = ("mini", "original", "original-readme", "albert", "albert-rates")
+
+
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "studies").glob("*.yaml"))])
 def test_every_study_of_the_repository_is_sound_and_what_is_committed_is_done(name):
     jobs = load_jobs(name)
     runs = load_study(name)
     assert len({run.folder for run in runs}) == len(runs)
-    if name not in ("mini", "original", "original-readme"):  # those have no committed results
-        assert [job.status() for job in jobs.values() if not job.is_done()] == []
+    found = [job.status() for job in jobs.values()]
+    assert [status for status in found if status.startswith("differs")] == []
+    if name not in UNFINISHED:
+        assert [status for status in found if not status.startswith("done")] == []
 
 
 def test_the_name_of_a_study_runs_nothing(tmp_path):
