@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 from datasets import DatasetDict
+from transformers import PreTrainedTokenizerBase
 
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.tasks.metrics import for_trainer, score_splits
@@ -75,28 +76,30 @@ def compare(runs: dict[str, Parameters], data: DatasetDict) -> pd.DataFrame:
     """Fine-tune every run that is not made yet; a row of `read_run` for each, with its label as `arm`.
 
     Args:
-        runs: of one task, by label. data: of `load_data`.
+        runs: by label; they differ in the attention alone. data: of `load_data`.
     """
+    shared = next(iter(runs.values()))
+    tokenizer = load_tokenizer(shared.model)
+    encoded = encode(data, find_task(shared.task), tokenizer, shared.max_length)
     rows = []
     for number, (label, run) in enumerate(runs.items(), 1):
         path = Path(run.output_dir or ".") / "result.json"
         print(f"{number} of {len(runs)}: {label}" + (": made before" if path.exists() else ""), flush=True)
-        rows.append(read_run(fine_tune(run, data)) | {"arm": label})
+        rows.append(read_run(fine_tune(run, tokenizer, encoded)) | {"arm": label})
     return pd.DataFrame(rows)
 
 
-def fine_tune(run: Parameters, data: DatasetDict) -> Path:
-    """One run, from its data to the path of its record; one that is made is left as it is."""
+def fine_tune(run: Parameters, tokenizer: PreTrainedTokenizerBase, encoded: DatasetDict) -> Path:
+    """One run, from its encoded data to the path of its record; one that is made is left as it is."""
     open_run(run)
     path = Path(run.output_dir or ".") / "result.json"
     if not path.exists():
-        started, task, tokenizer = environment(run.device), find_task(run.task), load_tokenizer(run.model)
-        encoded = encode(data, task, tokenizer, run.max_length)
+        started, task = environment(run.device), find_task(run.task)
         model = prepare_model(run, head="classification", **task.model_options)
         first = encoded[task.evaluation[0]]
         fit = train(model, tokenizer, run, encoded["train"], first, for_trainer(task))
         baselines, predictions = score_splits(fit.trainer, task, encoded)
-        coverage, examples = attended(model, tokenizer, first), {split: len(rows) for split, rows in data.items()}
+        coverage, examples = attended(model, tokenizer, first), {split: len(rows) for split, rows in encoded.items()}
         write_result(run, task.headline, baselines, coverage, fit, examples, started, predictions)
     close_run(run)
     return path

@@ -44,8 +44,8 @@ def plot_histories(histories: dict[str, pd.DataFrame], metric: str = "accuracy")
         (line,) = axes[0].plot(training["step"], training["train_loss"], linewidth=0.8, **look)
         for axis, column in zip(axes, ("eval_loss", metric), strict=True):
             axis.plot(evaluation["step"], evaluation[column], "o--", color=line.get_color(), label=label)
-    axes[0].set(xlabel="optimiser step", ylabel="loss (nats), training (line) and evaluation", ylim=(0, None))
-    axes[1].set(xlabel="optimiser step", ylabel=f"{metric}, evaluation")
+    axes[0].set(xlabel="optimiser step", ylabel="loss (nats)", ylim=(0, None))
+    axes[1].set(xlabel="optimiser step", ylabel=metric)
     axes[0].legend(frameon=False)
     return figure
 
