@@ -1,5 +1,6 @@
 """compare.ipynb: one task fine-tuned under several attentions, and a study's announcement."""
 
+import dataclasses
 import json
 import re
 
@@ -73,7 +74,10 @@ def test_memory_is_within_a_factor_of_two_of_what_our_runs_took(minilm):
 
 
 def test_a_study_says_first_what_it_will_take():
-    text = announcement("original", list(load_jobs("original").values()), 4)
-    assert re.search(r"study 'original': to make: 31 runs, 4 at a time, about [\d.,]+ (hours|minutes)", text)
-    assert re.search(r"up to [\d.]+ GB of memory", text)
-    assert announcement("original", [], 4) == "study 'original': to make: nothing"
+    jobs = list(load_jobs("original").values())
+    said = announcement(jobs)
+    assert re.search(r"31 runs, \d+ at a time, about [\d.,]+ (hours|minutes) on this machine's", said)
+    assert re.search(r"up to [\d.]+ GB of memory$", said)
+    elsewhere = dataclasses.replace(jobs[0], parameters={**jobs[0].parameters, "model": "nobody/nothing"})
+    assert announcement([*jobs, elsewhere]).endswith("; 1 other jobs are not counted")
+    assert announcement([elsewhere]) == announcement([]) == ""
