@@ -38,12 +38,11 @@ def test_what_cannot_be_compared_is_said_before_anything_is_trained(change, mess
         Comparison.check({**SMALL, **change}).runs()
 
 
-def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("albert_lsh.training.files.repository_root", lambda: tmp_path)
-    runs = Comparison.check({**SMALL, "variants": VARIANTS}).runs()
+def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_path, capsys):
+    runs = Comparison.check({**SMALL, "variants": VARIANTS, "results_root": str(tmp_path)}).runs()
     data = load_data("mini-mrpc", train_examples=64, eval_examples=32)
     rows = compare(runs, data)
+    assert all(folder.is_relative_to(tmp_path) for folder in rows["folder"])
     assert "2 of 2: a quarter" in capsys.readouterr().out
     records = [json.loads((folder / "result.json").read_text()) for folder in rows["folder"]]
     assert [record["parameters"]["attention"] for record in records] == ["softmax", "lsh"]

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.tasks.metrics import for_trainer, score_splits
 from albert_lsh.tasks.table import encode, find_task
+from albert_lsh.training.files import placed
 from albert_lsh.training.parameters import Count, Parameters, Positive, Seed, errors_named, from_given
 from albert_lsh.training.recipe import attended, prepare_model, train
 from albert_lsh.training.record import close_run, environment, open_run, write_result
@@ -43,6 +44,7 @@ class Comparison:
     device: str = "auto"
     data_dir: str | None = None
     resume: bool = True
+    results_root: str | None = None
 
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Comparison":
@@ -51,7 +53,7 @@ class Comparison:
         Raises:
             ParameterError: one that is none of the notebook's, or of the wrong type.
         """
-        asked = from_given(cls, given, NOTEBOOK)
+        asked = placed(from_given(cls, given, NOTEBOOK), ["data_dir"], ["model"])
         rate = asked.learning_rate or (1e-3 if asked.model == "mini" else Parameters.learning_rate)
         return dataclasses.replace(asked, learning_rate=rate)
 
