@@ -24,6 +24,7 @@ from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.tasks import metrics, squad
 from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.tasks.table import encode, find_task, held_out, load_data
+from albert_lsh.training.files import placed
 from albert_lsh.training.parameters import Count, Parameters, Seed, errors_named, from_given, on_this_machine
 from albert_lsh.training.recipe import StudyTrainer, sample, training_arguments
 from albert_lsh.training.record import provenance, read_result
@@ -42,6 +43,7 @@ class Asked:
     looked_into: Count = 64
     seed: Seed = 0
     output: str | None = None
+    results_root: str | None = None
 
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Asked":
@@ -49,6 +51,7 @@ class Asked:
         with errors_named("fidelity.ipynb"):
             asked = from_given(cls, given, "fidelity.ipynb")
             candidates_of(asked.variants)
+            asked = placed(asked, ["trained", "output"])
         return replace(asked, output=asked.output or str(Path(asked.trained) / f"fidelity-{asked.split}.csv"))
 
     @property
@@ -58,7 +61,7 @@ class Asked:
         if given.device == "cuda" and not torch.cuda.is_available():
             here = on_this_machine("auto", "auto")
             given = replace(given, device=here["device"], precision=here["precision"])
-        return replace(given, output_dir=self.trained)
+        return placed(replace(given, output_dir=self.trained, results_root=self.results_root), ["data_dir"])
 
 
 class Subject(NamedTuple):
