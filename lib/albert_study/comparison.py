@@ -36,8 +36,8 @@ class Comparison:
     seed: Seed = 0
     max_length: Count | None = None
     batch_size: Count | None = None
-    learning_rate: Positive | None = None  # None: 2e-5; 1e-3 for "mini", which begins with random weights
-    epochs: float = 3
+    learning_rate: Positive | None = None
+    epochs: Positive | None = None
     train_examples: Count | None = None
     eval_examples: Count | None = None
     precision: str = "auto"
@@ -53,9 +53,7 @@ class Comparison:
         Raises:
             ParameterError: one that is none of the notebook's, or of the wrong type.
         """
-        asked = placed(from_given(cls, given, NOTEBOOK), ["data_dir"], ["model"])
-        rate = asked.learning_rate or (1e-3 if asked.model == "mini" else Parameters.learning_rate)
-        return dataclasses.replace(asked, learning_rate=rate)
+        return placed(from_given(cls, given, NOTEBOOK), ["data_dir"], ["model"])
 
     def runs(self) -> dict[str, Parameters]:
         """The run of each variant, by its label.
