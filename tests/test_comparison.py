@@ -35,7 +35,7 @@ def test_every_variant_is_a_run_as_glue_makes_it():
 )
 def test_what_cannot_be_compared_is_said_before_anything_is_trained(change, message):
     with pytest.raises(ParameterError, match=message):
-        Comparison.check({**SMALL, **change}).runs()
+        Comparison.check({**SMALL, "variants": VARIANTS, **change}).runs()
 
 
 def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_path, capsys):

@@ -1,7 +1,7 @@
 """One task under several attentions: fine-tuned one after the other, each run as glue.ipynb makes it."""
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,15 @@ from albert_study.evidence.tables import score_table
 from albert_study.probe.candidates import candidates_of
 
 NOTEBOOK = "compare.ipynb"
-VARIANTS = {"softmax": {"attention": "softmax"}, "reformer": {"attention": "reformer"}, "lsh": {"attention": "lsh"}}
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The parameters of compare.ipynb; those that it shares with `Parameters` mean the same."""
 
-    task: str = "mrpc"
-    model: str = "albert/albert-base-v2"
-    variants: dict[str, Any] = field(default_factory=lambda: dict(VARIANTS))
+    task: str
+    model: str
+    variants: dict[str, Any]
     seed: Seed = 0
     max_length: Count | None = None
     batch_size: Count | None = None
