@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
+from albert_lsh.errors import OneLineError
 from albert_lsh.training.files import repository_root
 from albert_lsh.training.parameters import Count, Parameters, Seed
 from albert_study.study_yaml import line_of, read_yaml
@@ -21,7 +22,7 @@ NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 NOT_HERE = {"seed": "give seeds, a list", "task": "its key names it", "output_dir": "the study places its runs"}
 
 
-class StudyError(ValueError):
+class StudyError(OneLineError):
     """A study that cannot be made as its file says; the message names the file and the place in it."""
 
 
