@@ -44,9 +44,32 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
     assert run.precision in ("bf16", "fp32")
 
 
+CELL = "".join(f"{f.name} = None  # what it is\n" for f in dataclasses.fields(Parameters))
+
+
+def of_notebook(*cells, **names):
+    """The variables of a kernel that has executed these cells."""
+    return {**GOOD, "In": ["", *cells], "Out": {1: 2}, "json": json, "open_run": open_run, **names}
+
+
 def test_a_notebooks_other_names_are_no_parameters():
-    around = {"json": json, "_oh": {}, "In": [""], "Out": {1: 2}, "open_run": open_run, "__name__": "__main__"}
-    assert Parameters.check({**around, **GOOD}).task == "mini-mrpc"
+    left_behind = {"examples": {"train": 3}, "text": "Anna", "path": Path("x"), "epochs": 7}
+    without_epochs = CELL.replace("epochs =", "pass; _ =")
+    for cells in (
+        [CELL, "text = 'Anna'"],
+        [CELL.replace("seed", "sed"), without_epochs],
+        ["# Parameters\ntask = 1", CELL],
+    ):
+        found = Parameters.check(of_notebook(*cells, **left_behind))
+        assert (found.task, found.epochs) == ("mini-mrpc", 3 if without_epochs in cells else 7)
+
+
+@pytest.mark.parametrize(
+    "cells", [[CELL + "sed = 1"], [CELL, f"# Parameters\n{CELL}sed = 1\n"]], ids=["cell", "papermill"]
+)
+def test_a_misspelled_name_of_the_parameters_cell_is_an_error(cells):
+    with pytest.raises(ParameterError, match="'sed' is not a parameter of glue.ipynb; did you mean 'seed'"):
+        Parameters.check(of_notebook(*cells, sed=1))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 does the same for any dataclass; the types below say which numbers a field admits.
 """
 
+import ast
 import contextlib
 import dataclasses
 import difflib
@@ -82,6 +83,7 @@ class Parameters:
                 range, an unknown task, attention or setting, more landmarks than tokens, a device that is not there.
         """
         with errors_named(notebook):
+            given = of_parameters_cell(cls, given)
             left_open = [name for name in ("max_length", "batch_size") if given.get(name) in (None, "", "None")]
             made = from_given(cls, {k: v for k, v in given.items() if k not in left_open}, notebook)
             usual = usual_sizes(made.task, made.model)
@@ -167,15 +169,15 @@ def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
     """A dataclass from a notebook's variables, strictly checked against the types of its fields.
 
     Text becomes what it spells, where the field is not text: papermill's command line and YAML hand over "1e-5", "None"
-    and '{"n_hashes": 4}' as text. Otherwise types are strict: neither 2.5 nor True becomes a whole number. Names that
-    begin with "_", modules and functions are not taken for parameters.
+    and '{"n_hashes": 4}' as text. Otherwise types are strict: neither 2.5 nor True becomes a whole number. In a
+    notebook the names of the parameters cell are taken, see `of_parameters_cell`.
 
     Raises:
         ParameterError: a name that is no field, a value that does not fit its field, or one that is missing.
     """
     fields = dataclasses.fields(cls)
     names = [f.name for f in fields]
-    values = {name: value for name, value in given.items() if _is_parameter(name, value)}
+    values = of_parameters_cell(cls, given)
     for name in values.keys() - set(names):
         near = difflib.get_close_matches(name, names, 1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names)}"
@@ -198,10 +200,30 @@ def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
         raise ParameterError(f"{place}={reprlib.repr(error['input'])} {expected} ({notebook})") from failed
 
 
-def _is_parameter(name: str, value: Any) -> bool:
-    if name.startswith("_") or name in ("In", "Out"):
-        return False
-    return value is None or isinstance(value, str | int | float | dict | list | tuple)
+def of_parameters_cell(cls: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Of a notebook's variables those that its parameters cell sets, or papermill's of injected ones after it.
+
+    IPython keeps in `In` what was executed. The parameters cell is the last cell that sets most fields of `cls`; other
+    names, of other cells or of an earlier text of that cell, are not looked at. Any other dictionary stays as it is.
+    """
+    if "In" not in given:
+        return given
+    names = fields = {f.name for f in dataclasses.fields(cls)}
+    for source in given["In"]:
+        found = _names_set(source)
+        if source.startswith("# Parameters\n"):  # papermill's
+            names = names | found
+        elif 2 * len(found & fields) > len(fields):
+            names = found
+    return {name: value for name, value in given.items() if name in names}
+
+
+def _names_set(source: str) -> set[str]:
+    """The names that a cell's assignments set."""
+    with contextlib.suppress(SyntaxError):
+        targets = [t for line in ast.parse(source).body if isinstance(line, ast.Assign) for t in line.targets]
+        return {target.id for target in targets if isinstance(target, ast.Name)}
+    return set()
 
 
 def _read(value: Any, check: Callable[[Any], Any]) -> Any:

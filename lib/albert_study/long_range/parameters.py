@@ -18,6 +18,7 @@ from albert_lsh.training.parameters import (
     Share,
     errors_named,
     from_given,
+    of_parameters_cell,
     on_this_machine,
 )
 from albert_study.long_range.tasks import LONG_TASKS, own_variants
@@ -79,7 +80,7 @@ class LongRange(LongRecipe):
             ParameterError: a name that is no parameter, a value of the wrong type or out of range, an unknown task,
                 variant, attention or setting, a device that is not there.
         """
-        given = {name: value for name, value in given.items() if value is not None}
+        given = {name: value for name, value in of_parameters_cell(cls, given).items() if value is not None}
         with errors_named(LONG_RANGE_NOTEBOOK):
             name = given.setdefault("task", "listops")
             if name not in LONG_TASKS:

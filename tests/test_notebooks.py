@@ -1,0 +1,127 @@
+"""Every notebook as a person uses it: Run All, Run All again in the same kernel, then once more with a change.
+
+One kernel for each notebook, in a copy of the repository. The parameters cell is edited, as a person does it.
+"""
+
+import ast
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+
+
+class Row(NamedTuple):
+    """How a notebook is executed."""
+
+    given: dict[str, Any]  # parameters with which it takes seconds
+    change: dict[str, Any]  # set before the third execution
+    wrong: dict[str, Any]  # no parameter of the notebook; the error names it
+
+
+SMALL = {"model": "mini", "train_examples": 64, "eval_examples": 32, "epochs": 1, "precision": "fp32"}
+ROWS = {
+    "glue.ipynb": Row({**SMALL, "task": "mini-mrpc"}, {"learning_rate": 5e-4}, {"learning_rte": 1e-3}),
+    "squad.ipynb": Row({**SMALL, "task": "mini-squad"}, {"attention": "lsh"}, {"attn": "lsh"}),
+}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the repository's code, which gets the results; everything runs offline there."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("lib", "notebooks", "studies"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+class Opened:
+    """A notebook in a kernel of its own."""
+
+    def __init__(self, name: str, checkout: Path) -> None:
+        self.notebook = nbformat.read(checkout / "notebooks" / name, as_version=4)
+        self.cells = [cell for cell in self.notebook.cells if cell.cell_type == "code"]
+        folder = {"metadata": {"path": str(checkout / "notebooks")}}  # where JupyterLab starts a kernel
+        self.client = NotebookClient(self.notebook, timeout=600, resources=folder)
+
+    @property
+    def parameters(self) -> Any:
+        return next(cell for cell in self.cells if "parameters" in cell.metadata.get("tags", []))
+
+    def edit(self, given: dict[str, Any]) -> None:
+        """Give parameters other values in their cell; a name that is not there becomes a line more."""
+        for name, value in given.items():
+            line = re.compile(rf"^{name} = [^#\n]*", re.MULTILINE)
+            if line.search(self.parameters.source):
+                self.parameters.source = line.sub(lambda _: f"{name} = {value!r}  ", self.parameters.source)  # noqa: B023
+            else:
+                self.parameters.source += f"\n{name} = {value!r}"
+
+    def run_all(self) -> None:
+        for cell in self.cells:
+            self.client.execute_cell(cell, self.notebook.cells.index(cell))
+
+
+def printed(opened: Opened) -> str:
+    """What a notebook shows on stderr: warnings, reports, bars."""
+    streams = [output for cell in opened.cells for output in cell.outputs if output.output_type == "stream"]
+    return "".join(stream.text for stream in streams if stream.name == "stderr")
+
+
+def without_figure(opened: Opened) -> list[str]:
+    """Cells that draw and show no picture."""
+    drawing = [cell for cell in opened.cells if re.search(r"(?<!import )\b(plot|draw)_\w+\(", cell.source)]
+    assert drawing
+    kinds = {cell.source: {kind for output in cell.outputs for kind in output.get("data", {})} for cell in drawing}
+    return [source for source, shown in kinds.items() if not shown & {"image/png", "image/svg+xml"}]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_run_all_twice_then_a_misspelling_then_a_change(name, checkout, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(checkout / "lib"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    opened, row = Opened(name, checkout), ROWS[name]
+    opened.edit(row.given)
+    with opened.client.setup_kernel():
+        opened.run_all()
+        assert without_figure(opened) == []
+        assert printed(opened) == ""
+        opened.run_all()
+        right = opened.parameters.source
+        opened.edit(row.wrong)
+        with pytest.raises(
+            CellExecutionError, match=rf"ParameterError: .*'{next(iter(row.wrong))}' is not a parameter"
+        ):
+            opened.run_all()
+        opened.parameters.source = right
+        opened.edit(row.change)
+        opened.run_all()
+    assert sorted(path.name for path in (checkout / "notebooks").iterdir()) == sorted(os.listdir(NOTEBOOKS))
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.name)
+def test_a_cell_leaves_the_parameters_alone(path):
+    """So that the cell that checks them can be executed again by itself."""
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    (parameters,) = (cell for cell in cells if "parameters" in cell.metadata.get("tags", []))
+    names = assigned(parameters.source)
+    for cell in cells:
+        if cell is not parameters:
+            assert not assigned(re.sub("^ *%.*", "    pass", cell.source, flags=re.MULTILINE)) & names, cell.source
+
+
+def assigned(source: str) -> set[str]:
+    return {
+        node.id
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
