@@ -137,7 +137,7 @@ def test_every_step_has_a_line_and_the_end_shows_scores_and_where_everything_is(
     steps = {line.split()[3]: line for line in lines if re.match(r" *\d of 5 ", line)}
     assert set(steps) == {GLUE, SQUAD, f"{GLUE}/fidelity-validation", "reading-300"}
     assert re.search(r"f1 [\d.]+ +\d+ s$", steps[GLUE])
-    assert re.search(r"^failed  mini-sst2/such-model/softmax/seed-0 +\d+ s$", made["failed"].stdout, re.MULTILINE)
+    assert re.search(r"^failed +mini-sst2/such-model/softmax/seed-0 +\d+ s$", made["failed"].stdout, re.MULTILINE)
     end = made["whole"].stdout
     assert re.search(r"softmax +0\.\d+", end)
     for path in ("results/tables/small-scores.csv", "figures/small-scores.svg", "report/build/small.pdf"):

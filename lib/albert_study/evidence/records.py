@@ -15,6 +15,7 @@ Scores are as the records have them: GLUE from 0 to 1, SQuAD from 0 to 100.
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,25 @@ from albert_lsh import attention
 from albert_lsh.errors import OneLineError
 from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import repository_root
+from albert_lsh.training.parameters import from_given
 from albert_lsh.training.record import read_result
 from albert_study.runner import load_jobs
 
 COSTS = ("attended_share", "attention_mass", "full_cost", "train_seconds", "examples_per_second", "peak_memory_bytes")
 SETTINGS = ("max_length", "batch_size", "learning_rate", "epochs", "precision", "attention_settings")
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The parameters of results.ipynb."""
+
+    study: str
+
+    @classmethod
+    def check(cls, given: dict[str, Any]) -> "Shown":
+        """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
+        return from_given(cls, given, "results.ipynb")
 
 
 def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.DataFrame:
