@@ -1,0 +1,115 @@
+"""One task under several attentions: fine-tuned one after the other, each run as glue.ipynb makes it."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from datasets import DatasetDict
+from transformers import PreTrainedTokenizerBase
+
+from albert_lsh.model.load import load_tokenizer
+from albert_lsh.tasks.metrics import for_trainer, score_splits
+from albert_lsh.tasks.table import encode, find_task
+from albert_lsh.training.parameters import Count, Parameters, Positive, Seed, errors_named, from_given
+from albert_lsh.training.recipe import attended, prepare_model, train
+from albert_lsh.training.record import close_run, environment, open_run, write_result
+from albert_study.evidence.formats import form
+from albert_study.evidence.readable_studies import METRICS, pivot
+from albert_study.evidence.records import read_run
+from albert_study.evidence.tables import score_table
+from albert_study.probe.candidates import candidates_of
+
+NOTEBOOK = "compare.ipynb"
+VARIANTS = {"softmax": {"attention": "softmax"}, "reformer": {"attention": "reformer"}, "lsh": {"attention": "lsh"}}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The parameters of compare.ipynb; those that it shares with `Parameters` mean the same."""
+
+    task: str = "mrpc"
+    model: str = "albert/albert-base-v2"
+    variants: dict[str, Any] = field(default_factory=lambda: dict(VARIANTS))
+    seed: Seed = 0
+    max_length: Count | None = None
+    batch_size: Count | None = None
+    learning_rate: Positive | None = None  # None: 2e-5; 1e-3 for "mini", which begins with random weights
+    epochs: float = 3
+    train_examples: Count | None = None
+    eval_examples: Count | None = None
+    precision: str = "auto"
+    device: str = "auto"
+    data_dir: str | None = None
+    resume: bool = True
+
+    @classmethod
+    def check(cls, given: dict[str, Any]) -> "Comparison":
+        """From a notebook's variables (pass `globals()`).
+
+        Raises:
+            ParameterError: one that is none of the notebook's, or of the wrong type.
+        """
+        asked = from_given(cls, given, NOTEBOOK)
+        rate = asked.learning_rate or (1e-3 if asked.model == "mini" else Parameters.learning_rate)
+        return dataclasses.replace(asked, learning_rate=rate)
+
+    def runs(self) -> dict[str, Parameters]:
+        """The run of each variant, by its label.
+
+        Raises:
+            ParameterError: one that cannot be made; see `Parameters.check`.
+        """
+        shared = {name: value for name, value in dataclasses.asdict(self).items() if name != "variants"}
+        found: dict[str, Parameters] = {}
+        with errors_named(NOTEBOOK):
+            for label, attention, settings in candidates_of(self.variants):
+                if label in found:
+                    raise ValueError(f"variants: {label!r} is named twice; give each share a label of its own")
+                own = {"attention": attention, "attention_settings": settings}
+                found[label] = Parameters.check(shared | own, NOTEBOOK)
+        return found
+
+
+def compare(runs: dict[str, Parameters], data: DatasetDict) -> pd.DataFrame:
+    """Fine-tune every run that is not made yet; a row of `read_run` for each, with its label as `arm`.
+
+    Args:
+        runs: by label; they differ in the attention alone. data: of `load_data`.
+    """
+    shared = next(iter(runs.values()))
+    tokenizer = load_tokenizer(shared.model)
+    encoded = encode(data, find_task(shared.task), tokenizer, shared.max_length)
+    rows = []
+    for number, (label, run) in enumerate(runs.items(), 1):
+        path = Path(run.output_dir or ".") / "result.json"
+        print(f"{number} of {len(runs)}: {label}" + (": made before" if path.exists() else ""), flush=True)
+        rows.append(read_run(fine_tune(run, tokenizer, encoded)) | {"arm": label})
+    return pd.DataFrame(rows)
+
+
+def fine_tune(run: Parameters, tokenizer: PreTrainedTokenizerBase, encoded: DatasetDict) -> Path:
+    """One run, from its encoded data to the path of its record; one that is made is left as it is."""
+    open_run(run)
+    path = Path(run.output_dir or ".") / "result.json"
+    if not path.exists():
+        started, task = environment(run.device), find_task(run.task)
+        model = prepare_model(run, head="classification", **task.model_options)
+        first = encoded[task.evaluation[0]]
+        fit = train(model, tokenizer, run, encoded["train"], first, for_trainer(task))
+        baselines, predictions = score_splits(fit.trainer, task, encoded)
+        coverage, examples = attended(model, tokenizer, first), {split: len(rows) for split, rows in encoded.items()}
+        write_result(run, task.headline, baselines, coverage, fit, examples, started, predictions)
+    close_run(run)
+    return path
+
+
+def score_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
+    """The scores of `compare` beside the majority class and chance; pairs and cost as shares of full attention's."""
+    table = pivot(score_table(rows), tuple(METRICS)[:-1], counted=False).drop("seeds")
+    by_label = rows.set_index("arm")
+    for title, column in (("pairs", "attended_share"), ("cost", "full_cost")):
+        table[title] = by_label[column].map(lambda share: form(share, "%")).reindex(table.index)
+    table["training"] = by_label["train_seconds"].map(lambda seconds: f"{seconds:.0f} s").reindex(table.index)
+    return table.fillna("")
