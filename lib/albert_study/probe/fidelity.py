@@ -25,6 +25,7 @@ from albert_lsh.tasks import metrics, squad
 from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.tasks.table import encode, find_task, held_out, load_data
 from albert_lsh.training.files import run_folder
+from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.parameters import (
     Count,
     ParameterError,
@@ -36,10 +37,8 @@ from albert_lsh.training.parameters import (
 )
 from albert_lsh.training.recipe import StudyTrainer, sample, training_arguments
 from albert_lsh.training.record import provenance, read_result
-from albert_study.comparison import fine_tune
 from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
 from albert_study.probe.diagnostics import by_head_and_length, diagnose, look
-
 
 # The model that is trained where none is given; it learns its task.
 SMALL: dict[str, Any] = {"task": "mini-mrpc", "model": "mini", "max_length": 48, "learning_rate": 1e-3}
@@ -130,7 +129,7 @@ def prepare(parameters: Parameters, split: str = "validation", examples: int | N
     if "accuracy" in task.metrics:
         name, labels = "accuracy", np.asarray(rows["label"])
         majority = metrics.majority((name,), np.asarray(data["train"]["label"]), labels)[name]
-    encoded = encoded.sort("length")
+    encoded = encoded.select(np.argsort(encoded["length"], kind="stable"))  # Dataset.sort warns
     trainer = StudyTrainer(
         model=model,
         args=training_arguments(parameters, folder),
