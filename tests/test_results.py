@@ -76,7 +76,7 @@ def test_records_have_one_schema_and_say_what_was_inferred():
         assert asked["output_dir"] == str(Path(path).parent)
         assert not GONE & set(asked["attention_settings"]), path
         if path.startswith("results/runs/"):
-            assert set(asked) >= {field.name for field in dataclasses.fields(Parameters)}, path
+            assert {*asked, "results_root"} >= {field.name for field in dataclasses.fields(Parameters)}, path
 
 
 def test_attentions_of_records_can_be_had_again():

@@ -170,9 +170,7 @@ def test_a_damaged_record_is_named(tree, damage, said):
 
 def test_a_study_without_runs_is_an_error(tree):
     write_run(tree, "softmax", 0, {"accuracy": 0.9}, task="sst2", study="other", headline="accuracy")
-    with pytest.raises(
-        OneLineError, match="nothing-here; studies that have runs here: mini, other; `make study S"
-    ):
+    with pytest.raises(OneLineError, match="nothing-here; studies that have runs here: mini, other; `make study S"):
         runs_of(tree, "nothing-here")
     listed = list_studies(tree)
     assert listed["runs"].to_dict() == {"mini": sum(map(len, F1.values())), "other": 1}

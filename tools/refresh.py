@@ -20,11 +20,33 @@ from albert_study.evidence.formats import Table
 from albert_study.evidence.readable import readable_tables
 
 ROOT = Path(__file__).resolve().parents[1]
-SETUP = '''# Set-up: does nothing where the library is installed; in Colab it adds what is missing, torch untouched.
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUP = """# Set-up: does nothing where the library is installed; elsewhere it adds what is missing, torch untouched.
 import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+
+def install(address, note=""):
+    class SetUpError(Exception):
+        def _render_traceback_(self):  # the sentence alone
+            return [f"SetUpError: {self}"]
+
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", f"albert-lsh @ git+{address}"]
+    done = subprocess.run(pip, capture_output=True, text=True, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
+    if done.returncode:
+        why = re.findall("(?:fatal|ERROR): (.+)", done.stderr) or [done.stderr.strip()]
+        raise SetUpError(f"albert-lsh could not be installed from {address}{note}: {why[0]}")
+
 
 if importlib.util.find_spec("albert_lsh") is None:
-    %pip install --quiet "albert-lsh @ git+{address}"'''
+    install("ADDRESS"NOTE)
+if "COLAB_RELEASE_TAG" in os.environ:
+    print("Colab deletes this machine and the results on it. To keep them on your Drive, set below:")
+    print('results_root = "/content/drive/MyDrive/albert-lsh"')"""
+NOTE = ', " (a placeholder: the repository is not public yet)"'
 BADGE = re.compile(r"(\| \[(\w+\.ipynb)\].*?\| )\[!\[Open.*?\)\]\(.*?\)")
 NAMES = re.compile(r"# softmax, (?:.*\n# )*.*\n(?=attention = )")
 NAMES_NOW = textwrap.fill(", ".join(attention.names()), 110, initial_indent="# ", subsequent_indent="# ") + "\n"
@@ -32,7 +54,13 @@ PLACE = re.compile(r"<!-- table: (\S+) -->(?:.*?<!-- end of table -->)?", re.DOT
 
 
 def address() -> str:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    return PROJECT["project"]["urls"]["Repository"]
+
+
+def setup_cell() -> str:
+    """The notebooks' set-up cell, with the repository's address, which it calls a placeholder as long as it is one."""
+    note = NOTE if PROJECT["tool"]["albert-lsh"]["address-is-placeholder"] else ""
+    return SETUP.replace("ADDRESS", address()).replace("NOTE", note)
 
 
 def badge(notebook: str) -> str:
@@ -78,7 +106,7 @@ def notebook(name: str, text: str) -> str:
     title["source"] = f"{lines[0]}\n\n{badge(name)}\n\n{story}".splitlines(keepends=True)
     for cell in content["cells"]:  # the attentions to choose from, above the parameter
         cell["source"] = NAMES.sub(NAMES_NOW, "".join(cell["source"])).splitlines(keepends=True)
-    setup["source"] = SETUP.format(address=address()).splitlines(keepends=True)
+    setup["source"] = setup_cell().splitlines(keepends=True)
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 

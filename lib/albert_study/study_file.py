@@ -20,6 +20,7 @@ from albert_study.study_yaml import line_of, read_yaml
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 NOT_HERE = {"seed": "give seeds, a list", "task": "its key names it", "output_dir": "the study places its runs"}
+NOT_HERE["results_root"] = NOT_HERE["output_dir"]
 
 
 class StudyError(OneLineError):

@@ -1,8 +1,15 @@
 """Where results go, and files that are written in one step."""
 
+import dataclasses
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+from albert_lsh.pretrained import FOLDERS
+
+DRIVE = Path("/content/drive")  # where Colab mounts it
 
 
 def repository_root() -> Path:
@@ -11,9 +18,47 @@ def repository_root() -> Path:
     return checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()
 
 
-def run_folder(study: str, task: str, model: str, arm: str, seed: int) -> Path:
+def root_of(results_root: str | None = None) -> Path:
+    """Where results, figures and relative paths are: `results_root`, or `repository_root()` if that is None.
+
+    Raises:
+        ValueError: it is on Google Drive, which is not mounted and cannot be.
+    """
+    root = (repository_root() / Path(results_root or "").expanduser()).resolve()
+    if root.is_relative_to(DRIVE) and not DRIVE.is_mount():
+        try:
+            from google.colab import drive
+
+            drive.mount(str(DRIVE))
+        except Exception as error:
+            raise ValueError(f"results_root={results_root!r}: Drive cannot be mounted here ({error})") from error
+    return root
+
+
+def placed(asked: Any, paths: Iterable[str], sources: Iterable[str] = ()) -> Any:
+    """Parameters with `results_root` and every path of theirs absolute.
+
+    Args:
+        asked: a dataclass. paths: names of its fields that hold a path or None.
+        sources: of its fields that hold a path or a name: it stays as it is where the root has no such path.
+    """
+    root = root_of(asked.results_root)
+    given = {name: root / value for name in paths if (value := getattr(asked, name))}
+    found = {name: root / value for name in sources if (value := getattr(asked, name)) and value not in FOLDERS}
+    given |= {name: path for name, path in found.items() if path.exists()}
+    return dataclasses.replace(asked, results_root=str(root), **{name: str(path) for name, path in given.items()})
+
+
+def recorded(parameters: Any) -> dict[str, Any]:
+    """All parameters but `results_root`, and paths as seen from there: records name no folder of a machine."""
+    values = dataclasses.asdict(parameters)
+    root = f"{values.pop('results_root') or repository_root()}{os.sep}"
+    return {name: v.removeprefix(root) if isinstance(v, str) else v for name, v in values.items()}
+
+
+def run_folder(study: str, task: str, model: str, arm: str, seed: int, results_root: str | None = None) -> Path:
     """results/runs/<study>/<task>/<model>/<arm>/seed-<n>; of the model's name the part behind the last slash."""
-    return repository_root() / "results" / "runs" / study / task / Path(model).name / arm / f"seed-{seed}"
+    return root_of(results_root) / "results" / "runs" / study / task / Path(model).name / arm / f"seed-{seed}"
 
 
 def relative_to_root(path: Path) -> str:

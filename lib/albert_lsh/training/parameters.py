@@ -25,10 +25,10 @@ from albert_lsh.errors import OneLineError
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.pretrained import folder_of
 from albert_lsh.tasks.table import find_task
-from albert_lsh.training.files import run_folder
+from albert_lsh.training.files import placed, recorded, run_folder
 
 # Where and how a run is made, not what: runs that differ in these alone are the same run.
-WHERE = ("output_dir", "resume", "data_dir", "tensorboard", "save_model")
+WHERE = ("output_dir", "results_root", "resume", "data_dir", "tensorboard", "save_model")
 HIGHEST = 2**31 - 1
 Count = Annotated[int, Field(ge=1, le=HIGHEST)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what NumPy takes
@@ -73,6 +73,7 @@ class Parameters:
     tensorboard: bool = False
     save_model: bool = False
     output_dir: str | None = None
+    results_root: str | None = None
 
     @classmethod
     def check(cls, given: dict[str, Any], notebook: str = "glue.ipynb") -> "Parameters":
@@ -86,6 +87,7 @@ class Parameters:
             given = of_parameters_cell(cls, given)
             left_open = [name for name in ("max_length", "batch_size") if given.get(name) in (None, "", "None")]
             made = from_given(cls, {k: v for k, v in given.items() if k not in left_open}, notebook)
+            made = placed(made, ["output_dir", "data_dir"], ["model"])
             usual = usual_sizes(made.task, made.model)
             made = dataclasses.replace(made, **{name: usual[name] for name in left_open})
             here = on_this_machine(made.device, made.precision)
@@ -102,15 +104,15 @@ class Parameters:
                         "more tokens than landmarks nystrom is softmax attention"
                     )
         made = dataclasses.replace(made, attention_settings=full)
-        named = {name: getattr(made, name) for name in ("task", "model", "attention", "seed")}
+        named = {name: getattr(made, name) for name in ("task", "model", "attention", "seed", "results_root")}
         plain = cls(**named, **usual, attention_settings=attentions.check(made.attention))
         arm = made.attention + hash_of_changes(made.what(), plain.what())
-        folder = made.output_dir or str(run_folder("notebook", made.task, made.model, arm, made.seed))
-        return dataclasses.replace(made, output_dir=folder, **here)
+        usual_folder = run_folder("notebook", made.task, made.model, arm, made.seed, made.results_root)
+        return dataclasses.replace(made, output_dir=made.output_dir or str(usual_folder), **here)
 
     def what(self) -> dict[str, Any]:
         """Everything that decides the result: the parameters without those in WHERE."""
-        return {k: v for k, v in dataclasses.asdict(self).items() if k not in WHERE}
+        return {k: v for k, v in recorded(self).items() if k not in WHERE}
 
 
 def usual_sizes(task: str, model: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ where that file is, the run is complete. `parameters` are `Parameters`, or anoth
 `what()`: everything that decides the result, `attention` and `attention_settings` included.
 """
 
-import dataclasses
 import json
 import platform
 import subprocess
@@ -21,7 +20,7 @@ import torch
 from albert_lsh import attention as attentions
 from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.training import locks
-from albert_lsh.training.files import delete, relative_to_root, repository_root, write_atomically
+from albert_lsh.training.files import delete, recorded, repository_root, write_atomically
 from albert_lsh.training.parameters import ParameterError, on_this_machine
 
 if TYPE_CHECKING:  # who reads records does without Trainer, which takes seconds to import
@@ -175,7 +174,7 @@ def write_result(
     record = {
         "status": "complete",
         "schema": SCHEMA,
-        "parameters": {**dataclasses.asdict(parameters), "output_dir": relative_to_root(folder)},
+        "parameters": recorded(parameters),
         "resolved": resolved(parameters, fit.trainer),
         "metrics": baselines["score"],
         "headline": {"name": headline, "value": baselines["score"][headline]},

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from albert_lsh.training.files import placed
 from albert_lsh.training.parameters import Count, errors_named, from_given, on_this_machine
 from albert_study.efficiency.contenders import CONTENDERS
 
@@ -42,6 +43,7 @@ class EfficiencyParameters:
     text_length: Size = 2048
     output_dir: str = "results/runs/notebook/efficiency"
     figures_dir: str = "results/runs/notebook/efficiency"
+    results_root: str | None = None
 
     @classmethod
     def check(cls, given: dict[str, Any]) -> "EfficiencyParameters":
@@ -52,7 +54,7 @@ class EfficiencyParameters:
                 of two, memory to be measured on a GPU, a device or precision that this machine does not have.
         """
         with errors_named(EFFICIENCY_NOTEBOOK):
-            asked = from_given(cls, given, EFFICIENCY_NOTEBOOK)
+            asked = placed(from_given(cls, given, EFFICIENCY_NOTEBOOK), ["output_dir", "figures_dir"], ["text_model"])
             for name, known in (("cases", CONTENDERS), ("step_cases", STEPS)):
                 if unknown := [case for case in getattr(asked, name) if case not in known]:
                     raise ValueError(f"{name}: {unknown[0]!r} is not one of: {', '.join(known)}")

@@ -24,8 +24,8 @@ import pandas as pd
 from albert_lsh import attention
 from albert_lsh.errors import OneLineError
 from albert_lsh.tasks.table import TASKS
-from albert_lsh.training.files import repository_root
-from albert_lsh.training.parameters import from_given
+from albert_lsh.training.files import placed, repository_root
+from albert_lsh.training.parameters import errors_named, from_given
 from albert_lsh.training.record import read_result
 from albert_study.runner import load_jobs
 
@@ -39,11 +39,17 @@ class Shown:
     """The parameters of results.ipynb."""
 
     study: str
+    results_root: str | None = None
 
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Shown":
         """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
-        return from_given(cls, given, "results.ipynb")
+        with errors_named("results.ipynb"):
+            return placed(from_given(cls, given, "results.ipynb"), [])
+
+    @property
+    def root(self) -> Path:
+        return Path(self.results_root or "")
 
 
 def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from torch.utils.data import Dataset
 
+from albert_lsh.training.files import placed, recorded
 from albert_lsh.training.parameters import (
     HIGHEST,
     WHERE,
@@ -49,6 +50,7 @@ class LongRecipe:
     data_dir: str | None = None
     resume: bool = True
     output_dir: str = "results/long_range"
+    results_root: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ class LongRun(LongRecipe):
 
     def what(self) -> dict[str, Any]:
         """All that decides the result."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in WHERE}
+        return {name: value for name, value in recorded(self).items() if name not in WHERE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,7 @@ class LongRange(LongRecipe):
             if name not in LONG_TASKS:
                 raise ValueError(f"task={name!r} is not one of: {', '.join(LONG_TASKS)}")
             task = LONG_TASKS[name]
-            asked = from_given(cls, task.recipe | given, LONG_RANGE_NOTEBOOK)
+            asked = placed(from_given(cls, task.recipe | given, LONG_RANGE_NOTEBOOK), ["output_dir", "data_dir"])
             warmup = round(task.warmup / task.recipe["steps"] * asked.steps) if asked.warmup is None else asked.warmup
             eval_steps = asked.eval_steps or math.ceil(asked.steps / EVALUATIONS)
             if name == "duplication" and asked.max_length % 2:

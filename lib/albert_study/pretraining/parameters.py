@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from albert_lsh import attention as attentions
-from albert_lsh.training.files import repository_root
+from albert_lsh.training.files import placed, recorded, root_of
 from albert_lsh.training.parameters import (
     HIGHEST,
     Count,
@@ -33,7 +33,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 DRY_STEPS = 2
 # Parameters that say where and how fast, not what.
-NOT_DECISIVE = ("output_dir", "cache_dir", "resume", "dry_run")
+NOT_DECISIVE = ("output_dir", "results_root", "cache_dir", "resume", "dry_run")
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class Pretraining:
     dry_run: bool = False
     cache_dir: str | None = None
     output_dir: str | None = None
+    results_root: str | None = None
 
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Pretraining":
@@ -80,6 +81,7 @@ class Pretraining:
         """
         with errors_named(PRETRAIN_NOTEBOOK):
             asked = from_given(cls, given, PRETRAIN_NOTEBOOK)
+            asked = placed(asked, ["output_dir", "cache_dir"], ["text", "tokenizer", "start"])
             if asked.attention == "reformer":
                 raise ValueError("attention='reformer' is the students' transplant; to pretrain take shared-qk-lsh")
             if asked.start and asked.tokenizer:
@@ -87,11 +89,11 @@ class Pretraining:
             changed: dict[str, Any] = on_this_machine(asked.device, asked.precision)
             settings = attentions.check(asked.attention, asked.attention_settings)
             asked = dataclasses.replace(asked, attention_settings=settings)
-        named = {name: getattr(asked, name) for name in ("text", "size", "start", "attention", "seed")}
+        named = {name: getattr(asked, name) for name in ("text", "size", "start", "attention", "seed", "results_root")}
         plain = cls(**named, attention_settings=attentions.check(asked.attention))
         name = f"{Path(asked.start).name if asked.start else asked.size}-{asked.attention}"
         name += hash_of_changes(asked.what(), plain.what())
-        usual = repository_root() / "results" / "pretraining" / name / f"seed-{asked.seed}"
+        usual = root_of(asked.results_root) / "results" / "pretraining" / name / f"seed-{asked.seed}"
         changed["output_dir"] = asked.output_dir or str(usual)
         if asked.dry_run:
             changed |= {"steps": min(asked.steps, DRY_STEPS), "eval_sequences": asked.batch_size}
@@ -99,4 +101,4 @@ class Pretraining:
 
     def what(self) -> dict[str, Any]:
         """All that decides the result."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in NOT_DECISIVE}
+        return {name: value for name, value in recorded(self).items() if name not in NOT_DECISIVE}

@@ -9,7 +9,6 @@ last complete checkpoint; one is written every `eval_steps`.
 """
 
 import contextlib
-import dataclasses
 import json
 import shutil
 import sys
@@ -36,7 +35,7 @@ from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, 
 from albert_lsh.model.memory import save_memory
 from albert_lsh.training import locks
 from albert_lsh.training.checkpoints import newest
-from albert_lsh.training.files import relative_to_root, write_atomically
+from albert_lsh.training.files import recorded, write_atomically
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.record import SCHEMA, close_run, environment, resolved
 from albert_lsh.training.trainer import CURVE_POINTS, Fit, fit, history_of, training_arguments
@@ -236,7 +235,7 @@ def record_of(
     return {
         "status": "complete",
         "schema": SCHEMA,
-        "parameters": {**dataclasses.asdict(asked), "output_dir": relative_to_root(folder)},
+        "parameters": recorded(asked),
         "resolved": settled,
         "metrics": {name.removeprefix("eval_"): value for name, value in scores.items()},
         "counting": material.counting,

@@ -24,7 +24,7 @@ from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.tasks import metrics, squad
 from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.tasks.table import encode, find_task, held_out, load_data
-from albert_lsh.training.files import run_folder
+from albert_lsh.training.files import placed, run_folder
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.parameters import (
     Count,
@@ -56,6 +56,7 @@ class Asked:
     looked_into: Count = 64
     seed: Seed = 0
     output: str | None = None
+    results_root: str | None = None
 
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Asked":
@@ -63,7 +64,8 @@ class Asked:
         with errors_named("fidelity.ipynb"):
             asked = from_given(cls, given, "fidelity.ipynb")
             candidates_of(asked.variants)
-        trained = asked.trained or str(run_folder("notebook", SMALL["task"], SMALL["model"], "softmax-kept", 0))
+            asked = placed(asked, ["trained", "output"])
+        trained = asked.trained or own_folder(asked.results_root)
         return replace(asked, trained=trained, output=asked.output or f"{trained}/fidelity-{asked.split}.csv")
 
     @property
@@ -77,13 +79,19 @@ class Asked:
         if given.device == "cuda" and not torch.cuda.is_available():
             here = on_this_machine("auto", "auto")
             given = replace(given, device=here["device"], precision=here["precision"])
-        return replace(given, output_dir=self.trained)
+        return placed(replace(given, output_dir=self.trained, results_root=self.results_root), ["data_dir"])
+
+
+def own_folder(results_root: str | None) -> str:
+    """Where the small model is."""
+    return str(run_folder("notebook", SMALL["task"], SMALL["model"], "softmax-kept", 0, results_root))
 
 
 def train_small_model(asked: Asked) -> None:
     """Train the small model with softmax, if no other is asked for; one that is there is left as it is."""
-    if asked.trained == Asked.check({"variants": asked.variants}).trained:
-        run, tokenizer = Parameters.check({**SMALL, "output_dir": asked.trained}), load_tokenizer(SMALL["model"])
+    if asked.trained == own_folder(asked.results_root):
+        where = {"output_dir": asked.trained, "results_root": asked.results_root}
+        run, tokenizer = Parameters.check(SMALL | where), load_tokenizer(SMALL["model"])
         data = load_data(run.task, train_examples=run.train_examples)
         fine_tune(run, tokenizer, encode(data, find_task(run.task), tokenizer, run.max_length))
 

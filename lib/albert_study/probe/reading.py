@@ -15,6 +15,7 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.tasks.table import load_data
+from albert_lsh.training.files import placed, recorded
 from albert_lsh.training.parameters import Count, Seed, errors_named, from_given
 from albert_lsh.training.record import provenance
 from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
@@ -32,6 +33,7 @@ class Reading:
     paragraphs: Count = 100
     seed: Seed = 0
     output: str | None = None
+    results_root: str | None = None
 
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Reading":
@@ -39,7 +41,8 @@ class Reading:
         with errors_named("reading.ipynb"):
             reading = from_given(cls, given, "reading.ipynb")
             candidates_of(reading.variants)
-        return replace(reading, output=reading.output or f"results/runs/notebook/reading-{reading.max_length}.csv")
+            usual = f"results/runs/notebook/reading-{reading.max_length}.csv"
+            return placed(replace(reading, output=reading.output or usual), ["output"], ["model"])
 
 
 def load_texts(task: str) -> list[str]:
@@ -84,6 +87,6 @@ def read_all(reading: Reading, batch_tokens: int = 2048) -> tuple[pd.DataFrame, 
             row, rows = diagnose(model, batches, base, candidate, reading.seed)
             yield {**candidate.columns, **row, **about}, summary(rows, ["layer"])
 
-    same = {"model": reading.model, "task": reading.task, "split": "validation", "length": reading.max_length}
-    same |= {"paragraphs": reading.paragraphs, "hash_seed": reading.seed}
+    same = {"model": recorded(reading)["model"], "task": reading.task, "split": "validation"}
+    same |= {"length": reading.max_length, "paragraphs": reading.paragraphs, "hash_seed": reading.seed}
     return fill(Path(reading.output or ""), "layers", candidates_of(reading.variants), same, measure)
