@@ -1,5 +1,6 @@
 """compare.ipynb: one task fine-tuned under several attentions, and a study's announcement."""
 
+import dataclasses
 import json
 import re
 
@@ -37,12 +38,11 @@ def test_what_cannot_be_compared_is_said_before_anything_is_trained(change, mess
         Comparison.check({**SMALL, **change}).runs()
 
 
-def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("albert_lsh.training.files.repository_root", lambda: tmp_path)
-    runs = Comparison.check({**SMALL, "variants": VARIANTS}).runs()
+def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_path, capsys):
+    runs = Comparison.check({**SMALL, "variants": VARIANTS, "results_root": str(tmp_path)}).runs()
     data = load_data("mini-mrpc", train_examples=64, eval_examples=32)
     rows = compare(runs, data)
+    assert all(folder.is_relative_to(tmp_path) for folder in rows["folder"])
     assert "2 of 2: a quarter" in capsys.readouterr().out
     records = [json.loads((folder / "result.json").read_text()) for folder in rows["folder"]]
     assert [record["parameters"]["attention"] for record in records] == ["softmax", "lsh"]
@@ -73,7 +73,10 @@ def test_memory_is_within_a_factor_of_two_of_what_our_runs_took(minilm):
 
 
 def test_a_study_says_first_what_it_will_take():
-    text = announcement("original", list(load_jobs("original").values()), 4)
-    assert re.search(r"study 'original': to make: 31 runs, 4 at a time, about [\d.,]+ (hours|minutes)", text)
-    assert re.search(r"up to [\d.]+ GB of memory", text)
-    assert announcement("original", [], 4) == "study 'original': to make: nothing"
+    jobs = list(load_jobs("original").values())
+    said = announcement(jobs)
+    assert re.search(r"31 runs, \d+ at a time, about [\d.,]+ (hours|minutes) on this machine's", said)
+    assert re.search(r"up to [\d.]+ GB of memory$", said)
+    elsewhere = dataclasses.replace(jobs[0], parameters={**jobs[0].parameters, "model": "nobody/nothing"})
+    assert announcement([*jobs, elsewhere]).endswith("; 1 other jobs are not counted")
+    assert announcement([elsewhere]) == announcement([]) == ""

@@ -29,6 +29,11 @@ class Row(NamedTuple):
 
 SMALL = {"model": "mini", "train_examples": 64, "eval_examples": 32, "epochs": 1, "precision": "fp32"}
 ROWS = {
+    "compare.ipynb": Row(
+        {**SMALL, "task": "mini-mrpc", "variants": {name: {"attention": name} for name in ("softmax", "lsh")}},
+        {"seed": 1},
+        {"epoch": 2},
+    ),
     "glue.ipynb": Row({**SMALL, "task": "mini-mrpc"}, {"learning_rate": 5e-4}, {"learning_rte": 1e-3}),
     "squad.ipynb": Row({**SMALL, "task": "mini-squad"}, {"attention": "lsh"}, {"attn": "lsh"}),
     "fidelity.ipynb": Row({"examples": 24, "looked_into": 4}, {"seed": 1}, {"splt": "validation"}),
@@ -70,11 +75,12 @@ class Opened:
     def edit(self, given: dict[str, Any]) -> None:
         """Give parameters other values in their cell; a name that is not there becomes a line more."""
         for name, value in given.items():
-            line = re.compile(rf"^{name} = [^#\n]*", re.MULTILINE)
-            if line.search(self.parameters.source):
-                self.parameters.source = line.sub(lambda _: f"{name} = {value!r}  ", self.parameters.source)  # noqa: B023
-            else:
-                self.parameters.source += f"\n{name} = {value!r}"
+            lines = self.parameters.source.split("\n")
+            statements: list[Any] = ast.parse(self.parameters.source).body
+            there = [line for line in statements if line.targets[0].id == name]
+            place = slice(there[0].lineno - 1, there[0].end_lineno) if there else slice(len(lines), None)
+            lines[place] = [f"{name} = {value!r}"]
+            self.parameters.source = "\n".join(lines)
 
     def run_all(self) -> None:
         for cell in self.cells:

@@ -10,6 +10,7 @@ from datasets import DatasetDict
 
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.tasks.table import encode, find_task
+from albert_lsh.training.files import placed
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.parameters import Count, Parameters, Positive, Seed, errors_named, from_given
 from albert_study.evidence.formats import form
@@ -40,6 +41,7 @@ class Comparison:
     device: str = "auto"
     data_dir: str | None = None
     resume: bool = True
+    results_root: str | None = None
 
     @classmethod
     def check(cls, given: dict[str, Any]) -> "Comparison":
@@ -48,7 +50,7 @@ class Comparison:
         Raises:
             ParameterError: one that is none of the notebook's, or of the wrong type.
         """
-        asked = from_given(cls, given, NOTEBOOK)
+        asked = placed(from_given(cls, given, NOTEBOOK), ["data_dir"], ["model"])
         rate = asked.learning_rate or (1e-3 if asked.model == "mini" else Parameters.learning_rate)
         return dataclasses.replace(asked, learning_rate=rate)
 

@@ -5,14 +5,16 @@ token. How fast this machine multiplies is measured, and training is taken to re
 a step. Memory is what the weights, AdamW and the stored activations take. Both may be off by a factor of two.
 """
 
+import os
 import time
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from transformers import AlbertConfig, PreTrainedConfig
 
-from albert_lsh.model.config import load_config
+from albert_lsh.model.config import ModelError, load_config
 from albert_lsh.tasks.table import find_task
 from albert_lsh.training.parameters import Parameters
 from albert_study.runner import Job
@@ -51,7 +53,7 @@ def need(run: Parameters) -> Need:
     config = ALBERT_BASE if run.model.endswith("/albert-base-v2") else config_of(run.model)
     of_task, mean = SIZES[run.task]
     examples, length = min(run.train_examples or of_task, of_task) * run.epochs, run.max_length
-    tokens = min(mean, length)
+    tokens = float(min(mean, length))
     if find_task(run.task).is_squad and mean > length:  # in windows
         tokens = length + length * (mean - length) / (length - QUESTION - min(128, length // 3))
     weights, parameters = sizes(config)
@@ -85,23 +87,27 @@ def speed_here(device: str, precision: str) -> float:
     return 2 * size**3 / best
 
 
-def announcement(study: str, jobs: list[Job], workers: int) -> str:
-    """How many of a study's jobs are to make, how long that will take, and with how much memory.
+def announcement(jobs: list[Job]) -> str:
+    """What the runs among these jobs will take, as a sentence; "" if there are none.
 
-    Args:
-        jobs: those that are to make. workers: how many are made at a time.
+    Runs are made side by side, one on each GPU or each core. Those of an unknown task, or of a model that cannot be
+    reached, are not counted.
     """
     runs = [Parameters.check(job.parameters, job.notebook) for job in jobs if job.makes_run]
-    others = f"{len(jobs) - len(runs)} other notebooks, whose time is not counted" if len(jobs) > len(runs) else ""
-    if not runs:
-        return f"study {study!r}: to make: {others or 'nothing'}"
-    needs, at_once, device = [need(run) for run in runs], min(workers, len(runs)), runs[0].device
+    needs = list[Need]()
+    for run in runs:
+        with suppress(KeyError, ModelError):
+            needs.append(need(run))
+    if not needs:
+        return ""
+    device, at_once = runs[0].device, min(torch.cuda.device_count() or os.cpu_count() or 1, len(needs))
     speed = speed_here(device, runs[0].precision)
     hours = sum(one.seconds(speed) for one in needs) / at_once / 3600
-    took = f"{float(f'{hours:.2g}'):,g} hours" if hours >= 1 else f"{hours * 60:.2g} minutes"
+    took = f"{float(f'{hours:.2g}'):,g} hours" if hours >= 1 else f"{60 * hours:.2g} minutes"
     operations, memory = sum(one.operations for one in needs), max(one.memory for one in needs)
+    left_out = f"; {len(jobs) - len(needs)} other jobs are not counted" if len(jobs) > len(needs) else ""
     return (
-        f"study {study!r}: to make: {len(runs)} runs, {at_once} at a time, about {took} on this machine's {device} "
-        f"({operations:.1e} operations, at a quarter of the {speed / 1e9:,.0f} billion a second that a product of "
-        f"matrices reaches), each with up to {memory / 1e9:.1f} GB of memory{'; ' * bool(others)}{others}"
+        f"expected: {len(needs)} runs, {at_once} at a time, about {took} on this machine's {device} ({operations:.1e} "
+        f"operations, at a quarter of the {speed / 1e9:,.0f} billion a second that a product of matrices reaches), "
+        f"each with up to {memory / 1e9:.1f} GB of memory{left_out}"
     )
