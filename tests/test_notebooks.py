@@ -36,6 +36,14 @@ ROWS = {
     ),
     "glue.ipynb": Row({**SMALL, "task": "mini-mrpc"}, {"learning_rate": 5e-4}, {"learning_rte": 1e-3}),
     "squad.ipynb": Row({**SMALL, "task": "mini-squad"}, {"attention": "lsh"}, {"attn": "lsh"}),
+    "fidelity.ipynb": Row({"examples": 24, "looked_into": 4}, {"seed": 1}, {"splt": "validation"}),
+    "reading.ipynb": Row(
+        {"model": "mini", "task": "mini-squad", "max_length": 32, "paragraphs": 3}, {"seed": 1}, {"paragraph": 3}
+    ),
+    "efficiency.ipynb": Row(
+        {"lengths": [64, 128], "cases": ["softmax", "lsh"], "keys": 64, "memory": False}, {"repeats": 1}, {"case": []}
+    ),
+    "results.ipynb": Row({}, {"study": "long-squad"}, {"studdy": "minilm"}),
 }
 
 
@@ -45,6 +53,8 @@ def checkout(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("lib", "notebooks", "studies"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for study in ("minilm", "long-squad"):
+        shutil.copytree(ROOT / "results" / "runs" / study, folder / "results" / "runs" / study)
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder
 
@@ -84,9 +94,8 @@ def printed(opened: Opened) -> str:
 
 
 def without_figure(opened: Opened) -> list[str]:
-    """Cells that draw and show no picture."""
-    drawing = [cell for cell in opened.cells if re.search(r"(?<!import )\b(plot|draw)_\w+\(", cell.source)]
-    assert drawing
+    """Cells that draw, or show a file, and have no picture."""
+    drawing = [cell for cell in opened.cells if re.search(r"(?<!import )\b(plot|draw)_\w+\(|SVG\(", cell.source)]
     kinds = {cell.source: {kind for output in cell.outputs for kind in output.get("data", {})} for cell in drawing}
     return [source for source, shown in kinds.items() if not shown & {"image/png", "image/svg+xml"}]
 

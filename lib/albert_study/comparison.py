@@ -7,15 +7,12 @@ from typing import Any
 
 import pandas as pd
 from datasets import DatasetDict
-from transformers import PreTrainedTokenizerBase
 
 from albert_lsh.model.load import load_tokenizer
-from albert_lsh.tasks.metrics import for_trainer, score_splits
 from albert_lsh.tasks.table import encode, find_task
 from albert_lsh.training.files import placed
+from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.parameters import Count, Parameters, Positive, Seed, errors_named, from_given
-from albert_lsh.training.recipe import attended, prepare_model, train
-from albert_lsh.training.record import close_run, environment, open_run, write_result
 from albert_study.evidence.formats import form
 from albert_study.evidence.readable_studies import METRICS, pivot
 from albert_study.evidence.records import read_run
@@ -86,22 +83,6 @@ def compare(runs: dict[str, Parameters], data: DatasetDict) -> pd.DataFrame:
         print(f"{number} of {len(runs)}: {label}" + (": made before" if path.exists() else ""), flush=True)
         rows.append(read_run(fine_tune(run, tokenizer, encoded)) | {"arm": label})
     return pd.DataFrame(rows)
-
-
-def fine_tune(run: Parameters, tokenizer: PreTrainedTokenizerBase, encoded: DatasetDict) -> Path:
-    """One run, from its encoded data to the path of its record; one that is made is left as it is."""
-    open_run(run)
-    path = Path(run.output_dir or ".") / "result.json"
-    if not path.exists():
-        started, task = environment(run.device), find_task(run.task)
-        model = prepare_model(run, head="classification", **task.model_options)
-        first = encoded[task.evaluation[0]]
-        fit = train(model, tokenizer, run, encoded["train"], first, for_trainer(task))
-        baselines, predictions = score_splits(fit.trainer, task, encoded)
-        coverage, examples = attended(model, tokenizer, first), {split: len(rows) for split, rows in encoded.items()}
-        write_result(run, task.headline, baselines, coverage, fit, examples, started, predictions)
-    close_run(run)
-    return path
 
 
 def score_and_cost(rows: pd.DataFrame) -> pd.DataFrame:

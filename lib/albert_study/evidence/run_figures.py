@@ -114,7 +114,7 @@ def plot_heads(looks: pd.DataFrame) -> Figure:
         grid = means[means["variant"] == variant].pivot(index="layer", columns="head", values="error")
         image = axis.imshow(grid, cmap="Greys", vmin=0, vmax=1, aspect="auto")
         axis.set_title(variant, fontsize=8)
-        axis.set(xlabel="head", ylabel="layer")
+        axis.set(xlabel="head", ylabel="layer", xticks=range(grid.shape[1]), yticks=range(grid.shape[0]))
     for axis in list(axes.flat)[len(variants) :]:
         axis.axis("off")
     figure.colorbar(image, ax=axes, label="error")

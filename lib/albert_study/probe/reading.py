@@ -18,7 +18,7 @@ from albert_lsh.tasks.table import load_data
 from albert_lsh.training.files import placed, recorded
 from albert_lsh.training.parameters import Count, Seed, errors_named, from_given
 from albert_lsh.training.record import provenance
-from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill
+from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
 from albert_study.probe.diagnostics import diagnose, look, summary
 
 
@@ -83,7 +83,7 @@ def read_all(reading: Reading, batch_tokens: int = 2048) -> tuple[pd.DataFrame, 
         at_once = max(1, batch_tokens // reading.max_length)
         batches = [BatchEncoding({"input_ids": x, "attention_mask": torch.ones_like(x)}) for x in ids.split(at_once)]
         base, about = look(model, batches), provenance("cpu")
-        for candidate in missing:
+        for candidate in told(missing):
             row, rows = diagnose(model, batches, base, candidate, reading.seed)
             yield {**candidate.columns, **row, **about}, summary(rows, ["layer"])
 
