@@ -14,6 +14,7 @@ from albert_lsh.training.checkpoints import checkpoints_in
 from albert_lsh.training.files import repository_root
 from albert_study.evidence.readable_studies import pivot
 from albert_study.evidence.records import load_measurements
+from albert_study.expected import announcement
 from albert_study.runner import Job, load_jobs, to_make
 
 OFTEN = 600  # seconds after which it is said again what is running
@@ -69,13 +70,16 @@ def summary(study: str, jobs: dict[str, Job]) -> str:
 def main(study: str) -> None:
     try:
         jobs = load_jobs(study)
-        missing = len(to_make(study, jobs))
+        missing = to_make(study, jobs)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error
     log = repository_root() / "logs" / study / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    now = f", {missing} are made now, each with a line; more in logs/{study}/" if missing else ""
-    print(f"study {study}: {len(jobs) - missing} of {len(jobs)} jobs are done{now}", flush=True)
+    now = f", {len(missing)} are made now, each with a line; more in logs/{study}/" if missing else ""
+    print(f"study {study}: {len(jobs) - len(missing)} of {len(jobs)} jobs are done{now}")
+    if expected := announcement(missing):
+        print(expected)
+    sys.stdout.flush()
     if run_snakemake(study, jobs, log):
         raise SystemExit(failures(study, jobs) or log.read_text()[-3000:])
     print(summary(study, jobs))

@@ -18,6 +18,7 @@ from albert_lsh.tasks.table import load_data
 from albert_lsh.training.files import placed, recorded
 from albert_lsh.training.parameters import Count, Seed, errors_named, from_given
 from albert_lsh.training.record import provenance
+from albert_lsh.training.trainer import without_bars
 from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
 from albert_study.probe.diagnostics import diagnose, look, summary
 
@@ -76,7 +77,8 @@ def read_all(reading: Reading, batch_tokens: int = 2048) -> tuple[pd.DataFrame, 
     """
 
     def measure(missing: list[Candidate]) -> Iterator[Measured]:
-        model, tokenizer = load_model(reading.model, head="base", complete=True), load_tokenizer(reading.model)
+        with without_bars():
+            model, tokenizer = load_model(reading.model, head="base", complete=True), load_tokenizer(reading.model)
         if reading.max_length > max_positions(model.config):
             extend_positions(model, reading.max_length)
         ids = sequences(load_texts(reading.task), tokenizer, reading.max_length, reading.paragraphs)
