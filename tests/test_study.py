@@ -135,6 +135,7 @@ def test_every_step_has_a_line_and_the_end_shows_scores_and_where_everything_is(
     lines = made["failed"].stdout.splitlines()
     assert lines[0] == "study small: 0 of 5 jobs are done, 5 are made now, each with a line; more in logs/small/"
     assert lines[1].startswith("expected: 2 runs, ")
+    assert lines[1].endswith(" GB of memory; 3 other jobs are not counted")
     steps = {line.split()[3]: line for line in lines if re.match(r" *\d of 5 ", line)}
     assert set(steps) == {GLUE, SQUAD, f"{GLUE}/fidelity-validation", "reading-300"}
     assert re.search(r"f1 [\d.]+ +\d+ s$", steps[GLUE])

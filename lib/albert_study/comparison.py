@@ -1,7 +1,7 @@
 """One task under several attentions: fine-tuned one after the other, each run as glue.ipynb makes it."""
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +20,20 @@ from albert_study.evidence.tables import score_table
 from albert_study.probe.candidates import candidates_of
 
 NOTEBOOK = "compare.ipynb"
-VARIANTS = {"softmax": {"attention": "softmax"}, "reformer": {"attention": "reformer"}, "lsh": {"attention": "lsh"}}
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The parameters of compare.ipynb; those that it shares with `Parameters` mean the same."""
 
-    task: str = "mrpc"
-    model: str = "albert/albert-base-v2"
-    variants: dict[str, Any] = field(default_factory=lambda: dict(VARIANTS))
+    task: str
+    model: str
+    variants: dict[str, Any]
     seed: Seed = 0
     max_length: Count | None = None
     batch_size: Count | None = None
-    learning_rate: Positive | None = None  # None: 2e-5; 1e-3 for "mini", which begins with random weights
-    epochs: float = 3
+    learning_rate: Positive | None = None
+    epochs: Positive | None = None
     train_examples: Count | None = None
     eval_examples: Count | None = None
     precision: str = "auto"
@@ -50,9 +49,7 @@ class Comparison:
         Raises:
             ParameterError: one that is none of the notebook's, or of the wrong type.
         """
-        asked = placed(from_given(cls, given, NOTEBOOK), ["data_dir"], ["model"])
-        rate = asked.learning_rate or (1e-3 if asked.model == "mini" else Parameters.learning_rate)
-        return dataclasses.replace(asked, learning_rate=rate)
+        return placed(from_given(cls, given, NOTEBOOK), ["data_dir"], ["model"])
 
     def runs(self) -> dict[str, Parameters]:
         """The run of each variant, by its label.

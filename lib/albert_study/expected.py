@@ -32,7 +32,12 @@ STEP_SECONDS = 0.005  # a step and pass through a layer, whatever its size
 QUESTION = 15  # tokens of a question, which every window of a paragraph repeats
 
 
-config_of = lru_cache(load_config)
+@lru_cache
+def config_of(model: str) -> PreTrainedConfig | None:
+    """The model's config; None if it cannot be reached, which is found out once."""
+    with suppress(ModelError):
+        return ALBERT_BASE if model.endswith("/albert-base-v2") else load_config(model)
+    return None
 
 
 class Need(NamedTuple):
@@ -48,9 +53,11 @@ class Need(NamedTuple):
         return self.operations / speed / EFFICIENCY + self.steps * self.passes * STEP_SECONDS
 
 
-def need(run: Parameters) -> Need:
-    """What a run takes; ModelError for a model that cannot be reached."""
-    config = ALBERT_BASE if run.model.endswith("/albert-base-v2") else config_of(run.model)
+def need(run: Parameters) -> Need | None:
+    """What a run takes; None for a task that is not in SIZES, or a model that cannot be reached."""
+    config = config_of(run.model)
+    if config is None or run.task not in SIZES:
+        return None
     of_task, mean = SIZES[run.task]
     examples, length = min(run.train_examples or of_task, of_task) * run.epochs, run.max_length
     tokens = float(min(mean, length))
@@ -88,16 +95,12 @@ def speed_here(device: str, precision: str) -> float:
 
 
 def announcement(jobs: list[Job]) -> str:
-    """What the runs among these jobs will take, as a sentence; "" if there are none.
+    """What the runs among these jobs will take, as a sentence; "" if there is nothing to count.
 
-    Runs are made side by side, one on each GPU or each core. Those of an unknown task, or of a model that cannot be
-    reached, are not counted.
+    Runs are made side by side, one on each GPU or each core.
     """
     runs = [Parameters.check(job.parameters, job.notebook) for job in jobs if job.makes_run]
-    needs = list[Need]()
-    for run in runs:
-        with suppress(KeyError, ModelError):
-            needs.append(need(run))
+    needs = [one for one in map(need, runs) if one]
     if not needs:
         return ""
     device, at_once = runs[0].device, min(torch.cuda.device_count() or os.cpu_count() or 1, len(needs))

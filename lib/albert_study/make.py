@@ -76,10 +76,9 @@ def main(study: str) -> None:
     log = repository_root() / "logs" / study / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     now = f", {len(missing)} are made now, each with a line; more in logs/{study}/" if missing else ""
-    print(f"study {study}: {len(jobs) - len(missing)} of {len(jobs)} jobs are done{now}")
+    print(f"study {study}: {len(jobs) - len(missing)} of {len(jobs)} jobs are done{now}", flush=True)
     if expected := announcement(missing):
-        print(expected)
-    sys.stdout.flush()
+        print(expected, flush=True)
     if run_snakemake(study, jobs, log):
         raise SystemExit(failures(study, jobs) or log.read_text()[-3000:])
     print(summary(study, jobs))
