@@ -93,6 +93,12 @@ def printed(opened: Opened) -> str:
     return "".join(stream.text for stream in streams if stream.name == "stderr")
 
 
+def bars(opened: Opened) -> list[str]:
+    """The progress bars that a notebook shows."""
+    data = [output.get("data", {}) for cell in opened.cells for output in cell.outputs]
+    return [shown["text/plain"] for shown in data if "application/vnd.jupyter.widget-view+json" in shown]
+
+
 def without_figure(opened: Opened) -> list[str]:
     """Cells that draw, or show a file, and have no picture."""
     drawing = [cell for cell in opened.cells if re.search(r"(?<!import )\b(plot|draw)_\w+\(|SVG\(", cell.source)]
@@ -110,6 +116,7 @@ def test_run_all_twice_then_a_misspelling_then_a_change(name, checkout, monkeypa
         opened.run_all()
         assert without_figure(opened) == []
         assert printed(opened) == ""
+        assert not {bar.split(":")[0] for bar in bars(opened)} & {"Writing model shards", "Loading weights"}
         opened.run_all()
         right = opened.parameters.source
         opened.edit(row.wrong)

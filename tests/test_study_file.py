@@ -258,7 +258,8 @@ def test_a_notebook_is_done_when_what_it_writes_last_is_there(root):
             ["long_range/listops-512/few/seed-0/result.json"],
         ),
         "efficiency": (
-            {"lengths": [128], "cases": ["softmax"], "step_lengths": [], "step_cases": [], "precision": "bf16"},
+            {"lengths": [128], "cases": ["softmax"], "step_lengths": [], "step_cases": [], "precision": "bf16"}
+            | {"output_dir": "results/efficiency"},
             ["efficiency/time-cpu-bf16.csv", "efficiency/memory-cpu-bf16.csv"],
         ),
         "reading": ({"variants": {"few": {"attention": "lsh"}}, "output": "results/r/256.csv"}, ["r/256.csv"]),

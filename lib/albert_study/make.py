@@ -79,7 +79,11 @@ def main(study: str) -> None:
     print(f"study {study}: {len(jobs) - len(missing)} of {len(jobs)} jobs are done{now}", flush=True)
     if expected := announcement(missing):
         print(expected, flush=True)
-    if run_snakemake(study, jobs, log):
+    try:
+        failed = run_snakemake(study, jobs, log)
+    except KeyboardInterrupt:
+        raise SystemExit(f"interrupted; `make study STUDY={study}` goes on where it was") from None
+    if failed:
         raise SystemExit(failures(study, jobs) or log.read_text()[-3000:])
     print(summary(study, jobs))
 

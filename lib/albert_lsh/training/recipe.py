@@ -29,7 +29,15 @@ from albert_lsh.model.load import extend_positions, load_config, load_model, max
 from albert_lsh.model.memory import save_memory
 from albert_lsh.training.checkpoints import newest
 from albert_lsh.training.parameters import ParameterError, Parameters
-from albert_lsh.training.trainer import CURVE_POINTS, EvaluateEvery, Fit, StudyTrainer, fit, training_arguments
+from albert_lsh.training.trainer import (
+    CURVE_POINTS,
+    EvaluateEvery,
+    Fit,
+    StudyTrainer,
+    fit,
+    training_arguments,
+    without_bars,
+)
 
 
 def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedModel:
@@ -132,7 +140,8 @@ def keep_model(parameters: Parameters, model: PreTrainedModel, tokenizer: PreTra
     if parameters.save_model:
         folder, kept = Path(parameters.output_dir or ".") / "model", copy.deepcopy(tokenizer)
         kept.model_max_length = parameters.max_length  # prediction cuts texts where training did
-        model.save_pretrained(folder)
+        with without_bars():
+            model.save_pretrained(folder)
         kept.save_pretrained(folder)
 
 

@@ -9,6 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.utils import logging
 
 from albert_lsh.errors import OneLineError
 from albert_lsh.model.memory import explain_out_of_memory
@@ -165,6 +167,18 @@ def training_arguments(asked: Any, folder: Path, **own: Any) -> TrainingArgument
     )
 
 
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Within, Transformers shows no bar for each file that it writes or reads; Trainer's own bar stays."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def fit(
     trainer: Trainer, decisive: dict[str, Any], checkpoint: Path | None, trained: float, unit: str = "examples"
 ) -> Fit:
@@ -183,7 +197,8 @@ def fit(
         trainer.add_callback(callback)
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    with explain_out_of_memory("a smaller batch_size or max_length, recompute=True, or feed_forward_chunk"):
+    hint = "a smaller batch_size or max_length, recompute=True, or feed_forward_chunk"
+    with explain_out_of_memory(hint), without_bars():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))  # a resume makes another
     cost = {"train_seconds": clock.seconds, f"{unit}_per_second": trained / clock.seconds}
