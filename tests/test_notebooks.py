@@ -30,7 +30,11 @@ class Row(NamedTuple):
 SMALL = {"model": "mini", "train_examples": 64, "eval_examples": 32, "epochs": 1, "precision": "fp32"}
 ROWS = {
     "glue.ipynb": Row({**SMALL, "task": "mini-mrpc"}, {"learning_rate": 5e-4}, {"learning_rte": 1e-3}),
-    "squad.ipynb": Row({**SMALL, "task": "mini-squad"}, {"attention": "lsh"}, {"attn": "lsh"}),
+    "pretrain.ipynb": Row({"steps": 4, "eval_steps": 2, "eval_sequences": 8, "batch_size": 8}, {"seed": 1}, {"sed": 1}),
+    "long_range.ipynb": Row(
+        {"only": ["full", "LSH-1"], "steps": 4, "max_length": 32, "eval_examples": 8}, {"seed": 1}, {"onyl": []}
+    ),
+    "squad.ipynb": Row({**SMALL, "task": "mini-squad"}, {"attention": "lsh", "model": "nano"}, {"attn": "lsh"}),
 }
 
 
@@ -72,9 +76,11 @@ class Opened:
 
 
 def printed(opened: Opened) -> str:
-    """What a notebook shows on stderr: warnings, reports, bars."""
-    streams = [output for cell in opened.cells for output in cell.outputs if output.output_type == "stream"]
-    return "".join(stream.text for stream in streams if stream.name == "stderr")
+    """What a notebook shows in red, warnings and reports, and its bars for files of weights."""
+    outputs = [output for cell in opened.cells for output in cell.outputs]
+    red = [output.text for output in outputs if output.get("name") == "stderr"]
+    bars = [output.data.get("text/plain", "") for output in outputs if "data" in output]
+    return "".join([*red, *(bar for bar in bars if "model shards" in bar)])
 
 
 def without_figure(opened: Opened) -> list[str]:
@@ -105,6 +111,7 @@ def test_run_all_twice_then_a_misspelling_then_a_change(name, checkout, monkeypa
         opened.parameters.source = right
         opened.edit(row.change)
         opened.run_all()
+        assert printed(opened) == ""
     assert sorted(path.name for path in (checkout / "notebooks").iterdir()) == sorted(os.listdir(NOTEBOOKS))
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
+from albert_lsh.errors import OneLineError
 from albert_lsh.training.files import repository_root
 from albert_lsh.training.parameters import Count, Parameters, Seed
 from albert_study.study_yaml import line_of, read_yaml
@@ -22,7 +23,7 @@ NOT_HERE = {"seed": "give seeds, a list", "task": "its key names it", "output_di
 NOT_HERE["results_root"] = NOT_HERE["output_dir"]
 
 
-class StudyError(ValueError):
+class StudyError(OneLineError):
     """A study that cannot be made as its file says; the message names the file and the place in it."""
 
 
