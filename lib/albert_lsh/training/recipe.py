@@ -7,7 +7,9 @@ those after the last step; no checkpoint is chosen by its score.
 
 import copy
 import hashlib
+import logging
 import math
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,7 +55,12 @@ def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedM
     set_seed(asked.seed)
     chosen: dict[str, Any] = {"settings": asked.attention_settings, "seed": asked.seed}
     source = load_config(asked.model) if asked.random_weights else asked.model
-    model = load_model(source, head=head, attention=asked.attention, **chosen, **config)
+    said, log = logging.StreamHandler(sys.stdout), logging.getLogger("albert_lsh")
+    log.addHandler(said)  # that the head is new is no reason for red in a notebook
+    try:
+        model = load_model(source, head=head, attention=asked.attention, **chosen, **config)
+    finally:
+        log.removeHandler(said)
     if asked.passes is not None or asked.evaluation_settings:
         chosen |= {"passes": asked.passes, "evaluation_settings": asked.evaluation_settings}
         switch_attention(model, asked.attention, **chosen)

@@ -4,6 +4,7 @@
 checkpoint; `training_arguments` has what all recipes share.
 """
 
+import contextlib
 import math
 import resource
 import sys
@@ -27,6 +28,18 @@ from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.training.checkpoints import checkpoints_in, prune, seal
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
+
+
+@contextlib.contextmanager
+def without_bars() -> Iterator[None]:
+    """Within, Transformers shows no bar for each file that it writes or reads; Trainer's own bar stays."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 class Fit(NamedTuple):
@@ -165,18 +178,6 @@ def training_arguments(asked: Any, folder: Path, **own: Any) -> TrainingArgument
         report_to="none",
         **own,
     )
-
-
-@contextmanager
-def without_bars() -> Iterator[None]:
-    """Within, Transformers shows no bar for each file that it writes or reads; Trainer's own bar stays."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def fit(
