@@ -3,17 +3,15 @@
 # make test                 style, types, tests
 PYTHON ?= python3
 STUDY ?= mini
-TEXT_MODEL ?= None
 BIN := .venv/bin
 
-# make bench                time and memory of the attentions (two hours and more); with TEXT_MODEL=<an encoder of the
-#                           Hub> also what they keep of its attention
+# make bench                time and memory of the attentions (two hours and more), as studies/efficiency.yaml asks
 # make report               report/report.pdf from results/; a study's own is report/build/<study>.pdf
 # make format               rewrite style; make lock: versions; make refresh: the repository's, where it is needed
 .PHONY: study test bench report install format lock refresh
 
 study: install
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --cores all --config study=$(STUDY)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m albert_study.make $(STUDY)
 
 test: install
 	$(BIN)/ruff check .
@@ -23,9 +21,7 @@ test: install
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
 
 bench: install
-	mkdir -p results/efficiency
-	OMP_NUM_THREADS=1 $(BIN)/papermill notebooks/efficiency.ipynb results/efficiency/efficiency.ipynb --cwd . \
-		--no-progress-bar -p text_model "$(TEXT_MODEL)"
+	OMP_NUM_THREADS=1 $(BIN)/python -m albert_study.runner efficiency fp32
 
 report: install
 	$(BIN)/python -m albert_study.evidence.report

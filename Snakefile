@@ -2,6 +2,7 @@
 #
 #     snakemake --cores all --config study=mini
 #
+# (`make study` calls it through albert_study.make, which shows a line for every step and the scores at the end.)
 # What is missing is made, what is there is kept. A failed job stops no other (profiles/default) and is named at the end.
 # `python -m albert_study.runner mini` lists all jobs: done, or why not.
 
@@ -9,12 +10,13 @@ import sys
 
 import torch
 
-from albert_study.runner import failures, load_jobs, mark
+from albert_study.make import failures
+from albert_study.runner import load_jobs, mark, to_make
 
 NAME = str(config.get("study", "mini"))
 try:
     JOBS = load_jobs(NAME)
-    MISSING = {mark(NAME, f"jobs/{name}", job.results): job for name, job in JOBS.items() if not job.is_done()}
+    MISSING = {mark(NAME, f"jobs/{job.name}", job.results): job for job in to_make(NAME, JOBS)}
 except ValueError as error:
     sys.exit(f"error: {error}")
 
@@ -69,7 +71,7 @@ rule job:
     shell:
         "OMP_NUM_THREADS={threads} TOKENIZERS_PARALLELISM=false"
         " MALLOC_MMAP_THRESHOLD_=67108864 MALLOC_TRIM_THRESHOLD_=536870912"
-        " {params.python:q} -m albert_study.runner {params.study:q} {wildcards.job:q} > {log:q} 2>&1"
+        " {params.python:q} -m albert_study.runner {params.study:q} {wildcards.job:q} 2> {log:q}"
 
 
 rule tables:
@@ -89,6 +91,7 @@ rule tables:
     shell:
         "{params.python:q} -m papermill notebooks/results.ipynb results/{params.study}.partial.ipynb"
         " -r study {params.study:q} --cwd . --no-progress-bar --log-level WARNING > {log:q} 2>&1"
+        " && echo \"tables and figures: $SECONDS s\""
 
 
 rule report:
@@ -106,6 +109,7 @@ rule report:
         "environment.yml"
     shell:
         "{params.python:q} -m albert_study.evidence.report {params.built:q} > {log:q} 2>&1"
+        " && echo \"report: $SECONDS s\""
 
 
 onerror:

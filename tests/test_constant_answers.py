@@ -5,7 +5,7 @@ from datasets import Dataset
 
 from albert_lsh import find_task
 from albert_lsh.training.parameters import ParameterError
-from albert_study.probe.constant_answers import Constant, beside_the_original, constant_answers, write_constants
+from albert_study.evidence.constant_answers import Constant, beside_the_original, constant_answers, write_constants
 
 
 def test_sst2s_published_score_is_that_of_a_constant():

@@ -38,6 +38,11 @@ def test_documents_and_sentences(tmp_path, tokenizer):
     assert count_pieces(found, len(tokenizer)).sum() == sum(map(len, found["ids"]))
 
 
+def test_a_text_is_embedded():
+    found = load_text("mini")[:3]["text"]
+    assert all(text.endswith(".\n") and text.count("\n") == 1 for text in found)  # each is a document
+
+
 def test_a_packed_file_is_the_same_and_is_read_once(tmp_path, tokenizer):
     plain = write_text(tmp_path / "text.txt")
     small = tmp_path / "text.txt.xz"

@@ -1,5 +1,7 @@
 """The efficiency notebook: every case runs, tables are written, bad parameters are named. No time is asserted."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import papermill
@@ -13,6 +15,7 @@ from albert_study.efficiency.measure import GrowingTable, measure_efficiency, me
 from albert_study.efficiency.parameters import STEPS, EfficiencyParameters
 from albert_study.efficiency.workloads import inputs, measure_memory_here
 from albert_study.evidence.growth import crossing_bounds, slopes
+from albert_study.study_file import load_file
 
 FEW = {"lengths": [128], "cases": ["softmax", "lsh"], "step_lengths": [], "step_cases": [], "keys": 64, "repeats": 1}
 
@@ -50,7 +53,7 @@ def test_contenders_have_the_same_number_of_keys(name, tmp_path):
 def test_memory_is_that_of_matrices_or_of_a_step(tmp_path):
     """The eager form keeps two matrices of 12 x 512 x 512 numbers at least, lsh none of 12 x 2,048 x 2,048; a step of
     ALBERT-base has gradients and AdamW's two averages of 11.7 million weights."""
-    asked = ask(tmp_path, lengths=[512], cases=["softmax-eager"])
+    asked = ask(tmp_path, lengths=[512], cases=["softmax", "softmax-eager"])
     timed = pd.DataFrame({"case": ["softmax-eager", "lsh"], "length": [512, 512]})
     table = measure_memory(asked, timed)  # in a process of its own
     assert table["case"].tolist() == ["softmax-eager"]
@@ -66,6 +69,23 @@ def test_what_is_measured_is_kept_and_what_is_missing_is_added(tmp_path):
     assert both["seconds"][:2].tolist() == first["seconds"].tolist()
     with pytest.raises(ParameterError, match=r"time-cpu-fp32.csv has .*128.* measured with \{'keys': 64\}, not .*128"):
         measure_efficiency(ask(tmp_path, keys=128, memory=False))
+
+
+def test_what_is_measured_is_told_and_what_is_there_is_not(tmp_path, capsys):
+    measure_efficiency(ask(tmp_path, lengths=[64, 128], memory=False))
+    told = [line.split("  ")[1] for line in capsys.readouterr().out.splitlines()]
+    assert told[0] == "time, forward, length 1 of 2, 64 tokens: softmax; lsh"
+    assert told[-1] == "time, forward+backward, length 2 of 2, 128 tokens: softmax; lsh"
+    measure_efficiency(ask(tmp_path, lengths=[64, 128], memory=False))
+    assert capsys.readouterr().out == ""
+
+
+def test_the_study_asks_for_everything():
+    """So that the notebook's defaults, which are for a quick look, decide nothing in it."""
+    names = {field.name for field in dataclasses.fields(EfficiencyParameters)} - {"results_root"}
+    for label, given in load_file("efficiency")["notebooks"].items():
+        assert set(given) - {"notebook"} == names, label
+        assert given["output_dir"] == "results/efficiency"
 
 
 def test_an_interrupted_table_goes_on_and_appears_when_it_is_finished(tmp_path):
@@ -134,6 +154,8 @@ def test_a_length_where_one_was_timed_on_another_machine_does_not_count():
     [
         ({"cases": ["lhs"]}, "cases: 'lhs' is not one of: softmax"),
         ({"lengths": []}, "lengths=.*at least 1 item"),
+        ({"cases": ["lsh"]}, "cases must have 'softmax', with which the others are compared"),
+        ({"step_lengths": [64], "step_cases": ["lsh"]}, "step_cases must have 'softmax'"),
         ({"step_cases": ["yoso-e, transformers"]}, "step_cases: 'yoso-e, transformers' is not one of: softmax"),
         ({"lengths": [100]}, "100 is no power of two"),
         ({"step_lengths": ["many"]}, r"step_lengths\[0\]='many' must be a valid integer"),

@@ -1,5 +1,6 @@
 """Switched attention: what is measured, that it is right, and that an interrupted table is taken up."""
 
+import ast
 import dataclasses
 import json
 
@@ -9,6 +10,7 @@ import torch
 
 from albert_lsh import attention, load_model, record_passes, switch_attention
 from albert_lsh.model.load import ModelError, load_tokenizer
+from albert_lsh.training.files import repository_root
 from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_lsh.training.recipe import keep_model, prepare_model, sample
 from albert_lsh.training.record import SCHEMA
@@ -128,6 +130,23 @@ def test_a_model_that_was_not_kept_is_named(tmp_path):
     run = Parameters.check({"task": "mini-mrpc", "output_dir": str(tmp_path)})
     with pytest.raises(ValueError, match=r"model is not there \(models are not kept in the repository\)"):
         fidelity.prepare(run)
+
+
+def test_a_run_that_is_not_there_is_named_with_what_makes_it(tmp_path):
+    with pytest.raises(ParameterError, match="has no result.json; glue.ipynb or squad.ipynb .* save_model=True makes"):
+        _ = ask(tmp_path / "nothing", few={"attention": "lsh"}).run
+
+
+def test_the_notebooks_own_variants_hash_and_are_told_one_by_one(trained, capsys):
+    cells = json.loads((repository_root() / "notebooks" / "fidelity.ipynb").read_text())["cells"]
+    (cell,) = (cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))
+    given = {t.targets[0].id: ast.literal_eval(t.value) for t in ast.parse("".join(cell["source"])).body}
+    asked = ask(trained, **given["variants"])
+    table, _ = fidelity.measure_all(fidelity.prepare(asked.run, given["split"], 24), asked)
+    assert given["trained"] is None
+    assert (table["share"] <= table["share_asked"]).all()
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == [f"1 of {len(table)}: lsh, share 0.5", f"2 of {len(table)}: lsh, share 0.25"]
 
 
 def test_a_switched_model_is_one_loaded_so_and_reformer_cannot_be():

@@ -148,6 +148,23 @@ def test_every_variant_is_trained_and_recorded(tmp_path):
         train_all(ask(tmp_path, eval_steps=2, steps=5), data)
 
 
+def test_each_change_of_an_unnamed_run_has_its_folder(tmp_path):
+    def folder(**changes):
+        return ask("", results_root=str(tmp_path), **changes).output_dir
+
+    sweep = [{}, {"steps": 5}, {"share": 0.5}, {"variants": {"lsh": {"attention": "lsh"}}}]
+    assert len({folder(**changes) for changes in sweep}) == len(sweep)
+    assert folder(only=["lsh"], resume=False) == folder()  # trained later, they stand beside the others
+
+
+def test_it_is_said_which_variant_is_being_trained(tmp_path, capsys):
+    asked = ask(tmp_path, only=["softmax", "lsh"])
+    for said in ("4 steps", "its result is there"):
+        train_all(asked, asked.load_data())
+        lines = capsys.readouterr().out.splitlines()
+        assert {f"softmax (1 of 2): {said}", f"lsh (2 of 2): {said}"} <= set(lines)
+
+
 def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path, monkeypatch):
     whole, broken = (ask(tmp_path / name, only=["lsh"], eval_steps=2, steps=6) for name in ("whole", "broken"))
     data = whole.load_data()

@@ -76,7 +76,10 @@ def test_a_run_leaves_a_model_its_curve_and_its_record(given, undisturbed):
     assert loaded.config.albert_lsh["attention"] == "lsh"
     for name, weight in done.model.state_dict().items():
         assert torch.equal(weight, loaded.state_dict()[name]), name
-    with pytest.raises(ParameterError, match="the run is finished"):
+    again = pretrain(Pretraining.check({**given, **HASHING, "output_dir": str(folder)}))  # is read, not made
+    assert (again.record, len(again.tokenizer)) == (record, len(done.tokenizer))
+    pd.testing.assert_frame_equal(again.history, done.history)
+    with pytest.raises(ParameterError, match="result.json is of a run made with attention='lsh', not 'softmax'"):
         pretrain(Pretraining.check({**given, "output_dir": str(folder)}))
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from albert_lsh import attention, load_model, record_passes
+from albert_lsh.errors import OneLineError
 from albert_lsh.model.load import extend_positions, load_tokenizer
 from albert_lsh.training.parameters import ParameterError
 from albert_study.probe import reading
@@ -54,6 +55,7 @@ def test_extended_positions_repeat_and_take_longer_sequences():
     ("change", "message"),
     [
         ({"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),
+        ({"task": "mrpc"}, "task='mrpc' has no paragraphs; squad, squad-v2 and mini-squad have"),
         ({"paragraphs": 0}, "paragraphs=0 must be greater than or equal to 1"),
         ({"max_lenght": 5}, "'max_lenght' is not a parameter of reading.ipynb; did you mean 'max_length'"),
     ],
@@ -88,6 +90,18 @@ def test_each_candidates_numbers_are_its_own(tmp_path):
         assert row["error"] == pytest.approx(sum(errors) / len(errors), rel=1e-4)
         _, switched = passes_and_states(4, attention=row["attention"], settings=settings)
         assert row["drift"] == pytest.approx(((switched - states).norm() / states.norm()).item(), rel=1e-4)
+
+
+def test_without_a_network_the_error_says_what_to_set_and_that_alone_is_enough(tmp_path, monkeypatch):
+    def no_network(*args, **kwargs):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("albert_lsh.tasks.table.load_dataset", no_network)
+    given = {"variants": {"few": {"attention": "lsh"}}, "output": str(tmp_path / "table.csv"), "paragraphs": 30}
+    with pytest.raises(OneLineError, match='without a network set task="mini-squad", model="mini"$'):
+        reading.read_all(reading.Reading.check(given))
+    table, _ = reading.read_all(reading.Reading.check({**given, "task": "mini-squad", "model": "mini"}))
+    assert table["share"].item() < 0.3
 
 
 def test_batches_do_not_matter(tmp_path):

@@ -167,11 +167,11 @@ def unnamed(**changes):
 def test_an_unnamed_run_has_a_folder_for_what_differs_from_the_defaults():
     plain = unnamed()
     assert plain == run_folder("notebook", "mini-mrpc", "mini", "lsh", 0)
-    same = [{"learning_rate": "2e-5"}, {"attention_settings": {"share": 0.25}}, {"save_model": True, "resume": False}]
+    same = [{"learning_rate": "1e-3"}, {"attention_settings": {"share": 0.25}}, {"save_model": True, "resume": False}]
     assert {unnamed(**changes) for changes in same} == {plain}
     sweep = [
         {"learning_rate": 1e-5},
-        {"learning_rate": 1e-4},
+        {"learning_rate": 2e-5},
         {"attention_settings": {"share": 0.5}},
         {"evaluation_settings": {"share": 0.5}},
         {"precision": "bf16"},
@@ -185,21 +185,22 @@ def test_an_unnamed_run_has_a_folder_for_what_differs_from_the_defaults():
 
 
 @pytest.mark.parametrize(
-    ("task", "model", "sizes"),
+    ("task", "model", "recipe"),
     [
-        ("mrpc", "albert/albert-base-v2", (128, 32)),
-        ("squad", "albert/albert-base-v2", (384, 12)),
-        ("mini-squad", "nano", (384, 12)),
-        ("mini-squad", "mini", (128, 12)),  # mini has 128 positions
+        ("mrpc", "albert/albert-base-v2", (128, 32, 2e-5, 3)),
+        ("squad", "albert/albert-base-v2", (384, 12, 3e-5, 2)),
+        ("mini-squad", "nano", (384, 12, 3e-5, 2)),
+        ("mini-mrpc", "mini", (128, 32, 1e-3, 3)),
+        ("mini-squad", "mini", (128, 32, 1e-3, 3)),  # mini has 128 positions, and starts from nothing
     ],
 )
-@pytest.mark.parametrize("left_open", [{}, {"max_length": None, "batch_size": "None"}], ids=["absent", "None"])
-def test_sizes_left_open_follow_from_task_and_model(task, model, sizes, left_open):
+@pytest.mark.parametrize("absent", [True, False], ids=["absent", "None"])
+def test_what_is_left_open_follows_from_task_and_model(task, model, recipe, absent):
     notebook = "squad.ipynb" if "squad" in task else "glue.ipynb"
-    run = Parameters.check({"task": task, "model": model, **left_open}, notebook)
-    assert (run.max_length, run.batch_size) == sizes
-    given = Parameters.check({"task": task, "model": model, "max_length": sizes[0], "batch_size": sizes[1]}, notebook)
-    assert given == run  # and so the same folder
+    named = dict(zip(("max_length", "batch_size", "learning_rate", "epochs"), recipe, strict=True))
+    run = Parameters.check({"task": task, "model": model} | ({} if absent else dict.fromkeys(named, "None")), notebook)
+    assert {name: getattr(run, name) for name in named} == named
+    assert Parameters.check({"task": task, "model": model, **named}, notebook) == run  # and so the same folder
     assert Parameters.check({"task": task, "model": model, "max_length": 48}, notebook).max_length == 48
 
 

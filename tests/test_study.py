@@ -5,6 +5,7 @@ One small study is made once, as `make study` would; the tests look at what it l
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -47,8 +48,9 @@ def environment(checkout):
     return {**os.environ, "PYTHONPATH": str(checkout / "lib"), "PATH": path, "OMP_NUM_THREADS": "1"}
 
 
-def snakemake(checkout, name, *more):
-    command = ["snakemake", "--cores", "2", "--config", f"study={name}", *more]
+def make(checkout, name):
+    """What `make study` does once everything is installed."""
+    command = [sys.executable, "-m", "albert_study.make", name]
     return subprocess.run(command, cwd=checkout, env=environment(checkout), capture_output=True, text=True)
 
 
@@ -109,9 +111,9 @@ def made(tmp_path_factory):
     (checkout / "report" / "report.pdf").write_bytes(b"the committed one, as a clone brings it along")
     write_study(checkout, "small", tasks={**tasks, "mini-sst2": broken}, **content)
     kill_at_a_checkpoint(checkout, "small", GLUE)
-    failed = snakemake(checkout, "small")
+    failed = make(checkout, "small")
     write_study(checkout, "small", tasks=tasks, **content)
-    whole = snakemake(checkout, "small")
+    whole = make(checkout, "small")
     assert whole.returncode == 0, whole.stderr
     return {"checkout": checkout, "runs": checkout / "results" / "runs" / "small", "failed": failed, "whole": whole}
 
@@ -124,8 +126,26 @@ def test_a_failed_job_is_named_and_stops_no_other(made):
     assert made["failed"].returncode != 0
     assert "FAILED results/runs/small/mini-sst2/such-model/softmax/seed-0/notebook.ipynb" in made["failed"].stderr
     assert "ModelError: model='no/such-model': no tokenizer could be loaded" in made["failed"].stderr
-    assert "rule tables:" in made["whole"].stderr
-    assert "rule job:" not in made["whole"].stderr  # they were made before, and not again
+    lines = made["whole"].stdout.splitlines()
+    assert lines[0].startswith("study small: 4 of 4 jobs are done")  # before, and not again
+    assert [line.split(":")[0] for line in lines[1:3]] == ["tables and figures", "report"]
+
+
+def test_every_step_has_a_line_and_the_end_shows_scores_and_where_everything_is(made):
+    lines = made["failed"].stdout.splitlines()
+    assert lines[0] == "study small: 0 of 5 jobs are done, 5 are made now, each with a line; more in logs/small/"
+    assert lines[1].startswith("expected: 2 runs, ")
+    assert lines[1].endswith(" GB of memory; 3 other jobs are not counted")
+    steps = {line.split()[3]: line for line in lines if re.match(r" *\d of 5 ", line)}
+    assert set(steps) == {GLUE, SQUAD, f"{GLUE}/fidelity-validation", "reading-300"}
+    assert re.search(r"f1 [\d.]+ +\d+ s$", steps[GLUE])
+    assert re.search(r"^failed +mini-sst2/such-model/softmax/seed-0 +\d+ s$", made["failed"].stdout, re.MULTILINE)
+    end = made["whole"].stdout
+    assert re.search(r"softmax +0\.\d+", end)
+    for path in ("results/tables/small-scores.csv", "figures/small-scores.svg", "report/build/small.pdf"):
+        assert f"  {path}\n" in end
+        assert (made["checkout"] / path).is_file()
+    assert f"  results/runs/small/{GLUE}/notebook.ipynb" in end
 
 
 def test_a_killed_run_is_taken_up_again(made):
@@ -213,7 +233,7 @@ def test_a_clone_loses_nothing_that_it_cannot_make_again(made, tmp_path):
     for path in clone.rglob("result.json"):
         path.touch()
     before = {folder: contents(clone / folder) for folder in ("results", "figures", "report")}
-    again = snakemake(clone, "small")
+    again = make(clone, "small")
     assert again.returncode != 0
     assert f"{GLUE}/model is not there (models are not kept" in again.stderr
     assert again.stderr.count("FAILED results/runs") == 1

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import subprocess
 import sys
 import time
 from importlib import import_module
@@ -12,7 +13,8 @@ import pytest
 from albert_lsh.training import parameters
 from albert_lsh.training.record import SCHEMA
 from albert_study import runner
-from albert_study.runner import Run, StudyError, load_jobs, load_study
+from albert_study.make import running
+from albert_study.runner import Run, StudyError, load_jobs, load_study, to_make
 from test_study import ROOT
 
 MINI = "parameters: {model: mini}\n"
@@ -256,7 +258,8 @@ def test_a_notebook_is_done_when_what_it_writes_last_is_there(root):
             ["long_range/listops-512/few/seed-0/result.json"],
         ),
         "efficiency": (
-            {"lengths": [128], "cases": ["softmax"], "step_lengths": [], "step_cases": [], "precision": "bf16"},
+            {"lengths": [128], "cases": ["softmax"], "step_lengths": [], "step_cases": [], "precision": "bf16"}
+            | {"output_dir": "results/efficiency"},
             ["efficiency/time-cpu-bf16.csv", "efficiency/memory-cpu-bf16.csv"],
         ),
         "reading": ({"variants": {"few": {"attention": "lsh"}}, "output": "results/r/256.csv"}, ["r/256.csv"]),
@@ -285,11 +288,52 @@ def test_a_job_says_why_it_is_done_or_not(root, capsys):
     runs = load(root, text)
     record(runs[1])
     record(runs[2], epochs=7.0)
-    runner.main(["x"])
+    with pytest.raises(SystemExit, match="error: results not made as studies/x.yaml says, 1 of 3:"):
+        runner.main(["x"])
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("to make  mini-mrpc/mini/softmax/seed-0: no results/runs/x/")
     assert said[1].startswith("done     mini-mrpc/mini/softmax/seed-1: ")
     assert "differs  mini-mrpc/mini/softmax/seed-2: results/runs/" in said[2]
-    assert "was made with epochs=7.0, not 3 as" in said[2]
+    assert "was made with epochs=7.0, not 3" in said[2]
     with pytest.raises(SystemExit, match="study 'x' has no job 'y'; it has: mini-mrpc/mini/softmax/seed-0, "):
         runner.main(["x", "y"])
+
+
+def test_a_changed_parameter_names_all_runs_that_it_affects_and_what_removes_them(root, capsys):
+    text = MINI + "seeds: [0, 1, 2, 3]\n" + TASKS
+    runs = load(root, text)
+    for run in runs[1:]:
+        record(run)
+    (runs[3].folder / "result.json").write_text("{")
+    with pytest.raises(StudyError, match="results not made as studies/x.yaml says, 1 of 4:") as damaged:
+        to_make("x", load_jobs("x"))
+    assert "seed-3/result.json is damaged" in str(damaged.value)
+    (root / "studies" / "x.yaml").write_text("parameters: {model: mini, epochs: 5}\nseeds: [0, 1, 2, 3]\n" + TASKS)
+    with pytest.raises(StudyError, match="results not made as studies/x.yaml says, 3 of 4:") as changed:
+        to_make("x", load_jobs("x"))
+    said = str(changed.value)
+    for number in (1, 2):
+        assert f"  mini-mrpc/mini/softmax/seed-{number}: made with epochs=3, not 5" in said
+    command = said[said.index("  rm -r ") :]
+    subprocess.run(["bash", "-c", command], cwd=root, check=True)
+    assert [job.run for job in to_make("x", load_jobs("x"))] == load_study("x")
+    assert not any(run.folder.exists() for run in runs)
+
+
+def test_a_run_that_is_asked_for_and_differs_is_named_with_what_removes_it(root):
+    (run,) = load(root, MINI + TASKS)
+    record(run, epochs=7.0)
+    with pytest.raises(SystemExit, match=r"made with epochs=7.0, not 3(.|\n)*  rm -r results/runs/x/mini-mrpc/mini"):
+        runner.main(["x", "mini-mrpc/mini/softmax/seed-0"])
+
+
+def test_what_runs_is_said_with_the_step_that_it_has_reached(root):
+    runs = load(root, MINI + "seeds: [0, 1, 2]\n" + TASKS)
+    for run in runs[:2]:
+        run.folder.mkdir(parents=True)
+        (run.folder / "notebook.partial.ipynb").touch()
+    checkpoint = runs[0].folder / "checkpoints" / "checkpoint-20"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": 20, "max_steps": 60}))
+    where = "mini-mrpc/mini/softmax/seed-"
+    assert running(load_jobs("x")) == [f"{where}0 (step 20 of 60)", f"{where}1"]

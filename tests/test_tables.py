@@ -7,12 +7,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from albert_lsh.errors import OneLineError
 from albert_lsh.training.files import repository_root
 from albert_study.evidence.formats import Table, form, in_parts, wide
 from albert_study.evidence.looks import save
 from albert_study.evidence.readable import readable_tables
 from albert_study.evidence.readable_studies import pivot
-from albert_study.evidence.records import load_published, load_runs, load_switched
+from albert_study.evidence.records import list_studies, load_published, load_runs, load_switched
 from albert_study.evidence.report import build_report
 from albert_study.evidence.statistics import Difference, paired
 from albert_study.evidence.study_figures import draw_figures, plot_loss, plot_scores, write_figures
@@ -168,8 +169,13 @@ def test_a_damaged_record_is_named(tree, damage, said):
 
 
 def test_a_study_without_runs_is_an_error(tree):
-    with pytest.raises(ValueError, match="nothing-here"):
+    write_run(tree, "softmax", 0, {"accuracy": 0.9}, task="sst2", study="other", headline="accuracy")
+    with pytest.raises(OneLineError, match="nothing-here; studies that have runs here: mini, other; `make study S"):
         runs_of(tree, "nothing-here")
+    listed = list_studies(tree)
+    assert listed["runs"].to_dict() == {"mini": sum(map(len, F1.values())), "other": 1}
+    assert listed.loc["other", "tasks"] == "sst2"
+    assert list_studies(tree / "studies").empty
 
 
 def test_a_history_without_losses_is_named(tree):

@@ -14,6 +14,7 @@ The Snakefile makes all of a study. Its file may have
 
 import dataclasses
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -61,10 +62,7 @@ class Run:
             if self.parameters.get(name, "auto") == "auto":
                 del asked[name]
         if other := differences(read_result(path), asked):
-            raise StudyError(
-                f"{relative_to_root(path)} was made with {'; '.join(other)} as studies/{self.study}.yaml now says; "
-                "delete its folder to make it again"
-            )
+            raise StudyError(f"{relative_to_root(path)} was made with {'; '.join(other)}")
         return True
 
 
@@ -119,7 +117,7 @@ NOTEBOOKS: dict[str, tuple[str, Callable[[Any], list[Any]]]] = {
     ),
     "reading": ("albert_study.probe.reading:Reading", lambda asked: [asked.output]),
     "masked_words": ("albert_study.probe.masked_words:MaskedWords", lambda asked: [asked.output]),
-    "constant_answers": ("albert_study.probe.constant_answers:Constant", lambda asked: [asked.output]),
+    "constant_answers": ("albert_study.evidence.constant_answers:Constant", lambda asked: [asked.output]),
     "fidelity": ("albert_study.probe.fidelity:Asked", lambda asked: [asked.output]),
 }  # fmt: skip
 
@@ -230,6 +228,28 @@ def mark(study: str, name: str, results: list[str]) -> str:
     return str(path)
 
 
+def to_make(study: str, jobs: dict[str, Job]) -> list[Job]:
+    """The jobs whose results are not there.
+
+    Raises:
+        StudyError: all runs whose results are not what the study's file asks for, and the command that removes them.
+    """
+    missing, reasons, folders = [], [], []
+    for job in jobs.values():
+        try:
+            if not job.is_done():
+                missing.append(job)
+        except ValueError as error:
+            (result,) = job.results  # only of runs are the parameters compared
+            reasons.append(f"  {job.name}: {str(error).removeprefix(f'{result} was ')}")
+            folders.append(str(Path(result).parent))
+    if not reasons:
+        return missing
+    said = [f"results not made as studies/{study}.yaml says, {len(reasons)} of {len(jobs)}:", *reasons]
+    said.append("Change the file back, or remove these runs with all that was made from them, and make them again:")
+    raise StudyError("\n".join([*said, "  rm -r " + " \\\n    ".join(folders)]))
+
+
 def execute(job: Job) -> None:
     """Execute a job's notebook; SystemExit if it fails. A run that is done is left alone."""
     missing = job.missing()
@@ -248,11 +268,17 @@ def execute(job: Job) -> None:
         clean(partial, ours=task.startswith("mini-"))
 
 
-def failures(study: str, jobs: dict[str, Job]) -> str:
-    """What the logs of jobs that Snakemake has started say of those that failed."""
-    logs = (Path("logs") / study / "jobs" / f"{name}.log" for name, job in jobs.items() if job.missing())
-    texts = (log.read_text() for log in logs if log.exists())
-    return "\n\n".join(text[text.index("FAILED ") :] for text in texts if "FAILED " in text)
+def execute_with_a_line(job: Job, jobs: list[Job]) -> None:
+    """Execute a job of a study, and print how many are done, its score if it is a run, and its time."""
+    began, said, score = time.monotonic(), "failed ", ""
+    try:
+        execute(job)
+        said = f"{sum(not one.missing() for one in jobs):2} of {len(jobs)}"
+        if job.run and job.makes_run:
+            headline = read_result(job.run.folder / "result.json")["headline"]
+            score = f"  {headline['name']} {headline['value']:.3g}"
+    finally:
+        print(f"{said}  {job.name}{score}  {time.monotonic() - began:.0f} s", flush=True)
 
 
 def main(arguments: list[str]) -> None:
@@ -263,12 +289,13 @@ def main(arguments: list[str]) -> None:
         jobs = load_jobs(study)
         if unknown := [name for name in chosen if name not in jobs]:
             raise StudyError(f"study {study!r} has no job {unknown[0]!r}; it has: {', '.join(jobs)}")
+        if not chosen:
+            print("\n".join(job.status() for job in jobs.values()))
+        to_make(study, {name: jobs[name] for name in chosen or jobs})
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error
-    if not chosen:
-        print("\n".join(job.status() for job in jobs.values()))
     for name in chosen:
-        execute(jobs[name])
+        execute_with_a_line(jobs[name], list(jobs.values()))
 
 
 if __name__ == "__main__":

@@ -87,10 +87,11 @@ class Parameters:
         """
         with errors_named(notebook):
             given = of_parameters_cell(cls, given)
-            left_open = [name for name in ("max_length", "batch_size") if given.get(name) in (None, "", "None")]
+            names = ("max_length", "batch_size", "learning_rate", "epochs")
+            left_open = [name for name in names if given.get(name) in (None, "", "None")]
             made = from_given(cls, {k: v for k, v in given.items() if k not in left_open}, notebook)
             made = placed(made, ["output_dir", "data_dir"], ["model"])
-            usual = usual_sizes(made.task, made.model)
+            usual = usual_recipe(made.task, made.model)
             made = dataclasses.replace(made, **{name: usual[name] for name in left_open})
             here = on_this_machine(made.device, made.precision)
             full = attentions.check(made.attention, made.attention_settings)
@@ -125,12 +126,18 @@ class Parameters:
         return {k: v for k, v in recorded(self).items() if k not in WHERE}
 
 
-def usual_sizes(task: str, model: str) -> dict[str, Any]:
-    """max_length and batch_size where a run leaves them open, or None: no more tokens than a model at hand can read."""
-    length, batch = (384, 12) if find_task(task).is_squad else (128, 32)
+def usual_recipe(task: str, model: str) -> dict[str, Any]:
+    """What a run has where it leaves max_length, batch_size, learning_rate or epochs open, or None.
+
+    As in Transformers' examples, but with no more tokens than a model at hand can read. "mini" has the recipe of
+    studies/mini.yaml: it starts from nothing.
+    """
+    length, batch, rate, epochs = (384, 12, 3e-5, 2) if find_task(task).is_squad else (128, 32, 2e-5, 3)
+    if model == "mini":
+        batch, rate, epochs = 32, 1e-3, 3
     if Path(folder_of(model)).is_dir():
         length = min(length, max_positions(load_config(model)))
-    return {"max_length": length, "batch_size": batch}
+    return {"max_length": length, "batch_size": batch, "learning_rate": rate, "epochs": epochs}
 
 
 def hash_of_changes(asked: dict[str, Any], plain: dict[str, Any]) -> str:

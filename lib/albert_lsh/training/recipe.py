@@ -7,7 +7,9 @@ those after the last step; no checkpoint is chosen by its score.
 
 import copy
 import hashlib
+import logging
 import math
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,15 @@ from albert_lsh.model.load import (
 from albert_lsh.model.memory import save_memory
 from albert_lsh.training.checkpoints import newest
 from albert_lsh.training.parameters import ParameterError, Parameters
-from albert_lsh.training.trainer import CURVE_POINTS, EvaluateEvery, Fit, StudyTrainer, fit, training_arguments
+from albert_lsh.training.trainer import (
+    CURVE_POINTS,
+    EvaluateEvery,
+    Fit,
+    StudyTrainer,
+    fit,
+    training_arguments,
+    without_bars,
+)
 
 
 def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedModel:
@@ -52,7 +62,12 @@ def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedM
     set_seed(asked.seed)
     chosen: dict[str, Any] = {"settings": asked.attention_settings, "seed": asked.seed}
     source = load_config(asked.model) if asked.random_weights else asked.model
-    model = load_model(source, head=head, attention=asked.attention, **chosen, **config)
+    said, log = logging.StreamHandler(sys.stdout), logging.getLogger("albert_lsh")
+    log.addHandler(said)  # that the head is new is no reason for red in a notebook
+    try:
+        model = load_model(source, head=head, attention=asked.attention, **chosen, **config)
+    finally:
+        log.removeHandler(said)
     if asked.passes is not None or asked.evaluation_settings:
         chosen |= {"passes": asked.passes, "evaluation_settings": asked.evaluation_settings}
         switch_attention(model, asked.attention, **chosen)
@@ -141,7 +156,8 @@ def keep_model(parameters: Parameters, model: PreTrainedModel, tokenizer: PreTra
     if parameters.save_model:
         folder, kept = Path(parameters.output_dir or ".") / "model", copy.deepcopy(tokenizer)
         kept.model_max_length = parameters.max_length  # prediction cuts texts where training did
-        model.save_pretrained(folder)
+        with without_bars():
+            model.save_pretrained(folder)
         kept.save_pretrained(folder)
 
 

@@ -4,6 +4,7 @@
 checkpoint; `training_arguments` has what all recipes share.
 """
 
+import contextlib
 import math
 import resource
 import sys
@@ -19,12 +20,25 @@ from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.utils import logging
 
 from albert_lsh.errors import OneLineError
 from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.training.checkpoints import checkpoints_in, prune, seal
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
+
+
+@contextlib.contextmanager
+def without_bars() -> Iterator[None]:
+    """Within, Transformers shows no bar for each file that it writes or reads; Trainer's own bar stays."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 class Fit(NamedTuple):
@@ -183,7 +197,8 @@ def fit(
         trainer.add_callback(callback)
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    with explain_out_of_memory("a smaller batch_size or max_length, recompute=True, or feed_forward_chunk"):
+    hint = "a smaller batch_size or max_length, recompute=True, or feed_forward_chunk"
+    with explain_out_of_memory(hint), without_bars():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))  # a resume makes another
     cost = {"train_seconds": clock.seconds, f"{unit}_per_second": trained / clock.seconds}

@@ -1,5 +1,6 @@
 """Figures of time, memory and quality, from the tables of `measure.measure_efficiency`."""
 
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -7,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from albert_study.evidence.growth import crossing_bounds, slopes
-from albert_study.evidence.looks import LOOK, new_figure, style_of
+from albert_study.evidence.looks import LOOK, new_figure, save, style_of
 
 NOT_DRAWN = ("random", "top-k", "shared-qk", "nystrom, transformers", "yoso-e")  # as fast as others that are drawn
 
@@ -71,3 +72,8 @@ def draw_efficiency(tables: dict[str, pd.DataFrame]) -> dict[str, Figure]:
         if "quality" in tables:
             figures["efficiency-quality"] = plot_quality(tables["quality"])
     return figures
+
+
+def save_efficiency(tables: dict[str, pd.DataFrame], folder: str) -> list[Path]:
+    """Save the figures of the tables in a folder, as SVG and PDF; returns the SVGs."""
+    return [save(figure, Path(folder) / name)[0] for name, figure in draw_efficiency(tables).items()]

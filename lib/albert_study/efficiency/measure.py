@@ -5,6 +5,7 @@ row names its commit and machine. Rows that are there are not measured again: an
 it was.
 """
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,12 @@ from transformers import BatchEncoding
 from albert_lsh import attention
 from albert_lsh.model.interface import Pass
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
-from albert_lsh.training.files import write_atomically
+from albert_lsh.training.files import recorded, write_atomically
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.record import provenance
 from albert_study.efficiency.contenders import CONTENDERS
-from albert_study.efficiency.figures import draw_efficiency
 from albert_study.efficiency.parameters import EFFICIENCY_NOTEBOOK, STEPS, EfficiencyParameters
 from albert_study.efficiency.workloads import Workload, batch_of, inputs, memory_of, one_pass, seconds_of, training_step
-from albert_study.evidence.looks import save
 from albert_study.probe.candidates import Candidate
 from albert_study.probe.diagnostics import compare, look, summary
 from albert_study.probe.reading import load_texts, sequences
@@ -67,7 +66,7 @@ class GrowingTable:
 
 
 def measure_efficiency(asked: EfficiencyParameters) -> dict[str, pd.DataFrame]:
-    """Measure what the tables lack, write them to output_dir and the figures to figures_dir.
+    """Measure what the tables lack, and write them to output_dir; prints what is being measured.
 
     Returns:
         Tables by kind: time, and step, memory and quality where asked for.
@@ -81,9 +80,12 @@ def measure_efficiency(asked: EfficiencyParameters) -> dict[str, pd.DataFrame]:
         tables["memory"] = measure_memory(asked, tables["time"])
     if asked.text_model:
         tables["quality"] = measure_quality(asked)
-    for name, figure in draw_efficiency(tables).items():
-        save(figure, Path(asked.figures_dir) / name)
     return tables
+
+
+def tell(what: str) -> None:
+    """Print what is measured now, and when it began."""
+    print(f"{datetime.now():%H:%M:%S}  {what}", flush=True)
 
 
 def fitting(cases: list[str], length: int, asked: EfficiencyParameters) -> list[str]:
@@ -119,13 +121,14 @@ def time_passes(asked: EfficiencyParameters) -> pd.DataFrame:
     Left out are cases that took more than `slowest` seconds at a smaller length.
     """
     table, passes = GrowingTable(asked.table("time")), {"forward": False, "forward+backward": True}
-    for length in sorted(asked.lengths):
+    for number, length in enumerate(sorted(asked.lengths), 1):
         slow = {row["case"] for row in table.rows if row["seconds"] > asked.slowest and row["length"] < length}
         cases = [case for case in fitting(asked.cases, length, asked) if case not in slow]
         cases = [case for case in cases if table.lacks({"case": case, "length": length}, keys=asked.keys)]
         built = {case: CONTENDERS[case].build(length, asked.keys) for case in cases}
         rows, tensors = [], inputs(length, asked)
-        for name, backward in passes.items():
+        for name, backward in passes.items() if cases else ():
+            tell(f"time, {name}, length {number} of {len(asked.lengths)}, {length:,} tokens: {'; '.join(cases)}")
             runs = {case: one_pass(attend, tensors, backward) for case, attend in built.items()}
             rows += timed_rows(runs, asked, length=length, **{"pass": name}, keys=asked.keys)
         table.add(rows)
@@ -135,9 +138,11 @@ def time_passes(asked: EfficiencyParameters) -> pd.DataFrame:
 def time_steps(asked: EfficiencyParameters) -> pd.DataFrame:
     """Seconds of a training step of ALBERT-base's shape, by case and length."""
     table = GrowingTable(asked.table("step"))
-    for length, cases in fitting_steps(asked):
+    for number, (length, cases) in enumerate(fitting_steps(asked), 1):
         keys = min(asked.keys, length // 2)
         cases = [case for case in cases if table.lacks({"case": case, "length": length}, keys=keys)]
+        if cases:
+            tell(f"training step, length {number} of {len(asked.step_lengths)}, {length:,} tokens: {'; '.join(cases)}")
         runs = {case: training_step(length, case, asked) for case in cases}
         table.add(timed_rows(runs, asked, length=length, batch=batch_of(length), keys=keys))
     return table.finish()
@@ -152,9 +157,10 @@ def measure_memory(asked: EfficiencyParameters, timed: pd.DataFrame) -> pd.DataF
     timed = timed[timed["case"].isin(asked.cases) & timed["length"].isin(asked.lengths)]
     units = [("attention", *unit) for unit in timed[["case", "length"]].drop_duplicates().itertuples(index=False)]
     units += [("step", case, length) for length, cases in fitting_steps(asked) for case in cases]
-    for kind, case, length in units:
+    for number, (kind, case, length) in enumerate(units, 1):
         unit = {"kind": kind, "case": case, "length": length}
         if table.lacks(unit, **same):
+            tell(f"memory, {number} of {len(units)}: {kind}, {case}, {length:,} tokens")
             table.add([unit | {"bytes": memory_of(kind, case, length, asked)} | same | provenance(asked.device)])
     return table.finish()
 
@@ -167,11 +173,12 @@ def measure_quality(asked: EfficiencyParameters) -> pd.DataFrame:
     of full attention's).
     """
     table, name, length = GrowingTable(asked.table("quality")), asked.text_model or "", asked.text_length
-    same: TableRow = {"keys": asked.keys, "text_model": name}
+    same: TableRow = {"keys": asked.keys, "text_model": recorded(asked)["text_model"]}
     cases = [case for case in fitting(asked.cases, length, asked) if CONTENDERS[case].attention not in ("", "reformer")]
     missing = [case for case in cases if table.lacks({"case": case, "length": length}, **same)]
     passes = text_passes(name, length) if missing else []
-    for case in missing:
+    for number, case in enumerate(missing, 1):
+        tell(f"on text, {number} of {len(missing)}: {case}")
         contender = CONTENDERS[case]
         settings = contender.settings(length, asked.keys)
         candidate = Candidate(case, contender.attention, settings)

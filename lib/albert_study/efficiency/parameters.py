@@ -41,8 +41,8 @@ class EfficiencyParameters:
     memory: bool = True
     text_model: str | None = None
     text_length: Size = 2048
-    output_dir: str = "results/efficiency"
-    figures_dir: str = "figures"
+    output_dir: str = "results/runs/notebook/efficiency"
+    figures_dir: str = "results/runs/notebook/efficiency"
     results_root: str | None = None
 
     @classmethod
@@ -58,6 +58,8 @@ class EfficiencyParameters:
             for name, known in (("cases", CONTENDERS), ("step_cases", STEPS)):
                 if unknown := [case for case in getattr(asked, name) if case not in known]:
                     raise ValueError(f"{name}: {unknown[0]!r} is not one of: {', '.join(known)}")
+                if "softmax" not in getattr(asked, name) and (name == "cases" or asked.step_lengths):
+                    raise ValueError(f"{name} must have 'softmax', with which the others are compared")
             for size in (*asked.lengths, *asked.step_lengths, asked.keys, asked.text_length):
                 if size & (size - 1):
                     raise ValueError(f"{size} is no power of two, as lengths and keys must be")

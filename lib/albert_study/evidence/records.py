@@ -1,5 +1,6 @@
 """The only reader of the experiments' records; every table, figure and page starts from here.
 
+    list_studies()                 the studies that have runs here
     load_runs(study="minilm")      fine-tuning: results/runs/<study>/<task>/<model>/<arm>/seed-<n>/result.json
     load_history(folder)           the curves of one run
     load_switched("fidelity")      models whose attention was switched: fidelity-<split>.csv in the runs' folders
@@ -14,20 +15,42 @@ Scores are as the records have them: GLUE from 0 to 1, SQuAD from 0 to 100.
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from albert_lsh import attention
+from albert_lsh.errors import OneLineError
 from albert_lsh.tasks.table import TASKS
-from albert_lsh.training.files import repository_root
+from albert_lsh.training.files import placed, repository_root
+from albert_lsh.training.parameters import errors_named, from_given
 from albert_lsh.training.record import read_result
+from albert_study.carried import carried
 from albert_study.runner import load_jobs
 
 COSTS = ("attended_share", "attention_mass", "full_cost", "train_seconds", "examples_per_second", "peak_memory_bytes")
 SETTINGS = ("max_length", "batch_size", "learning_rate", "epochs", "precision", "attention_settings")
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The parameters of results.ipynb."""
+
+    study: str
+    results_root: str | None = None
+
+    @classmethod
+    def check(cls, given: dict[str, Any]) -> "Shown":
+        """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
+        with errors_named("results.ipynb"):
+            return placed(from_given(cls, given, "results.ipynb"), [])
+
+    @property
+    def root(self) -> Path:
+        return Path(self.results_root or "")
 
 
 def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.DataFrame:
@@ -42,7 +65,11 @@ def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.
     folder = Path(folder) if folder else repository_root() / "results" / "runs"
     found = sorted(folder.glob(f"{study or '*'}/*/*/*/seed-*/result.json"))
     if not found:
-        raise ValueError(f"no result.json below {folder / (study or '')}: no run of this study is complete yet")
+        there = ", ".join(sorted({path.parents[4].name for path in folder.glob("*/*/*/*/seed-*/result.json")}))
+        raise OneLineError(
+            f"no result.json below {folder / (study or '')}; studies that have runs here: {there or 'none'}; "
+            f"`make study STUDY={study or 'mini'}` makes all of a study's, glue.ipynb one run of study 'notebook'"
+        )
     rank = {name: number for number, name in enumerate([*TASKS, *attention.names()])}
     return pd.DataFrame(map(read_run, found)).sort_values(
         ["study", "task", "model", "attention", "arm", "seed"],
@@ -51,13 +78,21 @@ def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.
     )
 
 
+def list_studies(root: Path) -> pd.DataFrame:
+    """The studies that have complete runs below `root`: how many, of which tasks and models."""
+    found = [path.parts[-6:-1] for path in sorted((root / "results" / "runs").glob("*/*/*/*/seed-*/result.json"))]
+    runs = pd.DataFrame(found, columns=["study", "task", "model", "arm", "seed"])
+    listed = {f"{name}s": (name, lambda values: ", ".join(values.unique())) for name in ("task", "model")}
+    return runs.groupby("study").agg(runs=("seed", "size"), **listed)
+
+
 @contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """Turn the errors of reading a damaged record into a ValueError that names its file."""
+    """Turn the errors of reading a damaged record into one that names its file."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); delete it, and the run will be made again") from error
+        raise OneLineError(f"{path} is damaged ({error!r}); delete it, and the run will be made again") from error
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -96,7 +131,7 @@ def planned(study: str, root: Path, pattern: str) -> tuple[list[str], list[str]]
 
     Both are empty for a study without a file, such as the runs that notebooks make on their own.
     """
-    if not (root / "studies" / f"{study}.yaml").is_file():
+    if not carried(f"studies/{study}.yaml", root).is_file():
         return [], []
     results = (path for job in load_jobs(study, root).values() for path in job.results)
     paths = [path for path in results if Path(path).match(pattern)]
@@ -113,7 +148,10 @@ def load_tables(what: str, study: str, root: Path, pattern: str) -> dict[Path, p
     paths, missing = planned(study, root, pattern) if found else ([], [])
     if missing:
         there = len(paths) - len(missing)
-        raise ValueError(f"{study}, {what}: {there} of {len(paths)} tables are there; missing: {', '.join(missing)}")
+        raise OneLineError(
+            f"{study}, {what}: {there} of {len(paths)} tables are there; missing: {', '.join(missing)}; "
+            f"`make study STUDY={study}` makes them"
+        )
     return {path: pd.read_csv(path) for path in found}
 
 
@@ -169,7 +207,7 @@ def load_measurements(name: str, folder: str, root: Path) -> pd.DataFrame:
 
 def load_published(path: str | Path | None = None) -> pd.DataFrame:
     """studies/published.csv; ValueError naming it if a column is missing or a value is no number."""
-    path = Path(path) if path else repository_root() / "studies" / "published.csv"
+    path = Path(path) if path else carried("studies/published.csv")
     table = pd.read_csv(path, keep_default_na=False, dtype={name: str for name in PUBLISHED})
     if list(table) != PUBLISHED:
         raise ValueError(f"{path} must have the columns {', '.join(PUBLISHED)}; it has {', '.join(map(str, table))}")

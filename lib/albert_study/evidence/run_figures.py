@@ -8,6 +8,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from sklearn.metrics import ConfusionMatrixDisplay
 
+from albert_lsh.attention import names
 from albert_lsh.model.interface import Pass
 from albert_study.evidence.looks import style_of
 
@@ -31,17 +32,20 @@ def plot_history(history: pd.DataFrame) -> Figure:
     return figure
 
 
-def plot_histories(histories: dict[str, pd.DataFrame]) -> Figure:
-    """Loss and accuracy in evaluation against the step, for several runs.
+def plot_histories(histories: dict[str, pd.DataFrame], metric: str = "accuracy") -> Figure:
+    """Loss in training and evaluation, and a metric in evaluation, against the step, for several runs.
 
-    histories: tables of `recipe.history_of` by the runs' labels.
+    histories: tables of `recipe.history_of` by the runs' labels; an attention's name gives its colour.
     """
     figure, axes = subplots(9, 3, ncols=2)
-    for axis, column, name in zip(axes, ("eval_loss", "accuracy"), ("loss (nats)", "accuracy"), strict=True):
-        for label, history in histories.items():
-            rows = history.dropna(subset=[column])
-            axis.plot(rows["step"], rows[column], "o-", label=label)
-        axis.set(xlabel="optimiser step", ylabel=name, ylim=(0, None))
+    for label, history in histories.items():
+        look: dict[str, Any] = {"color": style_of(label).colour} if label in names() else {}
+        training, evaluation = (history.dropna(subset=[name]) for name in ("train_loss", "eval_loss"))
+        (line,) = axes[0].plot(training["step"], training["train_loss"], linewidth=0.8, **look)
+        for axis, column in zip(axes, ("eval_loss", metric), strict=True):
+            axis.plot(evaluation["step"], evaluation[column], "o--", color=line.get_color(), label=label)
+    axes[0].set(xlabel="optimiser step", ylabel="loss (nats)", ylim=(0, None))
+    axes[1].set(xlabel="optimiser step", ylabel=metric)
     axes[0].legend(frameon=False)
     return figure
 
@@ -110,7 +114,7 @@ def plot_heads(looks: pd.DataFrame) -> Figure:
         grid = means[means["variant"] == variant].pivot(index="layer", columns="head", values="error")
         image = axis.imshow(grid, cmap="Greys", vmin=0, vmax=1, aspect="auto")
         axis.set_title(variant, fontsize=8)
-        axis.set(xlabel="head", ylabel="layer")
+        axis.set(xlabel="head", ylabel="layer", xticks=range(grid.shape[1]), yticks=range(grid.shape[0]))
     for axis in list(axes.flat)[len(variants) :]:
         axis.axis("off")
     figure.colorbar(image, ax=axes, label="error")

@@ -18,6 +18,7 @@ import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.training.files import repository_root, write_atomically
+from albert_study.carried import carried
 from albert_study.evidence.differences import differences
 from albert_study.evidence.records import (
     COSTS,
@@ -250,7 +251,7 @@ def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
         "scores": score_table(runs),
         "changes": changes(runs),
         "differences": differences(runs),
-        "published": beside_published(runs, load_published(root / "studies" / "published.csv")),
+        "published": beside_published(runs, load_published(carried("studies/published.csv", root))),
         "variants": variants,
         "switched": switched,
         "predictors": switched if switched.empty else predictors(switched),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from torch.utils.data import Dataset
 
-from albert_lsh.training.files import placed, recorded
+from albert_lsh.training.files import placed, recorded, root_of
 from albert_lsh.training.parameters import (
     HIGHEST,
     WHERE,
@@ -19,6 +19,7 @@ from albert_lsh.training.parameters import (
     Share,
     errors_named,
     from_given,
+    hash_of_changes,
     of_parameters_cell,
     on_this_machine,
 )
@@ -49,7 +50,7 @@ class LongRecipe:
     device: str = "auto"
     data_dir: str | None = None
     resume: bool = True
-    output_dir: str = "results/long_range"
+    output_dir: str = ""
     results_root: str | None = None
 
 
@@ -84,7 +85,7 @@ class LongRange(LongRecipe):
         """
         given = {name: value for name, value in of_parameters_cell(cls, given).items() if value is not None}
         with errors_named(LONG_RANGE_NOTEBOOK):
-            name = given.setdefault("task", "listops")
+            name = given.setdefault("task", "duplication")
             if name not in LONG_TASKS:
                 raise ValueError(f"task={name!r} is not one of: {', '.join(LONG_TASKS)}")
             task = LONG_TASKS[name]
@@ -108,7 +109,12 @@ class LongRange(LongRecipe):
                 raise ValueError(f"variants: {unfit[0]!r} cannot be the name of a folder")
             if unknown := [label for label in asked.only if label not in asked.variants]:
                 raise ValueError(f"only: {unknown[0]!r} is not one of the variants: {', '.join(asked.variants)}")
-        return asked
+        if asked.output_dir:
+            return asked
+        what = {name: value for name, value in recorded(asked).items() if name not in (*WHERE, "only")}
+        own_folder = f"notebook{hash_of_changes(what, dict.fromkeys(what))}"  # another for every change
+        folder = root_of(asked.results_root) / "results" / "long_range" / own_folder
+        return dataclasses.replace(asked, output_dir=str(folder))
 
     def runs(self) -> list[LongRun]:
         """One for each variant that is to be trained."""

@@ -167,7 +167,10 @@ def train_all(asked: LongRange, data: dict[str, Dataset]) -> pd.DataFrame:
     Returns:
         `comparison` of the task, which is also written to output_dir/<task>.csv.
     """
-    for run in asked.runs():
+    runs = asked.runs()
+    for number, run in enumerate(runs, start=1):
+        there = run.resume and (Path(run.output_dir) / "result.json").exists()
+        print(f"{run.label} ({number} of {len(runs)}): {'its result is there' if there else f'{run.steps:,} steps'}")
         make_run(run, data)
     table = comparison(Path(asked.output_dir), asked.task)
     write_atomically(Path(asked.output_dir) / f"{asked.task}.csv", table.to_csv(index=False))

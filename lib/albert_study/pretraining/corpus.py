@@ -16,14 +16,19 @@ from datasets import Dataset, Features, List, Value, load_dataset
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AlbertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from albert_lsh.errors import OneLineError
+from albert_lsh.tasks import mini
+
+EMBEDDED = "mini"  # the name of a text that needs no file and no network: the paragraphs of mini-squad
 LINE = 2**16  # characters split into sentences at a time; some texts are one long line
 SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]]))\s+(?=[\"'(\[]*[A-Z0-9])")  # the space between two sentences
 LONGEST = 64  # tokens of a sentence; a longer one is cut into several
 SENTENCES_AT_ONCE = 2**16  # sentences read from the cache at a time
+INSTEAD = 'text="mini" is a small one that is always there'
 PARAGRAPHS = 20_000  # from which a tokenizer learns its pieces
 
 
-class CorpusError(ValueError):
+class CorpusError(OneLineError):
     """A text that cannot be used; the message names it and says why."""
 
 
@@ -31,14 +36,16 @@ def load_text(text: str, column: str = "text", config: str | None = None, cache:
     """A text as rows of one column, `text`: one or more lines; an empty line ends a document.
 
     Args:
-        text: path of a file in UTF-8, plain or compressed (.xz), or the name of a data set of the Hub.
+        text: path of a file in UTF-8, plain or compressed (.xz), the name of a data set of the Hub, or "mini".
         column: of the data set, that holds the documents; config: of the data set.
     Raises:
         CorpusError: no such file and no such data set, a file that cannot be read, a column that is not there.
     """
+    if text == EMBEDDED:
+        return Dataset.from_dict({"text": [f"{row}\n" for row in mini.build("mini-squad")["train"]["context"]]})
     is_file = Path(text).is_file()
     if Path(text).suffix in (".txt", ".xz") and not is_file:
-        raise CorpusError(f"text={text!r}: there is no such file")
+        raise CorpusError(f"text={text!r}: there is no such file; {INSTEAD}")
     try:
         if is_file:
             lines = Features({"text": Value("string")})
@@ -47,7 +54,7 @@ def load_text(text: str, column: str = "text", config: str | None = None, cache:
     except Exception as error:  # the Hub's, the network's and the builder's have no class in common
         what = "the file cannot be read" if is_file else "it is no file, and the Hub gave no data set of that name"
         reason = str(error.__cause__ or error).splitlines()[0]
-        raise CorpusError(f"text={text!r}: {what}: {reason}") from error
+        raise CorpusError(f"text={text!r}: {what}: {reason}; {INSTEAD}") from error
     if column not in rows.column_names:
         raise CorpusError(f"text={text!r} has no column {column!r}; there are: {', '.join(rows.column_names)}")
     return rows.map(lambda row: {"text": f"{row[column]}\n"}, remove_columns=rows.column_names)

@@ -20,6 +20,7 @@ from albert_lsh.training.parameters import (
     hash_of_changes,
     on_this_machine,
 )
+from albert_study.pretraining.corpus import EMBEDDED
 from albert_study.pretraining.objectives import MASKED_SHARE
 
 PRETRAIN_NOTEBOOK = "pretrain.ipynb"
@@ -40,7 +41,7 @@ NOT_DECISIVE = ("output_dir", "results_root", "cache_dir", "resume", "dry_run")
 class Pretraining:
     """What is pretrained, on which text, and how; the notebook explains each."""
 
-    text: str
+    text: str = EMBEDDED
     text_column: str = "text"
     text_config: str | None = None
     tokenizer: str | None = None
@@ -51,7 +52,7 @@ class Pretraining:
     attention_settings: dict[str, Any] = field(default_factory=dict)
     seed: Seed = 0
     max_length: Annotated[int, Field(ge=16, le=HIGHEST)] = 128
-    steps: Count = 5000
+    steps: Count = 100
     batch_size: Count = 32
     accumulation: Count = 1
     optimizer: Literal["adamw", "lamb"] = "adamw"
@@ -59,8 +60,8 @@ class Pretraining:
     warmup_share: Share = 0.05
     masked_share: Annotated[float, Field(gt=0, lt=1)] = MASKED_SHARE
     weight_decay: Share = 0.01
-    eval_steps: Count = 250
-    eval_sequences: Count = 512
+    eval_steps: Count = 20
+    eval_sequences: Count = 128
     precision: str = "auto"
     device: str = "auto"
     recompute: bool = False
@@ -89,7 +90,7 @@ class Pretraining:
             changed: dict[str, Any] = on_this_machine(asked.device, asked.precision)
             settings = attentions.check(asked.attention, asked.attention_settings)
             asked = dataclasses.replace(asked, attention_settings=settings)
-        named = {name: getattr(asked, name) for name in ("text", "size", "start", "attention", "seed", "results_root")}
+        named = {name: getattr(asked, name) for name in ("size", "start", "attention", "seed", "results_root")}
         plain = cls(**named, attention_settings=attentions.check(asked.attention))
         name = f"{Path(asked.start).name if asked.start else asked.size}-{asked.attention}"
         name += hash_of_changes(asked.what(), plain.what())

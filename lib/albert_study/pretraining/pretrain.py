@@ -37,8 +37,8 @@ from albert_lsh.training import locks
 from albert_lsh.training.checkpoints import newest
 from albert_lsh.training.files import recorded, write_atomically
 from albert_lsh.training.parameters import ParameterError
-from albert_lsh.training.record import SCHEMA, close_run, environment, resolved
-from albert_lsh.training.trainer import CURVE_POINTS, Fit, fit, history_of, training_arguments
+from albert_lsh.training.record import SCHEMA, close_run, differences, environment, resolved
+from albert_lsh.training.trainer import CURVE_POINTS, Fit, fit, history_of, training_arguments, without_bars
 from albert_study.pretraining.corpus import CorpusError, count_pieces, load_text, pack, tokenise, train_tokenizer
 from albert_study.pretraining.first_weights import begin_as_bag_of_words
 from albert_study.pretraining.objectives import IGNORED, Pieces, Sequences
@@ -174,7 +174,8 @@ class Pretrained(NamedTuple):
 def pretrain(asked: Pretraining) -> Pretrained:
     """Train, evaluate and save: output_dir/model, history.csv, held-out.csv and, last, result.json.
 
-    A dry run does two steps and an evaluation, and writes nothing but the cache of the text.
+    A finished run is read instead. A dry run does two steps and an evaluation, and writes nothing but the cache of the
+    text.
 
     Raises:
         ParameterError: output_dir holds another run, or the parameters do not fit a model. CorpusError: see
@@ -182,9 +183,7 @@ def pretrain(asked: Pretraining) -> Pretrained:
     """
     finished = Path(asked.output_dir or ".") / "result.json"
     if finished.exists() and not asked.dry_run:
-        raise ParameterError(
-            f"{finished} is there: the run is finished; delete its folder, or choose another output_dir"
-        )
+        return read_finished(asked, finished)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()) if asked.dry_run else finished.parent)
         started, arguments = environment(asked.device), pretraining_arguments(asked, folder)
@@ -206,7 +205,8 @@ def pretrain(asked: Pretraining) -> Pretrained:
         record = record_of(asked, folder, material, done, started)
         history = history_of(trainer)  # with the last evaluation
         if not asked.dry_run and trainer.is_world_process_zero():
-            model.save_pretrained(folder / "model")
+            with without_bars():
+                model.save_pretrained(folder / "model")
             material.tokenizer.save_pretrained(folder / "model")
             write_atomically(folder / "history.csv", history.to_csv(index=False))
             each = trainer.score_each(range(len(material.held_out)))
@@ -216,6 +216,22 @@ def pretrain(asked: Pretraining) -> Pretrained:
             close_run(asked)
         trainer.accelerator.wait_for_everyone()
     return Pretrained(model, material.tokenizer, history, record)
+
+
+def read_finished(asked: Pretraining, path: Path) -> Pretrained:
+    """A finished run, as `pretrain` gives it; path: of its result.json.
+
+    Raises:
+        ParameterError: it is another run's.
+    """
+    record, folder = json.loads(path.read_text(encoding="utf-8")), path.parent
+    if other := differences(record, asked.what()):
+        raise ParameterError(
+            f"{path} is of a run made with {'; '.join(other)}; choose another output_dir, or delete that folder"
+        )
+    print(f"{path} is there, and nothing is trained; delete its folder to make the run again")
+    model = load_model(str(folder / "model"), head="pretraining")
+    return Pretrained(model, load_tokenizer(str(folder / "model")), pd.read_csv(folder / "history.csv"), record)
 
 
 def record_of(

@@ -75,6 +75,14 @@ def candidates_of(given: dict[str, Any]) -> list[Candidate]:
     return found
 
 
+def told(missing: list[Candidate]) -> Iterator[Candidate]:
+    """The candidates, each printed with its number when its turn comes."""
+    for number, candidate in enumerate(missing, 1):
+        share = "" if candidate.share is None else f", share {candidate.share:g}"
+        print(f"{number} of {len(missing)}: {candidate.label}{share}", flush=True)
+        yield candidate
+
+
 def fill(
     path: Path,
     beside: str,

@@ -24,20 +24,34 @@ from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.tasks import metrics, squad
 from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.tasks.table import encode, find_task, held_out, load_data
-from albert_lsh.training.files import placed
-from albert_lsh.training.parameters import Count, Parameters, Seed, errors_named, from_given, on_this_machine
+from albert_lsh.training.files import placed, run_folder
+from albert_lsh.training.fine_tuning import fine_tune
+from albert_lsh.training.parameters import (
+    Count,
+    ParameterError,
+    Parameters,
+    Seed,
+    errors_named,
+    from_given,
+    on_this_machine,
+)
 from albert_lsh.training.recipe import StudyTrainer, sample, training_arguments
 from albert_lsh.training.record import provenance, read_result
-from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill
+from albert_lsh.training.trainer import without_bars
+from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
 from albert_study.probe.diagnostics import by_head_and_length, diagnose, look
+
+# The model that is trained where none is given; it learns its task.
+SMALL: dict[str, Any] = {"task": "mini-mrpc", "model": "mini", "max_length": 48, "learning_rate": 1e-3}
+SMALL |= {"train_examples": 8000, "precision": "fp32", "save_model": True}
 
 
 @dataclass(frozen=True)
 class Asked:
     """The parameters of fidelity.ipynb; `variants` as `candidates_of` takes them."""
 
-    trained: str
     variants: dict[str, Any]
+    trained: str | None = None  # None: by `train_small_model`
     split: str = "held-out"
     examples: Count | None = None
     looked_into: Count = 64
@@ -52,16 +66,35 @@ class Asked:
             asked = from_given(cls, given, "fidelity.ipynb")
             candidates_of(asked.variants)
             asked = placed(asked, ["trained", "output"])
-        return replace(asked, output=asked.output or str(Path(asked.trained) / f"fidelity-{asked.split}.csv"))
+        trained = asked.trained or own_folder(asked.results_root)
+        return replace(asked, trained=trained, output=asked.output or f"{trained}/fidelity-{asked.split}.csv")
 
     @property
     def run(self) -> Parameters:
         """The parameters of the run that trained the model; on a machine without CUDA, for the CPU."""
-        given = Parameters(**read_result(Path(self.trained) / "result.json")["parameters"])
+        result = Path(self.trained or "") / "result.json"
+        if not result.exists():
+            made = 'glue.ipynb or squad.ipynb with attention="softmax" and save_model=True makes one'
+            raise ParameterError(f"trained={self.trained!r} has no result.json; {made} (fidelity.ipynb)")
+        given = Parameters(**read_result(result)["parameters"])
         if given.device == "cuda" and not torch.cuda.is_available():
             here = on_this_machine("auto", "auto")
             given = replace(given, device=here["device"], precision=here["precision"])
         return placed(replace(given, output_dir=self.trained, results_root=self.results_root), ["data_dir"])
+
+
+def own_folder(results_root: str | None) -> str:
+    """Where the small model is."""
+    return str(run_folder("notebook", SMALL["task"], SMALL["model"], "softmax-kept", 0, results_root))
+
+
+def train_small_model(asked: Asked) -> None:
+    """Train the small model with softmax, if no other is asked for; one that is there is left as it is."""
+    if asked.trained == own_folder(asked.results_root):
+        where = {"output_dir": asked.trained, "results_root": asked.results_root}
+        run, tokenizer = Parameters.check(SMALL | where), load_tokenizer(SMALL["model"])
+        data = load_data(run.task, train_examples=run.train_examples)
+        fine_tune(run, tokenizer, encode(data, find_task(run.task), tokenizer, run.max_length))
 
 
 class Subject(NamedTuple):
@@ -86,16 +119,18 @@ def prepare(parameters: Parameters, split: str = "validation", examples: int | N
         split: "held-out" for training examples that the run did not see; else a split's name.
         examples: how many, the same for every run; None takes all.
     Raises:
-        ValueError: the run kept no model, or held no example out.
+        ParameterError: the run kept no model. ValueError: it held no example out.
     """
     folder = Path(parameters.output_dir or ".") / "model"
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not there (models are not kept in the repository); make the run again")
+        remove = f"to make the run again with save_model=True, remove {folder.parent} first"
+        raise ParameterError(f"{folder} is not there (models are not kept in the repository); {remove}")
     task = find_task(parameters.task)
     data = load_data(parameters.task, parameters.data_dir, eval_examples=examples)
     rows = held_out(data["train"], parameters.train_examples, examples) if split == "held-out" else data[split]
     tokenizer = load_tokenizer(str(folder))
-    model = load_model(str(folder), head="question-answering" if task.is_squad else "classification", complete=True)
+    with without_bars():
+        model = load_model(str(folder), head="question-answering" if task.is_squad else "classification", complete=True)
     if task.is_squad:
         encoded = squad.windows(rows, tokenizer, max_length=parameters.max_length)
     else:
@@ -104,10 +139,10 @@ def prepare(parameters: Parameters, split: str = "validation", examples: int | N
     if "accuracy" in task.metrics:
         name, labels = "accuracy", np.asarray(rows["label"])
         majority = metrics.majority((name,), np.asarray(data["train"]["label"]), labels)[name]
-    encoded = encoded.sort("length")
+    encoded = encoded.select(np.argsort(encoded["length"], kind="stable"))  # Dataset.sort warns
     trainer = StudyTrainer(
         model=model,
-        args=training_arguments(parameters, folder),
+        args=training_arguments(parameters, folder, disable_tqdm=True),  # a bar for every variant
         eval_dataset=encoded,
         processing_class=tokenizer,
         data_collator=DataCollatorWithPadding(tokenizer),
@@ -161,7 +196,7 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
         batches = list(sample(model, subject.tokenizer, subject.encoded, asked.looked_into))
         base = look(model, batches)
         span = softmax.score - subject.majority
-        for candidate in missing:
+        for candidate in told(missing):
             diagnosed, rows = diagnose(model, batches, base, candidate, asked.seed)
             switch_attention(model, candidate.attention, candidate.settings, asked.seed)
             found = answer(subject)

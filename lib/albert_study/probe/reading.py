@@ -14,11 +14,12 @@ import torch
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
-from albert_lsh.tasks.table import load_data
+from albert_lsh.tasks.table import find_task, load_data
 from albert_lsh.training.files import placed, recorded
 from albert_lsh.training.parameters import Count, Seed, errors_named, from_given
 from albert_lsh.training.record import provenance
-from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill
+from albert_lsh.training.trainer import without_bars
+from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
 from albert_study.probe.diagnostics import diagnose, look, summary
 
 
@@ -41,6 +42,8 @@ class Reading:
         with errors_named("reading.ipynb"):
             reading = from_given(cls, given, "reading.ipynb")
             candidates_of(reading.variants)
+            if not find_task(reading.task).is_squad:
+                raise ValueError(f"task={reading.task!r} has no paragraphs; squad, squad-v2 and mini-squad have")
             usual = f"results/runs/notebook/reading-{reading.max_length}.csv"
             return placed(replace(reading, output=reading.output or usual), ["output"], ["model"])
 
@@ -76,14 +79,16 @@ def read_all(reading: Reading, batch_tokens: int = 2048) -> tuple[pd.DataFrame, 
     """
 
     def measure(missing: list[Candidate]) -> Iterator[Measured]:
-        model, tokenizer = load_model(reading.model, head="base", complete=True), load_tokenizer(reading.model)
+        texts = load_texts(reading.task)
+        with without_bars():
+            model, tokenizer = load_model(reading.model, head="base", complete=True), load_tokenizer(reading.model)
         if reading.max_length > max_positions(model.config):
             extend_positions(model, reading.max_length)
-        ids = sequences(load_texts(reading.task), tokenizer, reading.max_length, reading.paragraphs)
+        ids = sequences(texts, tokenizer, reading.max_length, reading.paragraphs)
         at_once = max(1, batch_tokens // reading.max_length)
         batches = [BatchEncoding({"input_ids": x, "attention_mask": torch.ones_like(x)}) for x in ids.split(at_once)]
         base, about = look(model, batches), provenance("cpu")
-        for candidate in missing:
+        for candidate in told(missing):
             row, rows = diagnose(model, batches, base, candidate, reading.seed)
             yield {**candidate.columns, **row, **about}, summary(rows, ["layer"])
 

@@ -1,0 +1,95 @@
+"""One task under several attentions: fine-tuned one after the other, each run as glue.ipynb makes it."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from datasets import DatasetDict
+
+from albert_lsh.model.load import load_tokenizer
+from albert_lsh.tasks.table import encode, find_task
+from albert_lsh.training.files import placed
+from albert_lsh.training.fine_tuning import fine_tune
+from albert_lsh.training.parameters import Count, Parameters, Positive, Seed, errors_named, from_given
+from albert_study.evidence.formats import form
+from albert_study.evidence.readable_studies import METRICS, pivot
+from albert_study.evidence.records import read_run
+from albert_study.evidence.tables import score_table
+from albert_study.probe.candidates import candidates_of
+
+NOTEBOOK = "compare.ipynb"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The parameters of compare.ipynb; those that it shares with `Parameters` mean the same."""
+
+    task: str
+    model: str
+    variants: dict[str, Any]
+    seed: Seed = 0
+    max_length: Count | None = None
+    batch_size: Count | None = None
+    learning_rate: Positive | None = None
+    epochs: Positive | None = None
+    train_examples: Count | None = None
+    eval_examples: Count | None = None
+    precision: str = "auto"
+    device: str = "auto"
+    data_dir: str | None = None
+    resume: bool = True
+    results_root: str | None = None
+
+    @classmethod
+    def check(cls, given: dict[str, Any]) -> "Comparison":
+        """From a notebook's variables (pass `globals()`).
+
+        Raises:
+            ParameterError: one that is none of the notebook's, or of the wrong type.
+        """
+        return placed(from_given(cls, given, NOTEBOOK), ["data_dir"], ["model"])
+
+    def runs(self) -> dict[str, Parameters]:
+        """The run of each variant, by its label.
+
+        Raises:
+            ParameterError: one that cannot be made; see `Parameters.check`.
+        """
+        shared = {name: value for name, value in dataclasses.asdict(self).items() if name != "variants"}
+        found: dict[str, Parameters] = {}
+        with errors_named(NOTEBOOK):
+            for label, attention, settings in candidates_of(self.variants):
+                if label in found:
+                    raise ValueError(f"variants: {label!r} is named twice; give each share a label of its own")
+                own = {"attention": attention, "attention_settings": settings}
+                found[label] = Parameters.check(shared | own, NOTEBOOK)
+        return found
+
+
+def compare(runs: dict[str, Parameters], data: DatasetDict) -> pd.DataFrame:
+    """Fine-tune every run that is not made yet; a row of `read_run` for each, with its label as `arm`.
+
+    Args:
+        runs: by label; they differ in the attention alone. data: of `load_data`.
+    """
+    shared = next(iter(runs.values()))
+    tokenizer = load_tokenizer(shared.model)
+    encoded = encode(data, find_task(shared.task), tokenizer, shared.max_length)
+    rows = []
+    for number, (label, run) in enumerate(runs.items(), 1):
+        path = Path(run.output_dir or ".") / "result.json"
+        print(f"{number} of {len(runs)}: {label}" + (": made before" if path.exists() else ""), flush=True)
+        rows.append(read_run(fine_tune(run, tokenizer, encoded)) | {"arm": label})
+    return pd.DataFrame(rows)
+
+
+def score_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
+    """The scores of `compare` beside the majority class and chance; pairs and cost as shares of full attention's."""
+    table = pivot(score_table(rows), tuple(METRICS)[:-1], counted=False).drop("seeds")
+    by_label = rows.set_index("arm")
+    for title, column in (("pairs", "attended_share"), ("cost", "full_cost")):
+        table[title] = by_label[column].map(lambda share: form(share, "%")).reindex(table.index)
+    table["training"] = by_label["train_seconds"].map(lambda seconds: f"{seconds:.0f} s").reindex(table.index)
+    return table.fillna("")

@@ -1,0 +1,82 @@
+"""compare.ipynb: one task fine-tuned under several attentions, and a study's announcement."""
+
+import json
+import re
+
+import pytest
+
+from albert_lsh.tasks.table import load_data
+from albert_lsh.training.parameters import ParameterError, Parameters
+from albert_study.comparison import Comparison, compare, score_and_cost
+from albert_study.evidence.records import load_runs
+from albert_study.expected import SIZES, announcement, need
+from albert_study.runner import load_jobs
+
+SMALL = {"task": "mini-mrpc", "model": "mini", "train_examples": 64, "eval_examples": 32, "epochs": 1, "device": "cpu"}
+VARIANTS = {"softmax": {"attention": "softmax"}, "a quarter": {"attention": "lsh", "share": 0.25}}
+
+
+def test_every_variant_is_a_run_as_glue_makes_it():
+    runs = Comparison.check({**SMALL, "variants": VARIANTS, "learning_rate": "1e-4"}).runs()
+    lsh = {"attention": "lsh", "attention_settings": {"share": 0.25}, "learning_rate": 1e-4}
+    assert list(runs) == ["softmax", "a quarter"]
+    assert runs["a quarter"] == Parameters.check({**SMALL, **lsh})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": "squad"}, "task='squad' belongs to squad.ipynb"),
+        ({"variants": {"x": {"attention": "lhs"}}}, "variants: 'x': attention='lhs' is not one of: .*compare.ipynb"),
+        ({"variants": {"x": {"attention": "window", "shares": [0.1, 0.2]}}}, "variants: 'x' is named twice"),
+        ({"attention": "lsh"}, "'attention' is not a parameter of compare.ipynb"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_before_anything_is_trained(change, message):
+    with pytest.raises(ParameterError, match=message):
+        Comparison.check({**SMALL, "variants": VARIANTS, **change}).runs()
+
+
+def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_path, capsys):
+    runs = Comparison.check({**SMALL, "variants": VARIANTS, "results_root": str(tmp_path)}).runs()
+    data = load_data("mini-mrpc", train_examples=64, eval_examples=32)
+    rows = compare(runs, data)
+    assert all(folder.is_relative_to(tmp_path) for folder in rows["folder"])
+    assert "2 of 2: a quarter" in capsys.readouterr().out
+    records = [json.loads((folder / "result.json").read_text()) for folder in rows["folder"]]
+    assert [record["parameters"]["attention"] for record in records] == ["softmax", "lsh"]
+
+    table = score_and_cost(rows)
+    assert list(table.index) == ["softmax", "a quarter", "majority class", "chance"]
+    assert table.loc["softmax", ["pairs", "cost"]].to_list() == ["100%", "100%"]
+    assert table.loc["a quarter", "pairs"] < "30%"
+    assert {"mini-mrpc (accuracy)", "mini-mrpc (F1)"} <= set(table)
+
+    dates = [record["environment"]["date"] for record in records]
+    again = compare(runs, data)
+    assert "softmax: made before" in capsys.readouterr().out
+    assert again["date"].to_list() == dates
+
+
+def test_operations_are_those_of_the_products_of_matrices():
+    run = Parameters.check({"task": "mini-mrpc", "model": "mini", "max_length": 48, "epochs": 1})
+    encoder = 2 * (4 * 96**2 + 2 * 96 * 192) + 2 * 2 * 29 * 96  # weights and attention, for a token in two passes
+    assert need(run).operations == 6 * 9_000 * 29 * encoder
+
+
+def test_memory_is_within_a_factor_of_two_of_what_our_runs_took(minilm):
+    runs = load_runs(study="minilm")
+    for row in runs[(runs["attention"] == "softmax") & (runs["task"] != "squad")].to_dict("records"):
+        run = Parameters.check({"model": minilm, "task": row["task"], "max_length": row["max_length"]})
+        assert 0.5 < need(run).memory / row["peak_memory_bytes"] < 2
+
+
+def test_a_study_says_first_what_it_will_take(monkeypatch):
+    jobs = list(load_jobs("original").values())
+    said = announcement(jobs)
+    assert re.search(r"31 runs, \d+ at a time, about [\d.,]+ (hours|minutes) on this machine's", said)
+    assert re.search(r"up to [\d.]+ GB of memory$", said)
+    monkeypatch.delitem(SIZES, "mrpc")
+    assert announcement(jobs).startswith("expected: 24 runs, ")
+    assert announcement(jobs).endswith("; 7 other jobs are not counted")
+    assert announcement([]) == ""
