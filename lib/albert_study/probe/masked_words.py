@@ -17,10 +17,11 @@ from torch import Tensor
 from albert_lsh import attention
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.tasks.table import load_data
-from albert_lsh.training.files import placed
+from albert_lsh.training.files import placed, recorded
 from albert_lsh.training.parameters import Count, Seed, errors_named, from_given
 from albert_lsh.training.record import provenance
-from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill
+from albert_lsh.training.trainer import without_bars
+from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
 
 MASKED_SHARE = 0.15  # of the tokens, as in pretraining
 AT_ONCE = 2048  # tokens of a batch
@@ -103,13 +104,13 @@ def measure_all(asked: MaskedWords) -> tuple[pd.DataFrame, pd.DataFrame]:
 
     def measure(missing: list[Candidate]) -> Iterator[Measured]:
         tokenizer = load_tokenizer(asked.model)
-        model = load_model(asked.model, head="masked-lm", attention="softmax", complete=True)
+        with without_bars():
+            model = load_model(asked.model, head="masked-lm", attention="softmax", complete=True)
         head_dim = model.config.hidden_size // model.config.num_attention_heads
         tokens = sequences(asked, tokenizer)
         hidden, mask_id, about = hide(tokens, asked.seed), tokenizer.mask_token_id, provenance("cpu")
         softmax = losses(model, tokens, hidden, mask_id)
-        for number, candidate in enumerate(missing, 1):
-            print(f"{number} of {len(missing)}: {candidate.label}, share {candidate.share}", flush=True)
+        for candidate in told(missing):
             switch_attention(model, candidate.attention, candidate.settings, asked.seed)
             found = losses(model, tokens, hidden, mask_id)
             row = {"loss": found.mean().item(), "softmax_loss": softmax.mean().item(), "words": len(found)}
@@ -121,6 +122,6 @@ def measure_all(asked: MaskedWords) -> tuple[pd.DataFrame, pd.DataFrame]:
             looks = pd.DataFrame({"words": counts, "softmax_loss": sums["s"], "loss": sums["f"]})
             yield {**candidate.columns, **row, **about}, looks.rename_axis("paragraph").reset_index()
 
-    same = {"model": asked.model, "task": asked.task, "split": asked.split, "length": asked.max_length}
+    same = {"model": recorded(asked)["model"], "task": asked.task, "split": asked.split, "length": asked.max_length}
     same |= {"paragraphs": asked.paragraphs, "seed": asked.seed}
     return fill(Path(asked.output or ""), "paragraphs", candidates_of(asked.variants), same, measure)
