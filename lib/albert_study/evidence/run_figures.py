@@ -21,9 +21,9 @@ def subplots(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
 
 
 def plot_history(history: pd.DataFrame) -> Figure:
-    """Training and evaluation loss against the step."""
+    """Training and evaluation loss against the step; in pretraining also the masked tokens' (`mlm_loss`)."""
     figure, axis = subplots(6, 3)
-    for name, style in (("train_loss", "-"), ("eval_loss", "o--")):
+    for name, style in (("train_loss", "-"), ("eval_loss", "o--"), ("mlm_loss", "o--")):
         if name in history:
             rows = history.dropna(subset=[name])
             axis.plot(rows["step"], rows[name], style, label=name.replace("_", " "))
