@@ -271,8 +271,14 @@ def test_more_is_masked_in_training_alone(given, tmp_path):
 
 
 def test_unnamed_pretrainings_that_differ_have_folders_of_their_own():
-    given = {"text": "pages.txt", "attention": "lsh"}
-    sweep = [{}, {"learning_rate": 1e-4}, {"learning_rate": 1e-5}, {"attention_settings": {"share": 0.5}}]
+    given = {"attention": "lsh"}
+    sweep = [
+        {},
+        {"text": "pages.txt"},
+        {"learning_rate": 1e-4},
+        {"learning_rate": 1e-5},
+        {"attention_settings": {"share": 0.5}},
+    ]
     folders = [Pretraining.check({**given, **changes}).output_dir for changes in sweep]
     assert len(set(folders)) == len(sweep)
     assert folders[0].endswith("results/pretraining/nano-lsh/seed-0")
