@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+import types
 from pathlib import Path
 
 import nbformat
@@ -9,7 +11,7 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from albert_lsh.training.files import root_of
+from albert_lsh.training.files import recorded, root_of
 from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_study.efficiency.parameters import EfficiencyParameters
 from albert_study.long_range.parameters import LongRange
@@ -85,20 +87,34 @@ def test_all_paths_are_below_the_root(name, tmp_path, monkeypatch):
         assert getattr(CHECKS[name](**given, **{field: "/there"}), field) == "/there"
 
 
-def test_a_model_in_a_folder_is_found_below_the_root_and_recorded_without_it(tmp_path):
+@pytest.mark.parametrize(
+    "place", ["glue.model", "reading.model", "efficiency.text_model", "pretrain.start", "pretrain.text"]
+)
+def test_a_model_or_text_in_a_folder_is_found_below_the_root_and_recorded_without_it(place, tmp_path):
+    name, field = place.split(".")
     folder = tmp_path / "runs" / "one" / "model"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text((ROOT / "lib/albert_lsh/pretrained/nano/config.json").read_text())
-    asked = Parameters.check({"task": "mini-mrpc", "model": "runs/one/model", "results_root": str(tmp_path)})
-    assert asked.model == str(folder)
-    assert asked.what()["model"] == "runs/one/model"
-    assert str(tmp_path) not in json.dumps(asked.what())
+    asked = CHECKS[name](**{field: "runs/one/model", "results_root": str(tmp_path)})
+    assert getattr(asked, field) == str(folder)
+    assert recorded(asked)[field] == "runs/one/model"
+    assert str(tmp_path) not in json.dumps(recorded(asked))
 
 
 def test_a_root_on_drive_is_an_error_where_drive_cannot_be_mounted():
     with pytest.raises(ParameterError, match="MyDrive/albert-lsh': Drive cannot be mounted here"):
         Parameters.check({"task": "mini-mrpc", "results_root": "/content/drive/MyDrive/albert-lsh"})
     assert not Path("/content/drive").exists()
+
+
+def test_a_root_on_drive_mounts_it_in_colab(monkeypatch):
+    """Colab's own package cannot be had elsewhere; this one only notes what it is asked for."""
+    mounted, package, colab = [], types.ModuleType("google"), types.ModuleType("google.colab")
+    colab.drive = types.SimpleNamespace(mount=mounted.append)
+    monkeypatch.setitem(sys.modules, "google", package)
+    monkeypatch.setitem(sys.modules, "google.colab", colab)
+    assert root_of("/content/drive/MyDrive/albert-lsh") == Path("/content/drive/MyDrive/albert-lsh")
+    assert mounted == ["/content/drive"]
 
 
 def test_without_a_root_everything_is_in_the_checkout():

@@ -67,6 +67,16 @@ def test_address_and_tables_are_carried_to_where_they_are_shown(refresh):
     assert holding <= {"pyproject.toml", *(str(path.relative_to(ROOT)) for path in refreshed)}
 
 
+def test_another_address_takes_the_place_of_the_old_one_everywhere(refresh, monkeypatch):
+    urls, ours = {"Repository": "https://github.com/own/copy"}, refresh.address().split("//")[1]
+    monkeypatch.setitem(refresh.PROJECT["project"], "urls", urls)
+    monkeypatch.setitem(refresh.PROJECT["tool"], "albert-lsh", {"address-is-placeholder": False})
+    refreshed = refresh.refreshed()
+    assert not [path.name for path, text in refreshed.items() if ours in text]
+    assert "git clone https://github.com/own/copy && cd copy" in refreshed[ROOT / "README.md"]
+    assert not [path.name for path, text in refreshed.items() if "a placeholder" in text]
+
+
 def test_a_table_cannot_write_markdown_or_end_its_place(refresh):
     """What stands in a table is gone from the page when it is gone from the table."""
     evil = "x | y `z` <img src=x> & [a](b)\n<!-- end of table -->"

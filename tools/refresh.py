@@ -48,6 +48,7 @@ if "COLAB_RELEASE_TAG" in os.environ:
     print('results_root = "/content/drive/MyDrive/albert-lsh"')"""
 NOTE = ', " (a placeholder: the repository is not public yet)"'
 BADGE = re.compile(r"(\| \[(\w+\.ipynb)\].*?\| )\[!\[Open.*?\)\]\(.*?\)")
+CLONE = re.compile(r"git clone \S+ && cd \S+")
 NAMES = re.compile(r"# softmax, (?:.*\n# )*.*\n(?=attention = )")
 NAMES_NOW = textwrap.fill(", ".join(attention.names()), 110, initial_indent="# ", subsequent_indent="# ") + "\n"
 PLACE = re.compile(r"<!-- table: (\S+) -->(?:.*?<!-- end of table -->)?", re.DOTALL)
@@ -85,7 +86,7 @@ def markdown(table: Table) -> str:
 
 
 def page(text: str, tables: dict[str, Table]) -> str:
-    """README or a page of docs/ as it should be: badges point to the repository, tables stand in their places.
+    """README or a page of docs/ as it should be: badges and commands name the repository, tables stand in their places.
 
     Raises:
         KeyError: the page asks for a table that there is not.
@@ -94,6 +95,7 @@ def page(text: str, tables: dict[str, Table]) -> str:
     def filled(found: re.Match[str]) -> str:
         return f"<!-- table: {found[1]} -->\n{markdown(tables[found[1]])}\n<!-- end of table -->"
 
+    text = CLONE.sub(f"git clone {address()} && cd {address().split('/')[-1]}", text)
     return PLACE.sub(filled, BADGE.sub(lambda found: found[1] + badge(found[2]), text))
 
 

@@ -83,12 +83,14 @@ def ship(run: Path, name: str) -> None:
     weights = {key: value.bfloat16() for key, value in load_file(run / "model" / "model.safetensors").items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)
-    for file in ("config.json", "tokenizer.json"):
-        shutil.copy(run / "model" / file, folder / file)
-    tokenizer = json.loads((run / "model" / "tokenizer_config.json").read_text())
-    kept = {key: value for key, value in tokenizer.items() if key not in WHERE_IT_WAS}
-    (folder / "tokenizer_config.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+    shutil.copy(run / "model" / "config.json", folder)
     (folder / "README.md").write_text(card(name, record, pd.read_csv(run / "history.csv")), encoding="utf-8")
+    tokenizer = run / "model" / "tokenizer.json"
+    if tokenizer.read_bytes() != (Path(pretrained.folder_of("nano")) / "tokenizer.json").read_bytes():
+        shutil.copy(tokenizer, folder)
+        asked = json.loads(tokenizer.with_name("tokenizer_config.json").read_text())
+        kept = {key: value for key, value in asked.items() if key not in WHERE_IT_WAS}
+        (folder / "tokenizer_config.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import papermill
 
 from albert_lsh.training.files import relative_to_root, repository_root
 from albert_lsh.training.locks import FolderInUseError, hold, release
+from albert_study.carried import carried
 from albert_study.gpus import one_gpu
 
 EXAMPLES = "examples"  # tag of cells that show texts of the data
@@ -89,7 +90,7 @@ def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attemp
     root = repository_root()
     look = {"progress_bar": False, "kernel_name": "python3"}
     try:
-        papermill.execute_notebook(root / "notebooks" / name, output, parameters, cwd=str(root), **look)
+        papermill.execute_notebook(carried(f"notebooks/{name}"), output, parameters, cwd=str(root), **look)
     except RuntimeError as error:
         if "before replying to kernel_info" not in str(error) or attempts == 1:
             raise

@@ -14,8 +14,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from albert_lsh.errors import OneLineError
-from albert_lsh.training.files import repository_root
 from albert_lsh.training.parameters import Count, Parameters, Seed
+from albert_study.carried import carried
 from albert_study.study_yaml import line_of, read_yaml
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
@@ -113,10 +113,10 @@ class Study(BaseModel):
 
 def load_file(name: str, root: Path | None = None) -> dict[str, Any]:
     """The content of studies/<name>.yaml; StudyError if there is no such file, or it is no study."""
-    folder = (root or repository_root()) / "studies"
-    path, shown = folder / f"{name}.yaml", f"studies/{name}.yaml"
+    shown = f"studies/{name}.yaml"
+    path = carried(shown, root)
     if not re.fullmatch(NAME, name) or not path.is_file():
-        there = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
+        there = ", ".join(sorted(p.stem for p in carried("studies", root).glob("*.yaml")))
         raise StudyError(f"study={name!r} is not one of: {there} (no {shown})")
     try:
         content, tree = read_yaml(path, shown)

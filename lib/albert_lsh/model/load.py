@@ -262,7 +262,7 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     """
     with loading(f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"):
         sides = {"padding_side": "right", "truncation_side": "right"}
-        tokenizer = AutoTokenizer.from_pretrained(pretrained.folder_of(name_or_path), **sides)
+        tokenizer = AutoTokenizer.from_pretrained(pretrained.tokenizer_of(name_or_path), **sides)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
         raise ModelError(
             f"model={name_or_path!r}: no tokenizer files; a vocabulary of special tokens alone reads no text"

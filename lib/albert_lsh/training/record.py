@@ -133,12 +133,14 @@ def processor_name() -> str:
 
 
 def commit() -> str | None:
-    """The checkout's commit, with "-dirty" when code or studies were changed since; None without git."""
+    """The checkout's commit, with "-dirty" when code or studies were changed since; None without one."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(repository_root()), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
+    if not Path(__file__).is_relative_to(repository_root()):
+        return None  # the working directory may be in somebody else's repository
     try:
         changed = git("status", "--porcelain", "--", "lib", "notebooks", "studies")
         return git("rev-parse", "HEAD") + ("-dirty" if changed else "")

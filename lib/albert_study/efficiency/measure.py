@@ -16,7 +16,7 @@ from transformers import BatchEncoding
 from albert_lsh import attention
 from albert_lsh.model.interface import Pass
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
-from albert_lsh.training.files import write_atomically
+from albert_lsh.training.files import recorded, write_atomically
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.record import provenance
 from albert_study.efficiency.contenders import CONTENDERS
@@ -167,7 +167,7 @@ def measure_quality(asked: EfficiencyParameters) -> pd.DataFrame:
     of full attention's).
     """
     table, name, length = GrowingTable(asked.table("quality")), asked.text_model or "", asked.text_length
-    same: TableRow = {"keys": asked.keys, "text_model": name}
+    same: TableRow = {"keys": asked.keys, "text_model": recorded(asked)["text_model"]}
     cases = [case for case in fitting(asked.cases, length, asked) if CONTENDERS[case].attention not in ("", "reformer")]
     missing = [case for case in cases if table.lacks({"case": case, "length": length}, **same)]
     passes = text_passes(name, length) if missing else []

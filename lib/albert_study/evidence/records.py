@@ -23,6 +23,7 @@ from albert_lsh import attention
 from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import repository_root
 from albert_lsh.training.record import read_result
+from albert_study.carried import carried
 from albert_study.runner import load_jobs
 
 COSTS = ("attended_share", "attention_mass", "full_cost", "train_seconds", "examples_per_second", "peak_memory_bytes")
@@ -96,7 +97,7 @@ def planned(study: str, root: Path, pattern: str) -> tuple[list[str], list[str]]
 
     Both are empty for a study without a file, such as the runs that notebooks make on their own.
     """
-    if not (root / "studies" / f"{study}.yaml").is_file():
+    if not carried(f"studies/{study}.yaml", root).is_file():
         return [], []
     results = (path for job in load_jobs(study, root).values() for path in job.results)
     paths = [path for path in results if Path(path).match(pattern)]
@@ -169,7 +170,7 @@ def load_measurements(name: str, folder: str, root: Path) -> pd.DataFrame:
 
 def load_published(path: str | Path | None = None) -> pd.DataFrame:
     """studies/published.csv; ValueError naming it if a column is missing or a value is no number."""
-    path = Path(path) if path else repository_root() / "studies" / "published.csv"
+    path = Path(path) if path else carried("studies/published.csv")
     table = pd.read_csv(path, keep_default_na=False, dtype={name: str for name in PUBLISHED})
     if list(table) != PUBLISHED:
         raise ValueError(f"{path} must have the columns {', '.join(PUBLISHED)}; it has {', '.join(map(str, table))}")

@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from albert_lsh.training.files import repository_root, write_atomically
+from albert_study.carried import carried
 from albert_study.evidence.formats import between, commits, form, scale_of, spread
 from albert_study.evidence.readable import readable_tables, studies_of
 from albert_study.evidence.records import load_measurements
@@ -114,6 +115,9 @@ def build_report(root: str | Path | None = None, output: str = "report/report.pd
     import typst  # only here: the library does without the "study" extra
 
     root = Path(root) if root else repository_root()
+    for name in ("report/report.typ", "report/references.bib"):
+        if not (root / name).exists():
+            write_atomically(root / name, carried(name).read_text(encoding="utf-8"))
     write_numbers(root)
     report = root / output
     report.parent.mkdir(exist_ok=True)

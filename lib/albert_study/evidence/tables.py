@@ -18,6 +18,7 @@ import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.training.files import repository_root, write_atomically
+from albert_study.carried import carried
 from albert_study.evidence.records import (
     COSTS,
     SETTINGS,
@@ -248,7 +249,7 @@ def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
         "runs": runs.drop(columns=["folder", "study"]),
         "scores": score_table(runs),
         "changes": changes(runs),
-        "published": beside_published(runs, load_published(root / "studies" / "published.csv")),
+        "published": beside_published(runs, load_published(carried("studies/published.csv", root))),
         "variants": variants,
         "switched": switched,
         "predictors": switched if switched.empty else predictors(switched),
