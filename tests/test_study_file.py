@@ -252,10 +252,15 @@ def entry(**parameters) -> str:
 def test_a_notebook_is_done_when_what_it_writes_last_is_there(root):
     """Each declares where its results go, before it is executed."""
     of = {
-        "pretrain": ({"text": "x.txt"}, ["pretraining/nano-softmax/seed-0/result.json"]),
+        "pretrain": ({"seed": 1}, ["pretraining/nano-softmax/seed-1/result.json"]),
         "long_range": (
-            {"task": "listops", "max_length": 512, "variants": {"few": {"attention": "lsh", "n_hashes": 2}}},
-            ["long_range/listops-512/few/seed-0/result.json"],
+            {
+                "max_length": 512,
+                "variants": {"few": {"attention": "lsh"}},
+                "task": "listops",
+                "output_dir": "results/l",
+            },
+            ["l/listops-512/few/seed-0/result.json"],
         ),
         "efficiency": (
             {"lengths": [128], "cases": ["softmax"], "step_lengths": [], "step_cases": [], "precision": "bf16"}
