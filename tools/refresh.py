@@ -108,6 +108,7 @@ def notebook(name: str, text: str) -> str:
     title["source"] = f"{lines[0]}\n\n{badge(name)}\n\n{story}".splitlines(keepends=True)
     for cell in content["cells"]:  # the attentions to choose from, above the parameter
         cell["source"] = NAMES.sub(NAMES_NOW, "".join(cell["source"])).splitlines(keepends=True)
+    setup["metadata"] = {"cellView": "form", "jupyter": {"source_hidden": True}}  # folded, in Colab and in JupyterLab
     setup["source"] = setup_cell().splitlines(keepends=True)
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 

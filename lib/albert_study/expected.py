@@ -23,6 +23,8 @@ from albert_study.runner import Job
 SIZES = {
     "mrpc": (3_668, 57), "mnli": (392_702, 40), "sst2": (67_349, 14), "qnli": (104_743, 50), "qqp": (363_846, 30),
     "rte": (2_490, 71), "cola": (8_551, 11), "stsb": (5_749, 28), "squad": (87_599, 169), "squad-v2": (130_319, 170),
+    "kor-sts": (5_743, 28), "kor-qpair": (6_133, 15), "nsmc": (150_000, 20), "klue-nli": (24_998, 34),
+    "korquad": (4_863, 260),
     "mini-mrpc": (9_000, 29), "mini-sst2": (6_000, 22), "mini-mnli": (9_000, 26),
     "mini-squad": (9_000, 38), "mini-squad-v2": (9_000, 38),
 }  # fmt: skip

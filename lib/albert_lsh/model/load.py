@@ -5,7 +5,8 @@ the model's config, so `save_pretrained` and `load_model(path)` bring them back.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from textwrap import shorten
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from albert_lsh import pretrained
 from albert_lsh.attention.convolution import Convolution
@@ -41,6 +43,18 @@ HEADS = {
     "masked-lm": transformers.AutoModelForMaskedLM,
     "pretraining": transformers.AutoModelForPreTraining,
 }
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Within, Transformers shows no bar for each file that it writes or reads; Trainer's own bar stays."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 class AlbertReformerAttention(nn.Module):
@@ -105,7 +119,7 @@ def read_weights(
 
     report.addFilter(without_table)
     try:
-        with loading(f"model={name!r}: its weights cannot be read"):
+        with loading(f"model={name!r}: its weights cannot be read"), without_bars():
             loaded: Any = model_class.from_pretrained(
                 pretrained.folder_of(name),
                 config=config,

@@ -34,6 +34,7 @@ from albert_lsh.model.load import (
     load_model,
     max_positions,
     switch_attention,
+    without_bars,
 )
 from albert_lsh.model.memory import save_memory
 from albert_lsh.training.checkpoints import newest
@@ -45,7 +46,6 @@ from albert_lsh.training.trainer import (
     StudyTrainer,
     fit,
     training_arguments,
-    without_bars,
 )
 
 

@@ -4,7 +4,6 @@
 checkpoint; `training_arguments` has what all recipes share.
 """
 
-import contextlib
 import math
 import resource
 import sys
@@ -20,25 +19,13 @@ from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.utils import logging
 
 from albert_lsh.errors import OneLineError
+from albert_lsh.model.load import without_bars
 from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.training.checkpoints import checkpoints_in, prune, seal
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
-
-
-@contextlib.contextmanager
-def without_bars() -> Iterator[None]:
-    """Within, Transformers shows no bar for each file that it writes or reads; Trainer's own bar stays."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 class Fit(NamedTuple):

@@ -31,14 +31,14 @@ from transformers import (
 )
 
 from albert_lsh.model.interface import mean_attended
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
+from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, without_bars
 from albert_lsh.model.memory import save_memory
 from albert_lsh.training import locks
 from albert_lsh.training.checkpoints import newest
 from albert_lsh.training.files import recorded, write_atomically
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.record import SCHEMA, close_run, differences, environment, resolved
-from albert_lsh.training.trainer import CURVE_POINTS, Fit, fit, history_of, training_arguments, without_bars
+from albert_lsh.training.trainer import CURVE_POINTS, Fit, fit, history_of, training_arguments
 from albert_study.pretraining.corpus import CorpusError, count_pieces, load_text, pack, tokenise, train_tokenizer
 from albert_study.pretraining.first_weights import begin_as_bag_of_words
 from albert_study.pretraining.objectives import IGNORED, Pieces, Sequences

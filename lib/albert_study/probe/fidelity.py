@@ -37,7 +37,6 @@ from albert_lsh.training.parameters import (
 )
 from albert_lsh.training.recipe import StudyTrainer, sample, training_arguments
 from albert_lsh.training.record import provenance, read_result
-from albert_lsh.training.trainer import without_bars
 from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
 from albert_study.probe.diagnostics import by_head_and_length, diagnose, look
 
@@ -129,8 +128,7 @@ def prepare(parameters: Parameters, split: str = "validation", examples: int | N
     data = load_data(parameters.task, parameters.data_dir, eval_examples=examples)
     rows = held_out(data["train"], parameters.train_examples, examples) if split == "held-out" else data[split]
     tokenizer = load_tokenizer(str(folder))
-    with without_bars():
-        model = load_model(str(folder), head="question-answering" if task.is_squad else "classification", complete=True)
+    model = load_model(str(folder), head="question-answering" if task.is_squad else "classification", complete=True)
     if task.is_squad:
         encoded = squad.windows(rows, tokenizer, max_length=parameters.max_length)
     else:

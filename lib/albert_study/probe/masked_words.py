@@ -20,7 +20,6 @@ from albert_lsh.tasks.table import load_data
 from albert_lsh.training.files import placed, recorded
 from albert_lsh.training.parameters import Count, Seed, errors_named, from_given
 from albert_lsh.training.record import provenance
-from albert_lsh.training.trainer import without_bars
 from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
 
 MASKED_SHARE = 0.15  # of the tokens, as in pretraining
@@ -104,8 +103,7 @@ def measure_all(asked: MaskedWords) -> tuple[pd.DataFrame, pd.DataFrame]:
 
     def measure(missing: list[Candidate]) -> Iterator[Measured]:
         tokenizer = load_tokenizer(asked.model)
-        with without_bars():
-            model = load_model(asked.model, head="masked-lm", attention="softmax", complete=True)
+        model = load_model(asked.model, head="masked-lm", attention="softmax", complete=True)
         head_dim = model.config.hidden_size // model.config.num_attention_heads
         tokens = sequences(asked, tokenizer)
         hidden, mask_id, about = hide(tokens, asked.seed), tokenizer.mask_token_id, provenance("cpu")

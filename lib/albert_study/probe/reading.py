@@ -18,7 +18,6 @@ from albert_lsh.tasks.table import find_task, load_data
 from albert_lsh.training.files import placed, recorded
 from albert_lsh.training.parameters import Count, Seed, errors_named, from_given
 from albert_lsh.training.record import provenance
-from albert_lsh.training.trainer import without_bars
 from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
 from albert_study.probe.diagnostics import diagnose, look, summary
 
@@ -80,8 +79,7 @@ def read_all(reading: Reading, batch_tokens: int = 2048) -> tuple[pd.DataFrame, 
 
     def measure(missing: list[Candidate]) -> Iterator[Measured]:
         texts = load_texts(reading.task)
-        with without_bars():
-            model, tokenizer = load_model(reading.model, head="base", complete=True), load_tokenizer(reading.model)
+        model, tokenizer = load_model(reading.model, head="base", complete=True), load_tokenizer(reading.model)
         if reading.max_length > max_positions(model.config):
             extend_positions(model, reading.max_length)
         ids = sequences(texts, tokenizer, reading.max_length, reading.paragraphs)
