@@ -47,7 +47,8 @@ if "COLAB_RELEASE_TAG" in os.environ:
     print("Colab deletes this machine and the results on it. To keep them on your Drive, set below:")
     print('results_root = "/content/drive/MyDrive/albert-lsh"')"""
 NOTE = ', " (a placeholder: the repository is not public yet)"'
-BADGE = re.compile(r"(\| \[(\w+\.ipynb)\].*?\| )\[!\[Open.*?\)\]\(.*?\)")
+PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"
+BADGE = re.compile(r"(\| \[(\w+\.ipynb)\].*?\| \[!\[Open in Colab\]\[badge\]\])\(.*?\)")
 CLONE = re.compile(r"git clone \S+ && cd \S+")
 NAMES = re.compile(r"# softmax, (?:.*\n# )*.*\n(?=attention = )")
 NAMES_NOW = textwrap.fill(", ".join(attention.names()), 110, initial_indent="# ", subsequent_indent="# ") + "\n"
@@ -64,12 +65,10 @@ def setup_cell() -> str:
     return SETUP.replace("ADDRESS", address()).replace("NOTE", note)
 
 
-def badge(notebook: str) -> str:
-    """Markdown of the picture that opens a notebook in Colab."""
-    picture = "https://colab.research.google.com/assets/colab-badge.svg"
+def in_colab(notebook: str) -> str:
+    """The address at which Colab opens a notebook."""
     path = address().removeprefix("https://github.com/")
-    link = f"https://colab.research.google.com/github/{path}/blob/main/notebooks/{notebook}"
-    return f"[![Open in Colab]({picture})]({link})"
+    return f"https://colab.research.google.com/github/{path}/blob/main/notebooks/{notebook}"
 
 
 def escaped(value: Any) -> str:
@@ -96,7 +95,7 @@ def page(text: str, tables: dict[str, Table]) -> str:
         return f"<!-- table: {found[1]} -->\n{markdown(tables[found[1]])}\n<!-- end of table -->"
 
     text = CLONE.sub(f"git clone {address()} && cd {address().split('/')[-1]}", text)
-    return PLACE.sub(filled, BADGE.sub(lambda found: found[1] + badge(found[2]), text))
+    return PLACE.sub(filled, BADGE.sub(lambda found: f"{found[1]}({in_colab(found[2])})", text))
 
 
 def notebook(name: str, text: str) -> str:
@@ -105,7 +104,7 @@ def notebook(name: str, text: str) -> str:
     title, setup = content["cells"][:2]
     lines = [line for line in "".join(title["source"]).split("\n") if not line.startswith("[![Open in Colab]")]
     story = "\n".join(lines[1:]).strip()
-    title["source"] = f"{lines[0]}\n\n{badge(name)}\n\n{story}".splitlines(keepends=True)
+    title["source"] = f"{lines[0]}\n\n[![Open in Colab]({PICTURE})]({in_colab(name)})\n\n{story}".splitlines(keepends=True)
     for cell in content["cells"]:  # the attentions to choose from, above the parameter
         cell["source"] = NAMES.sub(NAMES_NOW, "".join(cell["source"])).splitlines(keepends=True)
     setup["metadata"] = {"cellView": "form", "jupyter": {"source_hidden": True}}  # folded, in Colab and in JupyterLab

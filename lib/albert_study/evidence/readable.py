@@ -9,7 +9,13 @@ import pandas as pd
 
 from albert_lsh import attention
 from albert_study.evidence.formats import Table
-from albert_study.evidence.readable_measurements import efficiency_tables, long_tables, pretraining_tables, time_tables
+from albert_study.evidence.readable_measurements import (
+    constant_tables,
+    efficiency_tables,
+    long_tables,
+    pretraining_tables,
+    time_tables,
+)
 from albert_study.evidence.readable_studies import change_tables, reading_tables, score_tables, switched_tables
 from albert_study.evidence.records import load_measurements
 
@@ -24,7 +30,7 @@ def readable_tables(root: Path) -> dict[str, Table]:
     for study in studies_of(root):
         for make in (score_tables, change_tables, switched_tables, reading_tables):
             found |= make(study, load)
-    for make_common in (time_tables, efficiency_tables, pretraining_tables, long_tables):
+    for make_common in (constant_tables, time_tables, efficiency_tables, pretraining_tables, long_tables):
         found |= make_common(load)
     return found
 

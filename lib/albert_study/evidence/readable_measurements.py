@@ -37,6 +37,22 @@ def faster_from(times: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"tokens": pd.Series(rows, dtype=str)})
 
 
+def constant_tables(load: Callable) -> Named:
+    """The constant answers that score highest, beside the original's LSH scores; bold where both are the same."""
+    if (rows := load("constant-answers", "runs/constant-answers")).empty:
+        return
+    rows = rows.loc[rows.groupby(["task", "metric"], sort=False)["constant"].idxmax()]
+    how = rows["original"].map(lambda value: "2" if value > 1 else "3")
+    for name in ("constant", "original"):
+        rows[name] = [form(value, digits) for value, digits in zip(rows[name], how, strict=True)]
+    rows.loc[rows["same"], "original"] = "**" + rows["original"] + "**"
+    rows["name"] = rows["task"] + ", " + rows["metric"].str.replace("_", " ")
+    rows["right"] = [f"{right:,} of {n:,}" for right, n in zip(rows["right"], rows["examples"], strict=True)]
+    columns = {"always": ("answer", ""), "right": ("right", ""), "its score": ("constant", "")}
+    columns |= {"the original's LSH": ("original", ""), "examples between": ("between", "0")}
+    yield "constant-answers", Table(listing(rows, "name", columns), f"{commits(rows).capitalize()}.")
+
+
 def time_tables(load: Callable) -> Named:
     """Time of a forward and backward pass as a multiple of softmax's, by length; who is faster, and from where."""
     for kind in ("fp32", "bf16", "bf16-amx"):
