@@ -104,7 +104,9 @@ def notebook(name: str, text: str) -> str:
     title, setup = content["cells"][:2]
     lines = [line for line in "".join(title["source"]).split("\n") if not line.startswith("[![Open in Colab]")]
     story = "\n".join(lines[1:]).strip()
-    title["source"] = f"{lines[0]}\n\n[![Open in Colab]({PICTURE})]({in_colab(name)})\n\n{story}".splitlines(keepends=True)
+    title["source"] = f"{lines[0]}\n\n[![Open in Colab]({PICTURE})]({in_colab(name)})\n\n{story}".splitlines(
+        keepends=True
+    )
     for cell in content["cells"]:  # the attentions to choose from, above the parameter
         cell["source"] = NAMES.sub(NAMES_NOW, "".join(cell["source"])).splitlines(keepends=True)
     setup["metadata"] = {"cellView": "form", "jupyter": {"source_hidden": True}}  # folded, in Colab and in JupyterLab
