@@ -76,7 +76,8 @@ def test_records_have_one_schema_and_say_what_was_inferred():
         assert asked["output_dir"] == str(Path(path).parent)
         assert not GONE & set(asked["attention_settings"]), path
         if path.startswith("results/runs/"):
-            assert {*asked, "results_root"} >= {field.name for field in dataclasses.fields(Parameters)}, path
+            lacking = [field for field in dataclasses.fields(Parameters) if field.name not in {*asked, "results_root"}]
+            assert all(field.default is None for field in lacking), path  # added later, to records that had none
 
 
 def test_attentions_of_records_can_be_had_again():
