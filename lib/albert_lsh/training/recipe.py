@@ -117,6 +117,8 @@ def train(
         eval_strategy="epoch",
         save_strategy="epoch",
     )
+    for token in ("bos_token_id", "eos_token_id"):  # as Trainer does itself, some releases with a warning
+        setattr(model.config, token, getattr(tokenizer, token))
     trainer = StudyTrainer(
         model=model,
         args=arguments,
