@@ -25,7 +25,8 @@ from transformers import (
 
 from albert_lsh import attention, load_model, record_passes, switch_attention
 from albert_lsh.model.interface import attention_modules
-from albert_lsh.model.load import ModelError, draw_projections, load_tokenizer
+from albert_lsh.model.load import ModelError, load_tokenizer
+from albert_lsh.model.projections import draw_projections
 from weights import change_weights
 
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "num_hidden_layers": 3, "vocab_size": 99}

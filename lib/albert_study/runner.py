@@ -6,8 +6,8 @@
 
 The Snakefile makes all of a study. Its file may have
 
-    tasks        fine-tuning runs, by task and arm; `parameters` are those of all runs; a task's override them, and an
-                 arm's override both. An arm has the attention of its name, unless it says otherwise
+    tasks        fine-tuning runs, by task and arm, which has the attention of its name unless it says otherwise;
+                 `parameters` are those of all runs; a task's override them, and an arm's override both
     switched     by split of the data: under which other attentions a run's model is evaluated (if it is kept)
     notebooks    any other notebook, with its parameters
 """
@@ -155,9 +155,8 @@ def switches(split: str, of_study: dict[str, Any], of_task: dict[str, Any], seed
     given = {**of_study, **of_task, "split": split}
     variants = {**of_study.get("variants", {}), **of_task.get("variants", {})}
     shares, seeds = given.pop("shares", None), given.pop("seeds", [seed])
-    budget = {"shares": shares} if shares else {}
     given["variants"] = {
-        label: settings if "share" in settings else {**budget, **settings}
+        label: settings if "share" in settings or not shares else {"shares": shares, **settings}
         for label, settings in variants.items()
         if settings is not None
     }
@@ -241,13 +240,13 @@ def to_make(study: str, jobs: dict[str, Job]) -> list[Job]:
                 missing.append(job)
         except ValueError as error:
             (result,) = job.results  # only of runs are the parameters compared
-            reasons.append(f"  {job.name}: {str(error).removeprefix(f'{result} was ')}")
-            folders.append(str(Path(result).parent))
+            reasons += [f"  {job.name}: {str(error).removeprefix(f'{result} was ')}"]
+            folders += [str(Path(result).parent)]
     if not reasons:
         return missing
-    said = [f"results not made as studies/{study}.yaml says, {len(reasons)} of {len(jobs)}:", *reasons]
-    said.append("Change the file back, or remove these runs with all that was made from them, and make them again:")
-    raise StudyError("\n".join([*said, "  rm -r " + " \\\n    ".join(folders)]))
+    first = f"results not made as studies/{study}.yaml says, {len(reasons)} of {len(jobs)}:"
+    then = "Change the file back, or remove these runs with all that was made from them, and make them again:"
+    raise StudyError("\n".join([first, *reasons, then, "  rm -r " + " \\\n    ".join(folders)]))
 
 
 def execute(job: Job) -> None:
@@ -264,8 +263,7 @@ def execute(job: Job) -> None:
         execute_notebook(job.notebook, partial, job.parameters)
         if missing := job.missing():
             raise StudyError(f"the notebook ended without writing {', '.join(missing)}")
-        task = job.run.task if job.run else job.parameters.get("task", "")
-        clean(partial, ours=task.startswith("mini-"))
+        clean(partial, ours=(job.run.task if job.run else job.parameters.get("task", "")).startswith("mini-"))
 
 
 def execute_with_a_line(job: Job, jobs: list[Job]) -> None:
@@ -295,7 +293,7 @@ def main(arguments: list[str]) -> None:
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error
     for name in chosen:
-        execute_with_a_line(jobs[name], list(jobs.values()))
+        execute_with_a_line(jobs[name], [*jobs.values()])
 
 
 if __name__ == "__main__":

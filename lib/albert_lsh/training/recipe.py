@@ -28,7 +28,6 @@ from transformers import (
 from albert_lsh.attention import Coverage
 from albert_lsh.model.interface import mean_attended
 from albert_lsh.model.load import (
-    draw_projections,
     extend_positions,
     load_config,
     load_model,
@@ -37,6 +36,7 @@ from albert_lsh.model.load import (
     without_bars,
 )
 from albert_lsh.model.memory import save_memory
+from albert_lsh.model.projections import draw_projections
 from albert_lsh.training.checkpoints import newest
 from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_lsh.training.trainer import (
