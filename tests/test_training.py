@@ -1,7 +1,9 @@
 """Training: what it records, what it resumes from, what it refuses. (Killed runs: test_study.py.)"""
 
 import dataclasses
+import logging
 import re
+import sys
 
 import pytest
 import torch
@@ -70,6 +72,19 @@ def test_softmax_attends_to_everything(tmp_path):
     assert (seen.pairs, seen.mass) == pytest.approx((1.0, 1.0))
 
 
+def test_a_new_head_is_named_once_on_stdout(capsys):
+    """compare.ipynb prints the library's warnings, and so does every run of it."""
+    run, log = Parameters.check({"task": "mini-mrpc", "model": "nano"}), logging.getLogger("albert_lsh")
+    prepare_model(run, head="classification")
+    assert capsys.readouterr().out.count("new weights, not in its file") == 1
+    log.addHandler(mine := logging.StreamHandler(sys.stdout))
+    try:
+        prepare_model(run, head="classification")
+    finally:
+        log.removeHandler(mine)
+    assert capsys.readouterr().out.count("new weights, not in its file") == 1
+
+
 CLUSTERS = {"n_hashes": 4, "cluster_size": 32}
 
 
@@ -79,7 +94,10 @@ CLUSTERS = {"n_hashes": 4, "cluster_size": 32}
         ("lsh", CLUSTERS, """attends to 100% of the pairs.*{"share": 0.25}"""),
         ("reformer", {}, "attends to 9[5-9]% of the pairs.*bucket_size"),
         ("lsh", {}, None),
+        ("smyrf", {"n_hashes": 1, "cluster_size": 64}, """attends to 100% of the pairs.*{"share": 0.25}"""),
         ("window", {"share": 0.25}, None),
+        ("smyrf", {}, None),
+        ("improved-clustered", {}, None),
         ("softmax", {}, None),
         ("nystrom", {}, None),
     ],

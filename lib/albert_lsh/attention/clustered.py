@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.definition import Attention, Budget
-from albert_lsh.attention.rows import MASKED, best, largest, means_of, per_sequence, places, take, token_mask
+from albert_lsh.attention.rows import MASKED, best, largest, per_sequence, places, take, token_mask
 from albert_lsh.attention.select.hashing import draw_directions
 from albert_lsh.attention.softmax import all_pairs
 
@@ -57,6 +57,17 @@ def assign(query: Tensor, mask: Tensor, num_clusters: int | Tensor, generator: t
     return nearest_to(centre)
 
 
+def means_by_cluster(rows: Tensor, cluster: Tensor, count: int) -> Tensor:
+    """The mean row of each cluster, (batch, heads, count, dim); zeros for an empty one. Linear in the length.
+
+    cluster: (batch, heads, length), of each row; `count` for padding.
+    """
+    index, ones = cluster.unsqueeze(-1), torch.ones_like(rows[..., :1])
+    sums = rows.new_zeros(*rows.shape[:2], count + 1, rows.shape[-1]).scatter_add(2, index.expand_as(rows), rows)
+    sizes = rows.new_zeros(*rows.shape[:2], count + 1, 1).scatter_add(2, index, ones)
+    return (sums / sizes.clamp(min=1))[:, :, :count]
+
+
 def clustered_attention(
     query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None, num_clusters, top_keys
 ) -> Tensor:
@@ -68,10 +79,8 @@ def clustered_attention(
     with torch.autocast(query.device.type, enabled=False):
         q, k, v = query.float(), key.float(), value.float()
         cluster = assign(q, mask, num_clusters, generator)
-        position = torch.arange(q.shape[2], device=q.device)
-        number = torch.arange(largest(num_clusters), device=q.device)[:, None]
-        members = torch.where(cluster.unsqueeze(2) == number, position, q.shape[2])  # (batch, heads, clusters, length)
-        scores = (means_of(q, members) @ k.transpose(-1, -2)) * scaling
+        mean_query = means_by_cluster(q, cluster, largest(num_clusters))
+        scores = (mean_query @ k.transpose(-1, -2)) * scaling
         weights = scores.masked_fill(~mask.unsqueeze(2), MASKED).softmax(-1)
         chosen = best(weights.detach(), mask.unsqueeze(2), top_keys)
         padded = F.pad(weights, (0, 1))

@@ -289,8 +289,8 @@ def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> 
         for batch in batches:
             model(**batch)
     coverage = mean_coverage(passes)
-    # `rest` stands for unseen keys; full_attn_thres is reformer's
-    sparse = {p.attention for p in passes if p.settings.keys() & {"rest", "full_attn_thres"}}
+    # `rest` stands for unseen keys; cluster_size is smyrf's, full_attn_thres reformer's
+    sparse = {p.attention for p in passes if p.settings.keys() & {"rest", "cluster_size", "full_attn_thres"}}
     if sparse and coverage.pairs > NEARLY_ALL:
         name = sparse.pop()
         way = "smaller bucket_size and full_attn_thres" if name == "reformer" else 'a budget such as {"share": 0.25}'

@@ -63,7 +63,8 @@ def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedM
     chosen: dict[str, Any] = {"settings": asked.attention_settings, "seed": asked.seed}
     source = load_config(asked.model) if asked.random_weights else asked.model
     said, log = logging.StreamHandler(sys.stdout), logging.getLogger("albert_lsh")
-    log.addHandler(said)  # that the head is new is no reason for red in a notebook
+    if not log.handlers:  # that the head is new is no reason for red in a notebook
+        log.addHandler(said)
     try:
         model = load_model(source, head=head, attention=asked.attention, **chosen, **config)
     finally:
