@@ -19,12 +19,13 @@ from albert_lsh.tasks.table import find_task
 from albert_lsh.training.parameters import Parameters
 from albert_study.runner import Job
 
-# Training examples, and their mean length in ALBERT's tokens; of qnli and qqp about, of mnli and SQuAD from a sample.
+# Training examples, and their mean length in the tokens of ALBERT, Korean or English; of qnli and qqp about, of mnli,
+# SQuAD, nsmc and klue-nli from a sample.
 SIZES = {
     "mrpc": (3_668, 57), "mnli": (392_702, 40), "sst2": (67_349, 14), "qnli": (104_743, 50), "qqp": (363_846, 30),
     "rte": (2_490, 71), "cola": (8_551, 11), "stsb": (5_749, 28), "squad": (87_599, 169), "squad-v2": (130_319, 170),
-    "kor-sts": (5_743, 28), "kor-qpair": (6_133, 15), "nsmc": (150_000, 20), "klue-nli": (24_998, 34),
-    "korquad": (4_863, 260),
+    "kor-sts": (5_743, 29), "kor-qpair": (6_133, 15), "nsmc": (150_000, 19), "klue-nli": (24_998, 33),
+    "korquad": (4_863, 255),
     "mini-mrpc": (9_000, 29), "mini-sst2": (6_000, 22), "mini-mnli": (9_000, 26),
     "mini-squad": (9_000, 38), "mini-squad-v2": (9_000, 38),
 }  # fmt: skip
