@@ -38,6 +38,16 @@ def finished(folder, name):
     return task, data, write_result(run, task.headline, baselines, seen, fit, sizes, environment("cpu"), table)
 
 
+def test_a_finished_result_is_not_written_again(tmp_path):
+    finished(tmp_path, "mini-mnli")
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
+    assert {"result.json", "history.csv", "predictions.parquet"} <= kept.keys()
+    written = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.*")}
+    finished(tmp_path, "mini-mnli")  # Run All again
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.*")} == kept
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.*")} == written
+
+
 @pytest.mark.parametrize("name", ["mini-mnli", "mini-squad", "mini-squad-v2"])
 def test_a_runs_scores_follow_from_its_predictions(name, tmp_path):
     task, data, path = finished(tmp_path, name)

@@ -160,6 +160,8 @@ def write_result(
 ) -> Path:
     """Write history.csv, predictions.parquet and, last and in one step, result.json; returns the latter's path.
 
+    A result that is there stays: `open_run` has found that it is this run's, and nothing but a hand removes it.
+
     Args:
         headline: the metric that stands for the task.
         baselines: {"score": {metric: value}, "majority": {...}, "chance": {...}}.
@@ -170,6 +172,8 @@ def write_result(
         predictions: what the model says of every evaluated example; see `tasks.predictions`.
     """
     folder = Path(parameters.output_dir or ".")
+    if (folder / "result.json").exists():
+        return folder / "result.json"
     write_atomically(folder / "history.csv", fit.history.to_csv(index=False))
     if predictions is not None:
         write_predictions(folder / "predictions.parquet", predictions)
