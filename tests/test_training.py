@@ -112,6 +112,19 @@ def test_a_sparse_attention_that_sees_everything_says_so_once(caplog, name, sett
     assert said is None or re.search(f"attention='{name}' {said}", found[0])
 
 
+def test_pairs_and_cost_are_shares_of_the_whole_texts():
+    task, tokenizer = tasks.find_task("mini-mrpc"), load_tokenizer("mini")
+    data = tasks.load_data("mini-mrpc", train_examples=8, eval_examples=20)
+    whole = tasks.encode(data, task, tokenizer, 64)["validation"]
+    cut = tasks.encode(data, task, tokenizer, 16)["validation"]
+    assert whole["whole_length"] == whole["length"] == cut["whole_length"]
+    kept = sum(n**2 for n in cut["length"]) / sum(n**2 for n in whole["length"])
+    assert kept < 0.5
+    seen = attended(load_model("mini"), tokenizer, cut)
+    assert seen == pytest.approx((kept, 1.0, kept))
+    assert attended(load_model("mini"), tokenizer, whole) == pytest.approx((1.0, 1.0, 1.0))
+
+
 def test_the_weights_of_a_convolution_are_in_the_checkpoints(tmp_path):
     run = make(tmp_path, attention="nystrom", attention_settings={"num_landmarks": 8, "conv_kernel_size": 3}, epochs=1)
     trained = {name: p.clone() for name, p in fit(run)[0].trainer.model.named_parameters()}

@@ -232,19 +232,26 @@ def held_out(data: Dataset, seen: int | None, n: int | None) -> Dataset:
     return data.shuffle(seed=SUBSET_SEED).select(range(seen, last))
 
 
+def lengths_of(texts: list[list[int]]) -> list[int]:
+    return [len(text) for text in texts]
+
+
 def encode(data: DatasetDict, task: Task, tokenizer, max_length: int) -> DatasetDict:
     """Token ids of a classification or regression task, cut at `max_length`, unpadded.
 
     Args:
         tokenizer: of `model.load.load_tokenizer`, which makes sure that the two texts of a pair are told apart.
     Returns:
-        The tokenizer's columns, labels, length in tokens, and idx: GLUE's, or the row's number in its split.
+        The tokenizer's columns, labels, length in tokens, whole_length before it was cut, and idx: GLUE's, or the
+        row's number in its split.
     """
 
     def one_batch(rows: dict, numbers: list[int]) -> dict:
-        encoded = dict(tokenizer(*(rows[c] for c in task.columns), truncation=True, max_length=max_length))
-        lengths = [len(ids) for ids in encoded["input_ids"]]
-        return {**encoded, "labels": rows["label"], "length": lengths, "idx": rows.get("idx", numbers)}
+        texts = [rows[c] for c in task.columns]
+        encoded = dict(tokenizer(*texts, truncation=True, max_length=max_length))
+        whole = tokenizer(*texts, verbose=False)["input_ids"]
+        lengths = {"length": lengths_of(encoded["input_ids"]), "whole_length": lengths_of(whole)}
+        return {**encoded, "labels": rows["label"], **lengths, "idx": rows.get("idx", numbers)}
 
     # datasets does not notice when this code changes, so nothing is taken from its cache.
     options = {"batched": True, "with_indices": True, "load_from_cache_file": False}
