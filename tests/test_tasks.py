@@ -7,6 +7,7 @@ from datasets import Dataset
 from albert_lsh import load_tokenizer
 from albert_lsh.tasks import metrics, mini
 from albert_lsh.tasks import table as tasks
+from albert_lsh.training.parameters import ParameterError, Parameters
 
 
 def test_the_table_has_glue_without_wnli_squad_korean_tasks_and_the_embedded_ones():
@@ -57,6 +58,25 @@ def test_held_out_examples_are_training_examples_that_are_not_trained_on():
     assert not {*data["train"]["idx"]} & {*data["held-out"]["idx"]}
     with pytest.raises(tasks.TaskError, match="train_examples=None of 6000: the run saw all training examples"):
         tasks.load_data("mini-sst2", held_out_examples=20)
+
+
+def test_every_example_is_in_one_fold_and_trained_on_in_the_others():
+    sizes = {split: len(rows) for split, rows in tasks.load_data("mini-sst2").items()}
+    parts = [tasks.load_data("mini-sst2", fold=(part, 3)) for part in range(3)]
+    everything = set(range(sum(sizes.values())))
+    evaluated = [number for part in parts for number in part["fold"]["idx"]]
+    assert sorted(evaluated) == sorted(everything)
+    texts = {}
+    for part in parts:
+        assert set(part) == {"train", "fold"}
+        assert {*part["train"]["idx"]} == everything - {*part["fold"]["idx"]}
+        for rows in part.values():
+            for number, text in zip(rows["idx"], rows["sentence"], strict=True):
+                assert texts.setdefault(number, text) == text
+    run = Parameters.check({"task": "mini-sst2", "folds": 3, "seed": 4})
+    assert run.examples["fold"] == (1, 3)
+    with pytest.raises(ParameterError, match="folds=3 and held_out_examples=9"):
+        Parameters.check({"task": "mini-sst2", "folds": 3, "held_out_examples": 9})
 
 
 def test_a_task_without_training_data_is_cut_by_article(tmp_path):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict, DownloadMode, load_dataset
+from datasets import Dataset, DatasetDict, DownloadMode, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError, DatasetsError
 from pyarrow import ArrowInvalid
 
@@ -113,6 +113,7 @@ def load_data(
     train_examples: int | None = None,
     eval_examples: int | None = None,
     held_out_examples: int | None = None,
+    fold: tuple[int, int] | None = None,
 ) -> DatasetDict:
     """The data of a task: "train" and its evaluation splits, in the schema of its Hub repository.
 
@@ -124,6 +125,8 @@ def load_data(
         train_examples, eval_examples: draw a subset of that many, the same for every run; None takes all.
         held_out_examples: of "train", in the place of the evaluation splits; those drawn for training are none of
             them. To choose by, where the evaluation splits are what is reported.
+        fold: (i, n) cuts all examples, of "train" and the first evaluation split, in n parts; part i is evaluated, as
+            "fold", the others are "train". `idx` numbers the examples of all parts.
     Raises:
         TaskError: unknown task; data that cannot be loaded from the Hub or the folder; a missing split or column; a
             row that is no example of the task; no training example left to hold out.
@@ -143,6 +146,9 @@ def load_data(
         check_rows(found[split] if split in found else Dataset.from_dict({}), task, split)
         if task.label != "label":
             found[split] = found[split].rename_column(task.label, "label")
+    if fold is not None and held_out_examples is None:
+        found = cut_by_fold(concatenate_datasets([found[split] for split in splits[:2]]), *fold)
+        splits = [*found]
     if held_out_examples is not None:
         seen = subset(found["train"], train_examples)
         return DatasetDict({"train": seen, "held-out": held_out(found["train"], train_examples, held_out_examples)})
@@ -193,6 +199,18 @@ def cut_by_article(rows: Dataset, training: int) -> DatasetDict:
         "validation": [i for i, yes in enumerate(inside) if not yes],
     }
     return DatasetDict({split: rows.select(of_split) for split, of_split in numbers.items()})
+
+
+def cut_by_fold(rows: Dataset, part: int, folds: int) -> DatasetDict:
+    """Part `part` of `folds` as "fold", all others as "train", drawn with a fixed seed; `idx` numbers all rows."""
+    numbered = rows.remove_columns("idx") if "idx" in rows.column_names else rows
+    numbered = numbered.add_column("idx", list(range(len(rows)))).shuffle(seed=SUBSET_SEED)
+    return DatasetDict(
+        {
+            "train": numbered.select([i for i in range(len(rows)) if i % folds != part]),
+            "fold": numbered.select([i for i in range(len(rows)) if i % folds == part]),
+        }
+    )
 
 
 def check_rows(rows: Dataset, task: Task, split: str) -> None:

@@ -70,6 +70,7 @@ class Parameters:
     train_examples: Count | None = None
     eval_examples: Count | None = None
     held_out_examples: Count | None = None  # evaluate on so many training examples that are not trained on
+    folds: Annotated[int, Field(ge=2, le=100)] | None = None  # cross-validation: evaluate on part `seed` of so many
     data_dir: str | None = None
     resume: bool = True
     tensorboard: bool = False
@@ -102,6 +103,8 @@ class Parameters:
                 raise ValueError(f"projections={made.projections!r}: 'reformer' has new ones of its own")
             if (is_squad := find_task(made.task).is_squad) != (notebook == "squad.ipynb"):
                 raise ValueError(f"task={made.task!r} belongs to {'squad' if is_squad else 'glue'}.ipynb")
+            if made.folds and made.held_out_examples:
+                raise ValueError(f"folds={made.folds} and held_out_examples={made.held_out_examples}: take one of them")
             for settings in (full, in_evaluation):
                 if (settings.get("num_landmarks") or 0) > made.max_length:
                     raise ValueError(
@@ -116,10 +119,11 @@ class Parameters:
         return dataclasses.replace(made, output_dir=made.output_dir or str(usual_folder), **here)
 
     @property
-    def examples(self) -> dict[str, int | None]:
-        """How many examples `load_data` is asked for."""
+    def examples(self) -> dict[str, Any]:
+        """Which examples `load_data` is asked for."""
         names = ("train_examples", "eval_examples", "held_out_examples")
-        return {name: getattr(self, name) for name in names}
+        fold = (self.seed % self.folds, self.folds) if self.folds else None
+        return {name: getattr(self, name) for name in names} | {"fold": fold}
 
     def what(self) -> dict[str, Any]:
         """Everything that decides the result: the parameters without those in WHERE."""
