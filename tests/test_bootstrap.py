@@ -52,6 +52,23 @@ def test_the_interval_covers_examples_and_seeds(seeds):
     assert inside / experiments > 0.9  # of the 95 % that are claimed
 
 
+def test_the_interval_covers_the_parts_of_a_cross_validation():
+    """Five parts of 200 examples, each answered by a model of its own; the second arm is better by 0.05."""
+    generator, inside, experiments = np.random.default_rng(3), 0, 200
+    for _ in range(experiments):
+        arms: list[dict] = [{}, {}]
+        for part in range(5):
+            difficulty = generator.normal(size=200)
+            for arm, gain in zip(arms, (0.0, 0.05), strict=True):
+                quantile = np.quantile(difficulty_of_all, 0.7 + gain + generator.normal(0, 0.03))
+                table = answers(difficulty + generator.normal(0, 0.1, 200) < quantile)
+                arm[part] = table.assign(id=table["id"] + 200 * part)
+        found = difference(arms[0], arms[1], "accuracy")
+        inside += found.low <= 0.05 <= found.high
+    assert (found.seeds, found.examples) == (5, 1000)
+    assert 0.91 < inside / experiments < 0.99
+
+
 difficulty_of_all = np.random.default_rng(2).normal(size=100_000) * np.sqrt(1.01)
 
 

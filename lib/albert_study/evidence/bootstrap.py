@@ -5,6 +5,9 @@ is that of the mean over seeds, plus that over examples, found by a bootstrap th
 The interval is Student's, with the degrees of freedom of Satterthwaite (1946): three seeds say little about their own
 variance, and the quantiles of a bootstrap over seeds and examples covered 85 % of what 95 % were to cover
 (tests/test_bootstrap.py). With one seed the interval covers examples alone.
+
+In cross-validation every seed answered its own part of the examples; the spread over the parts then is that of seeds
+and examples together. (The parts share training examples, which makes this interval a little too narrow.)
 """
 
 import math
@@ -90,7 +93,8 @@ def difference(
     """By how much an arm's score differs from another's; only the seeds that both have count.
 
     Args:
-        before, after: predictions by seed, all on the same examples in the same order.
+        before, after: predictions by seed; of a seed both on the same examples in the same order. All seeds on the
+            same examples too, or each on a part of its own.
         metric: see `score_of`.
     Raises:
         ValueError: no seed in both, or other examples.
@@ -98,26 +102,36 @@ def difference(
     seeds = sorted(before.keys() & after.keys())
     if not seeds:
         raise ValueError(f"no seed in both arms: {sorted(before)} and {sorted(after)}")
-    ids = before[seeds[0]]["id"]
-    if any(not arm[seed]["id"].equals(ids) for arm in (before, after) for seed in seeds):
+    ids, of_seed = before[seeds[0]]["id"], [before[seed]["id"] for seed in seeds]
+    parts = len(seeds) > 1 and not pd.concat(of_seed).duplicated().any()
+    if any(not after[s]["id"].equals(before[s]["id"]) or not (parts or before[s]["id"].equals(ids)) for s in seeds):
         raise ValueError("the two arms, or their seeds, answered other examples")
     scores = [(score_of(metric, before[seed]), score_of(metric, after[seed])) for seed in seeds]
 
     def differences(weights: np.ndarray) -> np.ndarray:  # (draws, seeds)
         return np.stack([then(weights) - first(weights) for first, then in scores], axis=1)
 
+    if parts:
+        ones = [np.ones((1, len(own))) for own in of_seed]
+        each = np.array([(then(one) - first(one))[0] for one, (first, then) in zip(ones, scores, strict=True)])
+        return student(each.mean(), each.var(ddof=1) / len(each), len(each) - 1, len(seeds), sum(map(len, of_seed)))
     generator, whole = np.random.default_rng(0), differences(np.ones((1, len(ids))))[0]
     drawn = [differences(weights).mean(1) for weights in example_weights(len(ids), draws, generator)]
     of_examples = float(np.concatenate(drawn).var(ddof=1))
     of_seeds = float(whole.var(ddof=1)) / len(seeds) if len(seeds) > 1 else 0.0
-    variance, mean = of_examples + of_seeds, float(whole.mean())
-    if variance == 0:  # two arms that answer alike
-        return Difference(mean, mean, mean, 1.0 if mean == 0 else 0.0, len(seeds), len(ids))
+    variance = of_examples + of_seeds
     freedom = (len(seeds) - 1) * (variance / of_seeds) ** 2 if of_seeds else math.inf
-    student, error = stats.t(freedom), math.sqrt(variance)
-    half = student.ppf(0.975) * error
-    p = 2 * student.sf(abs(mean) / error)
-    return Difference(mean, mean - half, mean + half, float(p), len(seeds), len(ids))
+    return student(float(whole.mean()), variance, freedom, len(seeds), len(ids))
+
+
+def student(mean: float, variance: float, freedom: float, seeds: int, examples: int) -> Difference:
+    """Student's interval around a mean of this variance."""
+    if variance == 0:  # two arms that answer alike
+        return Difference(mean, mean, mean, 1.0 if mean == 0 else 0.0, seeds, examples)
+    distribution, error = stats.t(freedom), math.sqrt(variance)
+    half = float(distribution.ppf(0.975)) * error
+    p = float(2 * distribution.sf(abs(mean) / error))
+    return Difference(float(mean), float(mean) - half, float(mean) + half, p, seeds, examples)
 
 
 def holm(p_values: "pd.Series[float]") -> "pd.Series[float]":

@@ -40,6 +40,11 @@ STYLES = {  # colours after Okabe and Ito, told apart by colour-blind readers to
     "nystrom": Style("#882255", (0, (5, 1, 1, 1, 1, 1)), "p", "oo"),
     "yoso": Style("#44aa99", (0, (2, 1)), "<", "OO"),
     "yoso-e": Style("#117733", (0, (4, 2)), ">", "**"),
+    # arms of studies that are more than an attention
+    "new": Style("#aa4499", (0, (8, 2)), "H", "////"),
+    "new-shared-qk-lsh": Style("#cc6677", (0, (3, 1, 1, 1, 1, 1)), "8", "\\\\"),
+    "lsh-third": Style("#4477aa", (0, (2, 2)), "D", "--"),
+    "truncated": Style("#666666", (0, (1, 1)), "o", ".."),
 }
 SPARE = (  # for attentions that are added
     Style("#661100", (0, (5, 2)), "s", "//"),
@@ -62,7 +67,10 @@ LOOK: Any = {
 
 
 def style_of(attention: str) -> Style:
-    """The attention's style; an attention added to the library gets a spare one, anything else is grey."""
+    """The style of an attention, or of an arm that has its own.
+
+    An attention added to the library gets a spare one, anything else is grey.
+    """
     added = (name for name in names() if name not in STYLES)
     return {**dict(zip(added, SPARE, strict=False)), **STYLES}.get(attention, Style("#999999", "-", "*", "++"))
 

@@ -16,7 +16,13 @@ from albert_study.evidence.readable_measurements import (
     pretraining_tables,
     time_tables,
 )
-from albert_study.evidence.readable_studies import change_tables, reading_tables, score_tables, switched_tables
+from albert_study.evidence.readable_studies import (
+    change_tables,
+    difference_tables,
+    reading_tables,
+    score_tables,
+    switched_tables,
+)
 from albert_study.evidence.records import load_measurements
 
 
@@ -28,7 +34,7 @@ def readable_tables(root: Path) -> dict[str, Table]:
 
     found = {"attentions": attentions_table()}
     for study in studies_of(root):
-        for make in (score_tables, change_tables, switched_tables, reading_tables):
+        for make in (score_tables, change_tables, difference_tables, switched_tables, reading_tables):
             found |= make(study, load)
     for make_common in (constant_tables, time_tables, efficiency_tables, pretraining_tables, long_tables):
         found |= make_common(load)

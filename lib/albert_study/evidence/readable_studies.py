@@ -119,6 +119,26 @@ def change_tables(study: str, load: Callable) -> Named:
         yield f"{study}-published", Table(listing(rows, "row", {n.replace("_", " "): (n, "") for n in names}), note)
 
 
+def difference_tables(study: str, load: Callable) -> Named:
+    """Every arm against softmax, and neighbours: difference with its interval, in asterisks where Holm leaves it."""
+    rows = load(f"{study}-differences")
+    for (model, task), some in rows.groupby(["model", "task"], sort=False) if len(rows) else ():
+        how, signed = str(scale_of(task)[1]), f"+{scale_of(task)[1]}"
+        some = some.assign(
+            step=some["from"] + " → " + some["to"],
+            shown=[f"**{form(d, signed)}**" if c else form(d, signed) for d, c in some[["difference", "clear"]].values],
+            interval=[f"{form(low, signed)} to {form(high, signed)}" for low, high in some[["low", "high"]].values],
+            holm=["<.001" if p < 0.001 else form(p, "3") for p in some["p_holm"]],
+            good=["yes" if yes else "" for yes in some["not_inferior"]],
+        )
+        columns = {"what changes": ("change", ""), "from": ("score_from", how), "to": ("score_to", how)}
+        columns |= {"difference": ("shown", ""), "95 % interval": ("interval", ""), "p (Holm)": ("holm", "")}
+        columns |= {"loses < 1 %": ("good", ""), "cost": ("cost_to", "%"), "seeds": ("seeds", "0")}
+        metric, examples = some["metric"].iloc[0], form(some["examples"].iloc[0], "0")
+        note = f"{METRICS.get(metric, metric)}, {examples} examples. Study {study}: {model}."
+        yield f"{study}-differences-{task}", Table(listing(some, "step", columns), note)
+
+
 # ---- attention switched ---------------------------------------------------------------------------------------------
 def switched_tables(study: str, load: Callable) -> Named:
     """What is kept of the score, by task, variant and share asked for; held-out examples; what predicts it."""

@@ -15,9 +15,17 @@ from matplotlib.ticker import MaxNLocator
 
 from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import repository_root
+from albert_study.evidence.bootstrap import MARGIN
 from albert_study.evidence.formats import between, form, scale_of, spread
 from albert_study.evidence.looks import LOOK, STYLES, add_legend, hollow, lighter, new_figure, plain, save, style_of
-from albert_study.evidence.records import load_history, load_pretraining, load_runs, load_switched
+from albert_study.evidence.readable_studies import METRICS
+from albert_study.evidence.records import (
+    load_history,
+    load_measurements,
+    load_pretraining,
+    load_runs,
+    load_switched,
+)
 from albert_study.evidence.structure_figure import plot_structure
 from albert_study.evidence.tables import score_table, settings_table, switched_table
 
@@ -41,7 +49,7 @@ def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str) -> None:
         if rows.empty:
             continue
         points = rows.round({over: 4}).groupby(over)[value].agg(["mean", "min", "max"])
-        style = style_of(of_arm["attention"].iloc[0])
+        style = style_of(str(arm) if arm in STYLES else of_arm["attention"].iloc[0])
         colour = lighter(style.colour) if of_arm["random_weights"].iloc[0] else style.colour
         look: dict[str, Any] = {"color": colour, "linestyle": style.line, "label": plain(arm)}
         if value != "train_loss" or len(points) < 2:
@@ -112,7 +120,7 @@ def draw_bars(axis: Axes, arms: pd.DataFrame, title: str, slots: int) -> None:
     """One task's bars, with the number at the end of each."""
     top, digits = scale_of(str(arms["task"].iloc[0]))
     for place, row in enumerate(arms.to_dict("records")):
-        style = style_of(row["attention"])
+        style = style_of(row["arm"] if row["arm"] in STYLES else row["attention"])
         error = row["sd"] if pd.notna(row["sd"]) else None
         fill: dict[str, Any] = {"facecolor": lighter(style.colour), "edgecolor": style.colour, "hatch": style.hatch}
         whisker = {"elinewidth": 0.9, "ecolor": "#444444"}
@@ -125,6 +133,35 @@ def draw_bars(axis: Axes, arms: pd.DataFrame, title: str, slots: int) -> None:
     axis.set_ylim(slots - 0.4, -0.6)
     axis.set_xlim(min(0.0, 1.1 * arms["score"].min()), top)
     axis.set_title(f"{plain(title)}: {arms['headline'].iloc[0]} (of {top})", loc="left")
+
+
+def plot_differences(table: pd.DataFrame) -> Figure:
+    """A forest plot: every arm's difference from softmax with its 95 % interval; one panel a model and task.
+
+    table: rows of `differences`. A full marker: clear after Holm's correction. The line at the bottom is softmax.
+    """
+    table = table[table["from"] == "softmax"]
+    panels = list(table.groupby(["model", "task"], sort=False))
+    arms = list(dict.fromkeys(table["to"]))
+    figure, axes = new_figure(7.0, 0.17 * len(arms) + 0.9, ncols=len(panels), sharey=True)
+    for axis, ((model, task), rows) in zip(axes[0], panels, strict=True):
+        for row in rows.to_dict("records"):
+            place, style = arms.index(row["to"]), style_of(row["to"])
+            error = [[row["difference"] - row["low"]], [row["high"] - row["difference"]]]
+            face = style.colour if row["clear"] else "white"
+            look: dict[str, Any] = {"fmt": "o", "color": style.colour, "markerfacecolor": face, "capsize": 2}
+            axis.errorbar(row["difference"], place, xerr=error, **look)
+        margin = MARGIN * abs(rows["score_from"].iloc[0])
+        axis.axvspan(-margin, margin, color="#dddddd", zorder=0)
+        axis.axvline(0, color="black", linewidth=0.6)
+        metric, seeds = METRICS.get(rows["metric"].iloc[0], rows["metric"].iloc[0]), between(rows["seeds"])
+        softmax = form(rows["score_from"].iloc[0], str(scale_of(str(task))[1]))
+        axis.set_title(f"{plain(task)}\n{plain(model.split('/')[-1])}", loc="left")
+        axis.set_xlabel(f"{metric} − softmax's ({softmax});\nseeds: {seeds}")
+        axis.set_ylim(len(arms) - 0.5, -0.5)
+        axis.grid(axis="y", color="#eeeeee", linewidth=0.6)
+    axes[0, 0].set_yticks(range(len(arms)), [plain(arm) for arm in arms])
+    return figure
 
 
 def plot_switched(table: pd.DataFrame) -> Figure:
@@ -197,6 +234,8 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     for name, plot, chosen in (("loss", plot_loss, ~longer), ("convergence", plot_convergence, longer)):
         for task, of_task in runs[chosen].groupby("task", sort=False):
             figures[f"{study}-{name}-{task}"] = plot(of_task)
+    if len(found := load_measurements(f"{study}-differences", "tables", root)):
+        figures[f"{study}-differences"] = plot_differences(found)
     if not (switched := load_switched(study, root)).empty:
         figures[f"{study}-switched"] = plot_switched(switched_table(switched))
     pretraining = load_pretraining(root / "results" / "pretraining")
