@@ -117,6 +117,7 @@ NOTEBOOKS: dict[str, tuple[str, Callable[[Any], list[Any]]]] = {
     ),
     "reading": ("albert_study.probe.reading:Reading", lambda asked: [asked.output]),
     "masked_words": ("albert_study.probe.masked_words:MaskedWords", lambda asked: [asked.output]),
+    "bag_of_words": ("albert_study.probe.bag_of_words:BagOfWords", lambda asked: [asked.output]),
     "constant_answers": ("albert_study.evidence.constant_answers:Constant", lambda asked: [asked.output]),
     "fidelity": ("albert_study.probe.fidelity:Asked", lambda asked: [asked.output]),
 }  # fmt: skip
