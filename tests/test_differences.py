@@ -6,6 +6,9 @@ import pytest
 
 from albert_lsh.tasks.predictions import write_predictions
 from albert_study.evidence.differences import differences
+from albert_study.evidence.readable_studies import difference_tables, pivot
+from albert_study.evidence.study_figures import plot_differences
+from albert_study.evidence.tables import with_bag_of_words
 
 
 def runs_of(tmp_path, arms, seeds=(0, 1, 2), examples=400):
@@ -54,3 +57,42 @@ def test_runs_without_predictions_are_left_out(tmp_path):
     for path in tmp_path.rglob("predictions.parquet"):
         path.unlink()
     assert differences(runs).empty
+
+
+def test_people_see_the_interval_and_bold_only_what_holm_leaves(tmp_path):
+    found = differences(runs_of(tmp_path, {"softmax": 0.9, "new": 0.7, "lsh": 0.9}))
+    ((name, table),) = difference_tables("albert", lambda name: found)
+    assert name == "albert-differences-sst2"
+    rows = table.rows
+    assert rows.loc["softmax → new", "difference"].startswith("**-0.")
+    assert not rows.loc["softmax → lsh", "difference"].startswith("**")
+    low, high = map(float, rows.loc["softmax → lsh", "95 % interval"].split(" to "))
+    assert low <= 0 <= high
+    assert rows["seeds"].tolist() == ["3", "3"]
+    assert table.note == "accuracy, 400 examples. Study albert: m."
+
+
+def test_a_forest_plot_has_a_point_for_each_arm_and_task(tmp_path):
+    first = differences(runs_of(tmp_path / "1", {"softmax": 0.9, "new": 0.7, "lsh": 0.9}))
+    other = differences(runs_of(tmp_path / "2", {"softmax": 0.8, "lsh": 0.9})).assign(task="mrpc")
+    figure = plot_differences(pd.concat([first, other]))
+    left, right = figure.axes
+    assert [text.get_text() for text in left.get_yticklabels()] == ["new", "lsh"]
+    points = [[line.get_xdata()[0] for line in axis.lines if line.get_marker() == "o"] for axis in (left, right)]
+    assert points[0] == pytest.approx(first[first["from"] == "softmax"]["difference"].tolist())
+    assert points[1] == pytest.approx(other["difference"].tolist())
+
+
+def test_the_bag_of_words_stands_below_scores_of_the_same_examples(tmp_path):
+    folder = tmp_path / "results" / "runs" / "bag-of-words"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_text("task,headline\nsst2,0.81\n")
+    scores = pd.DataFrame({"task": ["sst2", "mrpc"], "arm": "softmax", "model": "m", "headline": "accuracy"})
+    scores = scores.assign(accuracy=[0.9, 0.8], **{"sd.accuracy": 0.01}, seeds=3)
+    scores = scores.assign(**{f"{kind}.accuracy": 0.5 for kind in ("majority", "chance")})
+    table = pivot(with_bag_of_words(scores, tmp_path))
+    assert table.loc["bag of words"].tolist() == ["0.810", ""]
+    assert list(table.index) == ["softmax", "bag of words", "majority class", "chance"]
+    held_out = with_bag_of_words(scores.assign(**{"examples.held-out": 100}), tmp_path)
+    assert "bag_of_words" not in held_out
+    assert "bag_of_words" not in with_bag_of_words(scores, tmp_path / "elsewhere")

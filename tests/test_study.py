@@ -241,7 +241,16 @@ def test_a_clone_loses_nothing_that_it_cannot_make_again(made, tmp_path):
 
 
 # Made by everybody on their own machine; waiting for a GPU; under way.
-UNFINISHED = ("mini", "original", "original-readme", "albert", "albert-rates", "minilm-rates", "masked-words", "bag-of-words")
+UNFINISHED = (
+    "mini",
+    "original",
+    "original-readme",
+    "albert",
+    "albert-rates",
+    "minilm-rates",
+    "masked-words",
+    "bag-of-words",
+)
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "studies").glob("*.yaml"))])

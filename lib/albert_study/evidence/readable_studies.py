@@ -33,7 +33,7 @@ def labelled(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def pivot(scores: pd.DataFrame, metrics: tuple[str, ...] = (), *, counted: bool = True) -> pd.DataFrame:
-    """A score table for reading: arms down, tasks and metrics across, and the two baselines below.
+    """A score table for reading: arms down, tasks and metrics across, and the baselines below.
 
     metrics: which, where a task has them; else its headline. counted: with the number of seeds in brackets.
     """
@@ -49,8 +49,11 @@ def pivot(scores: pd.DataFrame, metrics: tuple[str, ...] = (), *, counted: bool 
                 column[row["label"]] = spread(row[metric], row[f"sd.{metric}"], how) + count
             for kind, name in (("majority", "majority class"), ("chance", "chance")):
                 column[name] = form(rows[f"{kind}.{metric}"].iloc[-1], how)
+            if metric == rows["headline"].iloc[0] and "bag_of_words" in rows:
+                column["bag of words"] = form(rows["bag_of_words"].iloc[0], how)
             column |= {} if counted else {"seeds": between(rows["seeds"])}
-    last = ["majority class", "chance", *([] if counted else ["seeds"])]
+    bag = ["bag of words"] if "bag_of_words" in scores else []
+    last = [*bag, "majority class", "chance", *([] if counted else ["seeds"])]
     return pd.DataFrame(table).reindex([*scores["label"].unique(), *last]).fillna("")
 
 

@@ -7,6 +7,7 @@
     load_reading("fidelity")       a pretrained model that reads paragraphs: results/runs/<study>/reading/<length>.csv
     load_pretraining()             results/pretraining/**/result.json
     load_measurements("time-cpu-fp32", "efficiency")     results/<folder>/<name>.csv
+    load_bag_of_words(root)        results/runs/bag-of-words/*.csv
     load_published()               studies/published.csv
 
 Scores are as the records have them: GLUE from 0 to 1, SQuAD from 0 to 100.
@@ -203,6 +204,12 @@ def load_measurements(name: str, folder: str, root: Path) -> pd.DataFrame:
     """results/<folder>/<name>.csv; empty if it is not there."""
     path = root / "results" / folder / f"{name}.csv"
     return pd.read_csv(path) if path.exists() else pd.DataFrame()
+
+
+def load_bag_of_words(root: Path) -> dict[str, float]:
+    """By task what counting words scores (`probe.bag_of_words`): the headline, from all tables of that study."""
+    found = sorted((root / "results" / "runs" / "bag-of-words").glob("*.csv"))
+    return {row["task"]: row["headline"] for path in found for row in pd.read_csv(path).to_dict("records")}
 
 
 def load_published(path: str | Path | None = None) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from albert_study.evidence.differences import differences
 from albert_study.evidence.records import (
     COSTS,
     SETTINGS,
+    load_bag_of_words,
     load_pretraining,
     load_published,
     load_reading,
@@ -248,7 +249,7 @@ def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
     switched = variants if variants.empty else switched_table(variants)
     return {
         "runs": runs.drop(columns=["folder", "study"]),
-        "scores": score_table(runs),
+        "scores": with_bag_of_words(score_table(runs), root),
         "changes": changes(runs),
         "differences": differences(runs),
         "published": beside_published(runs, load_published(carried("studies/published.csv", root))),
@@ -258,6 +259,14 @@ def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
         "held-out": held_out if held_out.empty else switched_table(held_out),
         "reading": load_reading(study, root),
     }
+
+
+def with_bag_of_words(scores: pd.DataFrame, root: Path) -> pd.DataFrame:
+    """The scores with a column `bag_of_words`: its headline on the same examples, where it was measured."""
+    found = scores["task"].map(load_bag_of_words(root))
+    if "examples.held-out" in scores:
+        found = found.where(scores["examples.held-out"].isna())
+    return scores if found.isna().all() else scores.assign(bag_of_words=found)
 
 
 def common_tables(root: Path) -> dict[str, pd.DataFrame]:
