@@ -246,7 +246,6 @@ UNFINISHED = (
     "original",
     "original-readme",
     "albert",
-    "albert-rates",
     "minilm-rates",
     "masked-words",
     "bag-of-words",

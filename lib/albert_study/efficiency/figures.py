@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from albert_study.evidence.growth import crossing_bounds, slopes
-from albert_study.evidence.looks import LOOK, new_figure, save, style_of
+from albert_study.evidence.looks import LOOK, add_legend, new_figure, save, style_of
 
 NOT_DRAWN = ("random", "top-k", "shared-qk", "nystrom, transformers", "yoso-e")  # as fast as others that are drawn
 
@@ -26,7 +26,7 @@ def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.
 
     The legend has the fitted power of the length and, for times, the length from which a case is faster than softmax.
     """
-    figure, axes = new_figure(6.2, 3.6)
+    figure, axes = new_figure(6.6, 4.4)
     axis, powers = axes[0, 0], slopes(table, value)
     faster = crossing_bounds(table).dropna() if value == "seconds" else pd.DataFrame()
     for case, rows in table.groupby("case", sort=False):
@@ -42,13 +42,13 @@ def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set(xlabel="length (tokens)", ylabel=quantity)
-    axis.legend(fontsize=5.5, handlelength=2.4, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    add_legend(figure, axis, 2)
     return figure
 
 
 def plot_quality(table: pd.DataFrame) -> Figure:
     """What is kept of softmax attention on real text against the time it takes, one point per case."""
-    figure, axes = new_figure(6.8, 3.0, ncols=2)
+    figure, axes = new_figure(6.6, 3.6, ncols=2)
     estimates = table["case"].str.startswith(("nystrom", "yoso"))  # no key is left out: all mass is there
     panels = {"mass": ("softmax's mass on the keys attended", table[~estimates]), "error": ("error of output", table)}
     for axis, (value, (label, rows)) in zip(axes[0], panels.items(), strict=True):
@@ -56,7 +56,7 @@ def plot_quality(table: pd.DataFrame) -> Figure:
             axis.plot(seconds, found, label=case, **case_look(case) | {"linestyle": ""})
         axis.set_xscale("log")
         axis.set(xlabel="seconds, forward and backward, all layers", ylabel=label)
-    axes[0, 1].legend(fontsize=5.5, loc="center left", bbox_to_anchor=(1.01, 0.5))  # its panel has all cases
+    add_legend(figure, axes[0, 1], 3)  # its panel has all cases
     return figure
 
 

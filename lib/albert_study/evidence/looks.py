@@ -53,8 +53,8 @@ SPARE = (  # for attentions that are added
 )
 LOOK: Any = {
     "font.family": "DejaVu Sans",
-    "font.size": 7,
-    "axes.titlesize": 7.5,
+    "font.size": 8,
+    "axes.titlesize": 8.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "lines.linewidth": 1.1,
@@ -109,7 +109,7 @@ def new_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
 
 def add_legend(figure: Figure, axis: Axes, columns: int) -> None:
     """The axis's legend below the whole figure."""
-    look: dict[str, Any] = {"ncols": columns, "fontsize": 6, "handlelength": 2.4, "columnspacing": 0.9}
+    look: dict[str, Any] = {"ncols": columns, "fontsize": 8, "handlelength": 2.4, "columnspacing": 0.9}
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", **look)
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from albert_lsh import attention
 from albert_study.evidence.formats import Table
+from albert_study.evidence.masked_words import masked_words_tables
 from albert_study.evidence.readable_measurements import (
     constant_tables,
     efficiency_tables,
@@ -38,6 +39,7 @@ def readable_tables(root: Path) -> dict[str, Table]:
             found |= make(study, load)
     for make_common in (constant_tables, time_tables, efficiency_tables, pretraining_tables, long_tables):
         found |= make_common(load)
+    found |= masked_words_tables(root)
     return found
 
 

@@ -15,22 +15,20 @@ from albert_study.evidence.looks import STYLES, lighter, new_figure
 PARTS = ("query projection", "key projection", "value projection", "attention core", "output projection")
 REPLACED = {
     "softmax": ("", "", "", "", ""),
-    "reformer": ("new\nweights", "queries,\nunit length", "new\nweights", "hashed\nbuckets", "new\nweights"),
-    "shared-qk": ("", "queries,\nunit length", "", "all but\nitself", ""),
-    "shared-qk-lsh": ("", "queries,\nunit length", "", "hashed\nbuckets", ""),
+    "reformer": ("new", "query,\nlength 1", "new", "hashed\nbuckets", "new"),
+    "shared-qk": ("", "query,\nlength 1", "", "all but\nitself", ""),
+    "shared-qk-lsh": ("", "query,\nlength 1", "", "hashed\nbuckets", ""),
     "lsh": ("", "", "", "hashed\nclusters", ""),
     "window": ("", "", "", "nearest\nkeys", ""),
     "random": ("", "", "", "random\nclusters", ""),
 }
 
 
-def draw_box(
-    axis: Axes, x: float, y: float, width: float, height: float, text: str, fontsize: float = 6.5, **look: Any
-) -> None:
+def draw_box(axis: Axes, x: float, y: float, width: float, height: float, text: str, **look: Any) -> None:
     """A box with its lower left corner at (x, y), inches, and text in its middle."""
     look = {"fc": "white", "ec": "#333333", **look}
     axis.add_patch(FancyBboxPatch((x, y), width, height, "round,pad=0,rounding_size=0.04", lw=0.7, **look))
-    axis.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=fontsize, linespacing=1.1)
+    axis.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=8, linespacing=1.1)
 
 
 def draw_arrow(axis: Axes, *points: tuple[float, float]) -> None:
@@ -42,41 +40,42 @@ def draw_arrow(axis: Axes, *points: tuple[float, float]) -> None:
 
 def plot_structure() -> Figure:
     """ALBERT, its shared layer, and which parts of the layer's attention block each attention replaces."""
-    figure, axes = new_figure(6.8, 3.05)
+    figure, axes = new_figure(6.6, 4.0)
     axis = axes[0, 0]
-    axis.set(xlim=(0, 6.8), ylim=(0, 3.05))
+    axis.set(xlim=(0, 6.6), ylim=(0, 4.0))
     axis.axis("off")
-    model = {0.3: "word pieces", 0.95: "embeddings", 1.6: "layer, 12 times\n(shared weights)"}
-    model |= {2.35: "head: classes\nor span"}
+    model = {0.3: "word pieces", 1.2: "embeddings", 2.1: "layer,\n12 times", 3.0: "head"}
     for y, text in model.items():
-        draw_box(axis, 0.05, y, 0.95, 0.42, text)
+        draw_box(axis, 0.0, y, 0.84, 0.5, text)
     for below, above in pairwise(model):
-        draw_arrow(axis, (0.52, below + 0.42), (0.52, above))
-    for corner in (0.12, 2.98):  # the layer, enlarged
-        axis.plot([1.0, 1.22], [1.6 if corner < 1 else 2.02, corner], color="#999999", linewidth=0.6, linestyle=":")
-    layer = dict(zip((0.22, 0.52, 0.82, 1.16, 1.52), PARTS, strict=True))
-    layer |= {1.92: "add, LayerNorm", 2.26: "feed-forward", 2.6: "add, LayerNorm"}
+        draw_arrow(axis, (0.42, below + 0.5), (0.42, above))
+    for corner in (0.12, 3.95):  # the layer, enlarged
+        axis.plot([0.84, 0.98], [2.1 if corner < 1 else 2.6, corner], color="#999999", linewidth=0.6, linestyle=":")
+    layer = dict(zip((0.26, 0.7, 1.14, 1.58, 2.02), PARTS, strict=True))
+    layer |= {2.6: "add, LayerNorm", 3.04: "feed-forward", 3.48: "add, LayerNorm"}
+    high = 0.36
     for y, text in layer.items():
-        draw_box(axis, 1.5, y, 1.1, 0.26, text, fc="#eeeeee" if "core" in text else "white")
-    for start, end in ((1.08, 1.16), (1.42, 1.52), (1.78, 1.92), (2.18, 2.26), (2.52, 2.6), (2.86, 3.02), (0.04, 0.22)):
-        draw_arrow(axis, (2.05, start), (2.05, end))
-    draw_arrow(axis, (2.05, 0.1), (1.36, 0.1), (1.36, 2.05), (1.5, 2.05))
-    draw_arrow(axis, (2.05, 2.22), (1.36, 2.22), (1.36, 2.73), (1.5, 2.73))
-    draw_replaced(axis, list(layer)[:5])
+        draw_box(axis, 1.2, y, 1.1, high, text, fc="#eeeeee" if "core" in text else "white")
+    tops = [1.14 + high, *(y + high for y in list(layer)[3:])]
+    for start, end in zip([0.04, *tops], [0.26, 1.58, 2.02, 2.6, 3.04, 3.48, 3.97], strict=True):
+        draw_arrow(axis, (1.75, start), (1.75, end))
+    draw_arrow(axis, (1.75, 0.12), (1.08, 0.12), (1.08, 2.6 + high / 2), (1.2, 2.6 + high / 2))
+    draw_arrow(axis, (1.75, 3.0), (1.08, 3.0), (1.08, 3.48 + high / 2), (1.2, 3.48 + high / 2))
+    draw_replaced(axis, list(layer)[:5], high)
     return figure
 
 
-def draw_replaced(axis: Axes, heights: list[float]) -> None:
+def draw_replaced(axis: Axes, heights: list[float], high: float) -> None:
     """Beside the parts at these heights, a column for each attention: what is kept, and what stands in its place."""
-    width = 0.585
+    width = 0.605
     for column, (name, cells) in enumerate(REPLACED.items()):
-        x, colour = 2.7 + column * width, STYLES[name].colour
-        heading: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold", "fontsize": 6.2}
-        axis.text(x + width / 2, 1.93, name.replace("-lsh", "\n-lsh"), **heading)
+        x, colour = 2.36 + column * width, STYLES[name].colour
+        heading: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold", "fontsize": 8}
+        axis.text(x + width / 2, 2.62, name.replace("-", "-\n", 1), **heading)
         for y, text in zip(heights, cells, strict=True):
             look = {"fc": lighter(colour), "ec": colour} if text else {"ec": "#cccccc"}
-            draw_box(axis, x + 0.02, y, width - 0.04, 0.26, text or "kept", fontsize=5.5, **look)
+            draw_box(axis, x + 0.02, y, width - 0.04, high, text or "kept", **look)
     others = ", ".join(name for name in names() if name not in REPLACED and not name.startswith("softmax"))
-    note = textwrap.fill(f"not shown, like lsh in the attention core alone: {others}", 70)
-    note = f"every attention keeps the rest of the layer\n{note}"
-    axis.text(2.7 + 3.5 * width, 2.42, note, ha="center", va="center", style="italic", fontsize=6)
+    note = textwrap.fill(f"not shown, like lsh in the attention core alone: {others}", 62)
+    note = f"every attention keeps the rest of the layer;\n{note}"
+    axis.text(2.36 + 3.5 * width, 3.4, note, ha="center", va="center", style="italic", fontsize=8)

@@ -18,6 +18,7 @@ from albert_lsh.training.files import repository_root
 from albert_study.evidence.bootstrap import MARGIN
 from albert_study.evidence.formats import between, form, scale_of, spread
 from albert_study.evidence.looks import LOOK, STYLES, add_legend, hollow, lighter, new_figure, plain, save, style_of
+from albert_study.evidence.masked_words import load_masked_words, plot_masked_words
 from albert_study.evidence.readable_studies import METRICS
 from albert_study.evidence.records import (
     load_history,
@@ -61,21 +62,21 @@ def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str) -> None:
 def plot_loss(runs: pd.DataFrame) -> Figure:
     """Training and evaluation loss of one task against the optimiser step, its arms overlaid."""
     task = runs["task"].iloc[0]
-    rows_of_legend = -(-runs["arm"].nunique() // 4)
-    figure, axes = new_figure(3.5, 1.65 + 0.13 * rows_of_legend, ncols=2, sharey=True)
+    rows_of_legend = -(-runs["arm"].nunique() // 5)
+    figure, axes = new_figure(6.6, 2.0 + 0.17 * rows_of_legend, ncols=2, sharey=True)
     for axis, name, title in zip(axes[0], ("train", "eval"), (f"{task}, training", "evaluation"), strict=True):
         draw_curves(axis, runs, f"{name}_loss", "step")
         seeds = f" ({seeds_of(runs)})" if name == "eval" else ""
         axis.set(xlabel="optimiser step", xlim=(0, None), title=title + seeds)
     axes[0, 0].set(ylabel=f"loss ({loss_name(task)})", ylim=(0, None))
-    add_legend(figure, axes[0, 1], columns=4)
+    add_legend(figure, axes[0, 1], columns=5)
     return figure
 
 
 def plot_convergence(runs: pd.DataFrame) -> Figure:
     """The arms trained for more epochs: losses and score of one task against the epoch."""
     task, headline = runs["task"].iloc[0], runs["headline"].iloc[0]
-    figure, axes = new_figure(6.8, 2.1, ncols=3)
+    figure, axes = new_figure(6.6, 2.4, ncols=3)
     draw_baselines(axes[0, 2], score_table(runs).iloc[0], horizontal=True)
     titles = (f"{task}, training loss", "evaluation loss", f"score ({seeds_of(runs)})")
     for axis, column, title in zip(axes[0], ("train_loss", "eval_loss", headline), titles, strict=True):
@@ -107,7 +108,7 @@ def plot_scores(scores: pd.DataFrame) -> Figure:
     bars = [max(len(arms) for _, arms in panels[r * columns : (r + 1) * columns]) for r in range(rows)]
     height = sum(0.17 * n + 0.55 for n in bars) + 0.25
     heights = {"height_ratios": [0.17 * n + 0.3 for n in bars]}
-    figure, axes = new_figure(6.8, height, nrows=rows, ncols=columns, gridspec_kw=heights)
+    figure, axes = new_figure(6.6, height, nrows=rows, ncols=columns, gridspec_kw=heights)
     for index, (title, arms) in enumerate(panels):
         draw_bars(axes.flat[index], arms, title, bars[index // columns])
     for axis in axes.flat[len(panels) :]:
@@ -127,7 +128,7 @@ def draw_bars(axis: Axes, arms: pd.DataFrame, title: str, slots: int) -> None:
         axis.barh(place, row["score"], 0.72, xerr=error, capsize=2, error_kw=whisker, **fill)
         seeds = f"{row['seeds']} seed{'s' if row['seeds'] > 1 else ''}"
         text = f"{spread(row['score'], row['sd'], str(digits))}, {seeds}"
-        axis.text(1.02, place, text, transform=axis.get_yaxis_transform(), va="center", fontsize=6.5)
+        axis.text(1.02, place, text, transform=axis.get_yaxis_transform(), va="center", fontsize=8)
     draw_baselines(axis, arms.iloc[0])
     axis.set_yticks(range(len(arms)), [plain(arm) for arm in arms["arm"]])
     axis.set_ylim(slots - 0.4, -0.6)
@@ -143,7 +144,7 @@ def plot_differences(table: pd.DataFrame) -> Figure:
     table = table[table["from"] == "softmax"]
     panels = list(table.groupby(["model", "task"], sort=False))
     arms = list(dict.fromkeys(table["to"]))
-    figure, axes = new_figure(7.0, 0.17 * len(arms) + 0.9, ncols=len(panels), sharey=True)
+    figure, axes = new_figure(6.6, 0.19 * len(arms) + 1.2, ncols=len(panels), sharey=True)
     for axis, ((model, task), rows) in zip(axes[0], panels, strict=True):
         for row in rows.to_dict("records"):
             place, style = arms.index(row["to"]), style_of(row["to"])
@@ -156,7 +157,7 @@ def plot_differences(table: pd.DataFrame) -> Figure:
         axis.axvline(0, color="black", linewidth=0.6)
         metric, seeds = METRICS.get(rows["metric"].iloc[0], rows["metric"].iloc[0]), between(rows["seeds"])
         softmax = form(rows["score_from"].iloc[0], str(scale_of(str(task))[1]))
-        axis.set_title(f"{plain(task)}\n{plain(model.split('/')[-1])}", loc="left")
+        axis.set_title(f"{plain(task)}\n{plain(str(model).split('/')[-1])}", loc="left")
         axis.set_xlabel(f"{metric} − softmax's ({softmax});\nseeds: {seeds}")
         axis.set_ylim(len(arms) - 0.5, -0.5)
         axis.grid(axis="y", color="#eeeeee", linewidth=0.6)
@@ -167,7 +168,7 @@ def plot_differences(table: pd.DataFrame) -> Figure:
 def plot_switched(table: pd.DataFrame) -> Figure:
     """What is left of the score, and the error of the output, against the share attended; one column a task."""
     tasks = list(table["task"].unique())
-    figure, axes = new_figure(1.75 * max(2, len(tasks)), 3.3, nrows=2, ncols=len(tasks), sharey="row")
+    figure, axes = new_figure(1.65 * max(2, len(tasks)), 3.7, nrows=2, ncols=len(tasks), sharey="row")
     looks = hollow(table.drop_duplicates("variant").sort_values("variant").set_index("variant")["attention"])
     for (upper, lower), task in zip(axes.T, tasks, strict=True):
         of_task = table[table["task"] == task]
@@ -192,7 +193,7 @@ def plot_settings(table: pd.DataFrame) -> Figure:
     share = 0.25
     kinds = {"of_all": "seen by all", "of_clusters": "of chosen clusters", "mean_keys": "mean keys"}
     shades = dict(zip(kinds, ("#444444", STYLES["lsh"].colour, STYLES["shared-qk-lsh"].colour), strict=True))
-    figure, axes = new_figure(5.2, 2.2, ncols=2, sharey=True)
+    figure, axes = new_figure(6.0, 2.5, ncols=2, sharey=True)
     for axis, (label, rows) in zip(axes[0], table[table["share"] == share].groupby("attention"), strict=True):
         rows = rows.dropna().sort_values("length")
         below = 0 * rows["length"]
@@ -212,7 +213,7 @@ def plot_settings(table: pd.DataFrame) -> Figure:
 def plot_pretraining(runs: pd.DataFrame) -> Figure:
     """Held-out loss and accuracies against the step, a curve a run, beside what counting pieces (or a coin) reaches."""
     titles = ("loss, nats a masked token", "accuracy, masked tokens", "accuracy, order of segments")
-    figure, axes = new_figure(6.3, 2.3, ncols=3)
+    figure, axes = new_figure(6.6, 2.7, ncols=3)
     for axis, name, title in zip(axes[0], ("mlm_loss", "mlm_accuracy", "sop_accuracy"), titles, strict=True):
         for _, run in runs.iterrows():
             style, history = style_of(run["attention"]), pd.read_csv(Path(run["folder"]) / "history.csv")
@@ -238,6 +239,8 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
         figures[f"{study}-differences"] = plot_differences(found)
     if not (switched := load_switched(study, root)).empty:
         figures[f"{study}-switched"] = plot_switched(switched_table(switched))
+    if len(masked := load_masked_words(root)):
+        figures["masked-words"] = plot_masked_words(masked)
     pretraining = load_pretraining(root / "results" / "pretraining")
     if not pretraining.empty and not (new := pretraining[pretraining["start"].isna()]).empty:
         figures["pretraining"] = plot_pretraining(new)  # those that go on from another's weights begin elsewhere

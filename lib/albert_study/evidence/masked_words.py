@@ -1,0 +1,64 @@
+"""What a pretrained model loses on masked words when its attention is replaced: the table and the figure.
+
+Both are of results/runs/masked-words/<length>.csv, which study `masked-words` makes (`probe.masked_words`).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from albert_study.evidence.formats import Named, Table, commits, form
+from albert_study.evidence.looks import add_legend, hollow, new_figure, plain
+
+
+def load_masked_words(root: Path) -> pd.DataFrame:
+    """All lengths, a row a length, variant and share; empty if nothing was measured."""
+    found = [path for path in (root / "results/runs/masked-words").glob("*.csv") if path.stem.isdigit()]
+    rows = [pd.read_csv(path) for path in sorted(found, key=lambda path: int(path.stem))]
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+
+
+def masked_words_tables(root: Path) -> Named:
+    """A table a share: by variant and length how the loss of a masked word changes, and the full cost."""
+    rows = load_masked_words(root)
+    if rows.empty:
+        return
+    per = (f"{loss:.2f} at {length} tokens" for length, loss in rows.groupby("length")["softmax_loss"].first().items())
+    for share in sorted(rows["share_asked"].dropna().unique(), reverse=True):
+        some = rows[rows["share_asked"].isna() | (rows["share_asked"] == share)]
+        cells: dict[str, dict[str, str]] = {}
+        for row in some.to_dict("records"):
+            shown = f"{form(row['difference'], '+2')} ± {form(2 * row['standard_error'], '2')}"
+            values = {"tokens": shown, "either way": form(row["change"], "2"), "cost": form(row["cost"], "%")}
+            for name, text in values.items():
+                cells.setdefault(f"{row['length']} {name}", {})[row["variant"]] = text
+        order = some[some["length"] == some["length"].max()].sort_values("change")["variant"]
+        note = f"Loss of a masked word, in nats above softmax's ({', '.join(per)}), ± two standard errors over "
+        note += "paragraphs; how much a word's loss changes either way; full cost. "
+        note += f"{form(share, '%')} of the pairs where there is a choice. {rows['model'].iloc[0]}, {commits(rows)}."
+        yield f"masked-words-{form(100 * share, '0')}", Table(pd.DataFrame(cells).reindex(order).fillna(""), note)
+
+
+def plot_masked_words(rows: pd.DataFrame) -> Figure:
+    """How the loss of a masked word changes against the full cost, one column a length; see the table's note."""
+    lengths = list(rows["length"].unique())
+    figure, axes = new_figure(6.6, 4.6, nrows=2, ncols=len(lengths), sharey="row", sharex=True)
+    looks = hollow(rows.drop_duplicates("variant").set_index("variant")["attention"])
+    for (upper, lower), length in zip(axes.T, lengths, strict=True):
+        for variant, some in rows[rows["length"] == length].groupby("variant", sort=False):
+            some, look = some.sort_values("cost"), dict[str, Any](looks[str(variant)])
+            upper.errorbar(some["cost"], some["difference"], 2 * some["standard_error"], label=plain(variant), **look)
+            lower.plot(some["cost"], some["change"], **look)
+        upper.axhline(0, color="black", linewidth=0.6)
+        upper.set(title=f"{length} tokens")
+        lower.set(xlabel="full cost")
+        lower.set_xscale("log", base=2)
+        lower.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes[0, 0].set_yscale("symlog", linthresh=0.1)
+    axes[1, 0].set_yscale("log")
+    axes[0, 0].set_ylabel("nats above softmax's")
+    axes[1, 0].set_ylabel("change of a word, either way")
+    add_legend(figure, axes[0, 0], 4)
+    return figure
