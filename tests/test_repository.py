@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+
+from albert_study.evidence.report import fingerprint, inputs
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -125,3 +128,14 @@ def test_executed_notebooks_show_no_text_of_others():
         shown = [cell["outputs"] for cell in cells if "examples" in cell["metadata"].get("tags", [])]
         assert shown, path
         assert not any(shown), path
+
+
+def test_the_report_is_made_of_todays_results(tmp_path):
+    """`make report` after the results have changed. What is not committed, such as study mini's results, counts not."""
+    listing = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, check=True, cwd=ROOT)
+    for name in listing.stdout.split("\0"):
+        if re.fullmatch(r"(results|figures|report|studies)/.*\.(csv|json|svg|typ|bib|yaml)", name):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / name)
+    expected = fingerprint(tmp_path, inputs(tmp_path))
+    assert expected.encode() in (ROOT / "report" / "report.pdf").read_bytes()

@@ -5,6 +5,7 @@ in report/numbers.json the names of studies and figures, notes on the tables, an
 no table. With these in place any Typst compiler does (`typst compile --root . report/report.typ`).
 """
 
+import hashlib
 import json
 import os
 import re
@@ -30,21 +31,37 @@ def typographic(text: str) -> str:
     return re.sub(r"(?<![\w-])-(?=\d)", "−", text)
 
 
-def write_numbers(root: Path) -> None:
-    """Write report/tables/*.csv and report/numbers.json from what there is in results/ and figures/."""
-    folder, tables = root / "report" / "tables", readable_tables(root)
-    shutil.rmtree(folder, ignore_errors=True)  # a table whose results are gone must not be shown
-    for name, table in tables.items():
-        write_atomically(
-            folder / f"{name}.csv", typographic(table.rows.to_csv(index_label=str(table.rows.index.name or "")))
-        )
+def inputs(root: Path) -> dict[str, str]:
+    """The text of report/tables/*.csv and report/numbers.json, from what there is in results/ and figures/."""
+    tables, studies = readable_tables(root), studies_of(root)
+    found = {
+        f"report/tables/{name}.csv": typographic(table.rows.to_csv(index_label=str(table.rows.index.name or "")))
+        for name, table in tables.items()
+    }
     numbers = {
         "tables": {name: typographic(table.note) for name, table in tables.items()},
         "figures": sorted(path.stem for path in (root / "figures").glob("*.svg")),
-        "studies": [study_numbers(study, root) for study in studies_of(root)],
+        "studies": [study_numbers(study, root) for study in studies],
+        "compared": {study: compared(study, root) for study in studies},
         **text_numbers(root),
     }
-    write_atomically(root / "report" / "numbers.json", typographic(json.dumps(numbers, ensure_ascii=False, indent=1)))
+    return found | {"report/numbers.json": typographic(json.dumps(numbers, ensure_ascii=False, indent=1))}
+
+
+def fingerprint(root: Path, made: dict[str, str]) -> str:
+    """Of all that the report is made of: its text, `inputs`, and the figures. The PDF has it among its keywords."""
+    files = [root / "report" / "report.typ", root / "report" / "references.bib", *sorted(root.glob("figures/*.svg"))]
+    texts = [*(path.read_text(encoding="utf-8") for path in files), json.dumps(made, sort_keys=True)]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def write_inputs(root: Path) -> str:
+    """Write `inputs` where report.typ reads them; returns the fingerprint."""
+    shutil.rmtree(root / "report" / "tables", ignore_errors=True)  # a table whose results are gone must not be shown
+    made = inputs(root)
+    for name, text in made.items():
+        write_atomically(root / name, text)
+    return fingerprint(root, made)
 
 
 def study_numbers(study: str, root: Path) -> dict[str, Any]:
@@ -75,6 +92,20 @@ def differences(changes: pd.DataFrame) -> Iterator[dict[str, str]]:
         if len(reformer := rows[rows["to"] == "reformer"]):
             text += f" reformer attended to {form(reformer['attended_to'].iloc[0], '%')} of the pairs."
         yield {"task": str(task), "seeds": between(rows["seeds"]), "text": text}
+
+
+def compared(study: str, root: Path) -> dict[str, dict[str, Any]]:
+    """By task and "from → to" what a study's table of differences says, as the text quotes it."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in load_measurements(f"{study}-differences", "tables", root).to_dict("records"):
+        how = str(scale_of(row["task"])[1])
+        shown = {name: form(row[name], how) for name in ("score_from", "score_to")}
+        shown |= {name: form(row[name], f"+{how}") for name in ("difference", "low", "high")}
+        shown |= {"seeds": row["seeds"], "examples": row["examples"], "cost": form(row.get("cost_to"), "%")}
+        verdicts = {name: bool(row[name]) for name in ("clear", "not_inferior")}
+        kept = form(row["score_to"] / row["score_from"], "%") if row["score_from"] > 0 else ""
+        found.setdefault(row["task"], {})[f"{row['from']} → {row['to']}"] = shown | verdicts | {"kept": kept}
+    return found
 
 
 def text_numbers(root: Path) -> dict[str, Any]:
@@ -118,11 +149,11 @@ def build_report(root: str | Path | None = None, output: str = "report/report.pd
     for name in ("report/report.typ", "report/references.bib"):
         if not (root / name).exists():
             write_atomically(root / name, carried(name).read_text(encoding="utf-8"))
-    write_numbers(root)
+    made_of = {"fingerprint": write_inputs(root)}
     report = root / output
     report.parent.mkdir(exist_ok=True)
     partial = report.with_suffix(".partial.pdf")
-    typst.compile(str(root / "report" / "report.typ"), output=str(partial), root=str(root))
+    typst.compile(str(root / "report" / "report.typ"), output=str(partial), root=str(root), sys_inputs=made_of)
     os.replace(partial, report)
     return report
 
