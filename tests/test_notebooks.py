@@ -48,7 +48,7 @@ ROWS = {
     "efficiency.ipynb": Row(
         {"lengths": [64, 128], "cases": ["softmax", "lsh"], "keys": 64, "memory": False}, {"repeats": 1}, {"case": []}
     ),
-    "results.ipynb": Row({}, {"study": "long-squad"}, {"studdy": "minilm"}),
+    "results.ipynb": Row({}, {"study": "pretrained"}, {"studdy": "fidelity"}),
 }
 
 
@@ -58,7 +58,7 @@ def checkout(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("lib", "notebooks", "studies"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for study in ("minilm", "long-squad"):
+    for study in ("fidelity", "pretrained"):
         shutil.copytree(ROOT / "results" / "runs" / study, folder / "results" / "runs" / study)
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder

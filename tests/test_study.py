@@ -246,6 +246,7 @@ UNFINISHED = (
     "original",
     "original-readme",
     "albert",
+    "minilm",
     "minilm-rates",
     "masked-words",
     "bag-of-words",

@@ -14,7 +14,7 @@ from albert_study.evidence.looks import save
 from albert_study.evidence.readable import readable_tables
 from albert_study.evidence.readable_studies import pivot
 from albert_study.evidence.records import list_studies, load_published, load_runs, load_switched
-from albert_study.evidence.report import build_report
+from albert_study.evidence.report import build
 from albert_study.evidence.statistics import Difference, paired
 from albert_study.evidence.study_figures import draw_figures, plot_loss, plot_scores, write_figures
 from albert_study.evidence.tables import beside_published, changes, score_table, write_tables
@@ -138,6 +138,7 @@ def test_changes_are_paired_by_seed(tree):
     assert pd.isna(alone["standard_error"])
     assert (alone["attended_from"], alone["attended_to"]) == (1.0, 0.4)
     assert ("lsh", "window") not in rows.index
+    assert original["p_holm"] == pytest.approx(2 * original["p"])  # one seed has p = 1, and counts
 
 
 def test_arms_without_a_seed_in_common_are_not_compared(tmp_path):
@@ -251,16 +252,16 @@ def test_the_report_compiles_with_one_study_and_with_more(tree):
     pytest.importorskip("typst")
     write_tables("mini", tree)
     write_figures("mini", tree)
-    first = build_report(tree).read_bytes()
+    first = build(tree)[0].read_bytes()
     assert first.startswith(b"%PDF")
-    assert build_report(tree).read_bytes() == first
+    assert build(tree)[0].read_bytes() == first
     for seed in (0, 1):
         write_run(tree, "plain-lsh", seed, {"exact": 60.0, "f1": 70.0 + seed}, task="squad", study="minilm")
         write_run(tree, "random", seed, {"exact": 50.0, "f1": 60.0}, task="squad", study="minilm")
     write_run(tree, "softmax", 0, {"pearson": -0.1}, task="stsb", study="alone", headline="pearson")
     write_tables("minilm", tree)
     write_tables("alone", tree)
-    assert build_report(tree).read_bytes() != first
+    assert build(tree)[0].read_bytes() != first
     numbers = json.loads((tree / "report" / "numbers.json").read_text())
     assert [study["name"] for study in numbers["studies"]] == ["minilm", "alone", "mini"]
     assert numbers["studies"][0]["differences"][0]["text"].startswith("random keys instead of hashed ones −10.5 ± 0.5.")
@@ -271,10 +272,10 @@ def test_the_report_compiles_with_one_study_and_with_more(tree):
 
 def test_a_table_whose_results_are_gone_leaves_the_report(tree):
     write_tables("mini", tree)
-    build_report(tree)
+    build(tree)
     assert (tree / "report" / "tables" / "mini-scores.csv").exists()
     (tree / "results" / "tables" / "mini-scores.csv").unlink()
-    build_report(tree)
+    build(tree)
     assert not (tree / "report" / "tables" / "mini-scores.csv").exists()
 
 
@@ -333,12 +334,12 @@ def test_numbers_are_rounded_half_away_from_zero_as_the_decimal_that_a_table_has
     assert form(value, how) == expected
 
 
-def test_a_difference_is_clear_where_students_interval_leaves_out_zero():
+def test_the_p_value_of_a_difference_is_students():
     # 95 %, two degrees of freedom: 4.303; ten seeds: 2.262
-    assert Difference(-0.44, 0.1, 3).is_clear
-    assert not Difference(0.42, 0.1, 3).is_clear
-    assert Difference(0.23, 0.1, 10).is_clear
-    assert not Difference(5.0, float("nan"), 1).is_clear
+    assert Difference(-0.4303, 0.1, 3).p == pytest.approx(0.05, abs=1e-4)
+    assert Difference(0.2262, 0.1, 10).p == pytest.approx(0.05, abs=1e-4)
+    assert Difference(5.0, float("nan"), 1).p == 1
+    assert [Difference(mean, 0.0, 3).p for mean in (0.0, 0.1)] == [1, 0]
     found = paired(pd.Series({0: 1.0, 1: 2.0, 2: 3.0}), pd.Series({0: 1.5, 1: 2.7, 9: 0.0}))
     assert (found.mean, found.pairs) == (pytest.approx(0.6), 2)
 
@@ -379,4 +380,4 @@ def test_a_dollar_is_no_formula_and_a_commit_may_have_any_letter(tree):
         assert f"<!-- {shown} -->" in drawn.read_text()
     pytest.importorskip("typst")
     write_tables("mini", tree)
-    assert build_report(tree).read_bytes().startswith(b"%PDF")
+    assert build(tree)[0].read_bytes().startswith(b"%PDF")

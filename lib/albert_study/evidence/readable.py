@@ -1,6 +1,6 @@
 """All tables as people read them: in README, in docs/ and in the report. They are made from results/**/*.csv alone.
 
-`readable_tables(root)` gives each by its name: minilm-scores, fidelity-switched-mrpc, efficiency-time-fp32, ...
+`readable_tables(root)` gives each by its name: albert-scores, fidelity-switched-mrpc, efficiency-time-fp32, ...
 """
 
 from pathlib import Path
@@ -52,5 +52,5 @@ def attentions_table() -> Table:
 def studies_of(root: Path) -> list[str]:
     """The studies that have tables: the questions asked first, then the others, the embedded one last."""
     found = sorted(path.name.removesuffix("-scores.csv") for path in (root / "results/tables").glob("*-scores.csv"))
-    order = ("minilm", "original", "original-readme")
+    order = ("albert", "minilm", "original", "original-readme")
     return sorted(found, key=lambda study: (order.index(study) if study in order else len(order), study == "mini"))

@@ -72,9 +72,11 @@ def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.
             f"`make study STUDY={study or 'mini'}` makes all of a study's, glue.ipynb one run of study 'notebook'"
         )
     rank = {name: number for number, name in enumerate([*TASKS, *attention.names()])}
+    places: dict[Any, Any] = {"task": rank.get, "attention": rank.get}
+    places["arm"] = lambda arm: f"{rank.get(arm, len(rank)):04}{arm}"  # those that are an attention's plain arm first
     return pd.DataFrame(map(read_run, found)).sort_values(
         ["study", "task", "model", "attention", "arm", "seed"],
-        key=lambda column: column.map(rank) if column.name in ("task", "attention") else column,
+        key=lambda column: column.map(places.get(column.name, lambda value: value)),
         ignore_index=True,
     )
 

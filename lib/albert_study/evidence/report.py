@@ -1,8 +1,9 @@
-"""The report: `python -m albert_study.evidence.report [output]` compiles report/report.typ into report/report.pdf.
+"""Report, poster and summary: `python -m albert_study.evidence.report` compiles report/*.typ into report/*.pdf.
 
-report.typ is text. What it shows comes ready from here: tables as report/tables/<name>.csv (those of `readable`), and
-in report/numbers.json the names of studies and figures, notes on the tables, and the numbers of the text that are in
-no table. With these in place any Typst compiler does (`typst compile --root . report/report.typ`).
+With the path of a PDF it writes the report alone, there. The .typ files are text. What they show comes ready from here:
+tables as report/tables/<name>.csv (those of `readable`), and in report/numbers.json the names of studies and figures,
+notes on the tables, and the numbers of the text that are in no table. With these in place any Typst compiler does
+(`typst compile --root . report/report.typ`).
 """
 
 import hashlib
@@ -23,6 +24,7 @@ from albert_study.evidence.formats import between, commits, form, scale_of, spre
 from albert_study.evidence.readable import readable_tables, studies_of
 from albert_study.evidence.records import load_measurements
 
+DOCUMENTS = ("report", "poster", "summary")
 SWITCHED_TASKS = ("mrpc", "sst2", "stsb", "squad")  # of the switched models, in the order of the text
 
 
@@ -50,7 +52,11 @@ def inputs(root: Path) -> dict[str, str]:
 
 def fingerprint(root: Path, made: dict[str, str]) -> str:
     """Of all that the report is made of: its text, `inputs`, and the figures. The PDF has it among its keywords."""
-    files = [root / "report" / "report.typ", root / "report" / "references.bib", *sorted(root.glob("figures/*.svg"))]
+    files = [
+        *sorted(root.glob("report/*.typ")),
+        root / "report" / "references.bib",
+        *sorted(root.glob("figures/*.svg")),
+    ]
     texts = [*(path.read_text(encoding="utf-8") for path in files), json.dumps(made, sort_keys=True)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
@@ -71,6 +77,7 @@ def study_numbers(study: str, root: Path) -> dict[str, Any]:
     return {
         "name": study,
         "tasks": list(scores["task"].unique()),
+        "baselines": {str(task): baselines(rows.iloc[0]) for task, rows in scores.groupby("task", sort=False)},
         "seeds": between(scores["seeds"]) + (" seed" if scores["seeds"].max() == 1 else " seeds"),
         "differences": list(differences(changes[changes["headline"]])) if len(changes) else [],
         "not learnt": [
@@ -79,6 +86,13 @@ def study_numbers(study: str, root: Path) -> dict[str, Any]:
             if row["score"] <= row["majority"] and (how := str(scale_of(row["task"])[1]))
         ],
     }
+
+
+def baselines(row: pd.Series) -> dict[str, str]:
+    """What a model without attention scores on a task, by name."""
+    named = {"a bag of words": "bag_of_words", "always the same answer": "majority", "chance": "chance"}
+    how = str(scale_of(row["task"])[1])
+    return {name: form(row[column], how) for name, column in named.items() if pd.notna(row.get(column))}
 
 
 def differences(changes: pd.DataFrame) -> Iterator[dict[str, str]]:
@@ -138,25 +152,26 @@ def text_numbers(root: Path) -> dict[str, Any]:
     return numbers
 
 
-def build_report(root: str | Path | None = None, output: str = "report/report.pdf") -> Path:
-    """Compile the report with whatever studies have tables; returns where it is.
+def build(root: str | Path | None = None, *outputs: str) -> list[Path]:
+    """Compile report, poster and summary with whatever studies have tables; returns where they are.
 
-    output: of the PDF, below the root.
+    outputs: of the PDFs, below the root; none: report/<name>.pdf of all three, else those of the report alone.
     """
     import typst  # only here: the library does without the "study" extra
 
     root = Path(root) if root else repository_root()
-    for name in ("report/report.typ", "report/references.bib"):
+    for name in (*(f"report/{name}.typ" for name in ("shared", *DOCUMENTS)), "report/references.bib"):
         if not (root / name).exists():
             write_atomically(root / name, carried(name).read_text(encoding="utf-8"))
     made_of = {"fingerprint": write_inputs(root)}
-    report = root / output
-    report.parent.mkdir(exist_ok=True)
-    partial = report.with_suffix(".partial.pdf")
-    typst.compile(str(root / "report" / "report.typ"), output=str(partial), root=str(root), sys_inputs=made_of)
-    os.replace(partial, report)
-    return report
+    wanted = {root / name: "report" for name in outputs} or {root / f"report/{name}.pdf": name for name in DOCUMENTS}
+    for path, name in wanted.items():
+        path.parent.mkdir(exist_ok=True)
+        partial = path.with_suffix(".partial.pdf")
+        typst.compile(str(root / f"report/{name}.typ"), output=str(partial), root=str(root), sys_inputs=made_of)
+        os.replace(partial, path)
+    return list(wanted)
 
 
 if __name__ == "__main__":
-    print(build_report(None, *sys.argv[1:2]))
+    print(*build(None, *sys.argv[1:2]), sep="\n")

@@ -15,9 +15,13 @@ class Difference(NamedTuple):
     pairs: int
 
     @property
-    def is_clear(self) -> bool:
-        """Whether Student's 95 % interval leaves out zero; False with one pair."""
-        return self.pairs > 1 and abs(self.mean) > stats.t.ppf(0.975, self.pairs - 1) * self.standard_error
+    def p(self) -> float:
+        """Student's two-sided p-value of no difference; 1 where one pair, or none, is all there is."""
+        if self.pairs < 2:
+            return 1.0
+        if not self.standard_error:  # all pairs differ by the same
+            return float(self.mean == 0)
+        return float(2 * stats.t.sf(abs(self.mean) / self.standard_error, self.pairs - 1))
 
 
 def paired(before: pd.Series, after: pd.Series) -> Difference:

@@ -19,7 +19,8 @@ import pandas as pd
 from albert_lsh import attention
 from albert_lsh.training.files import repository_root, write_atomically
 from albert_study.carried import carried
-from albert_study.evidence.differences import differences
+from albert_study.evidence.bootstrap import holm
+from albert_study.evidence.differences import LEVEL, differences
 from albert_study.evidence.records import (
     COSTS,
     SETTINGS,
@@ -96,8 +97,9 @@ def metrics_of(runs: pd.DataFrame) -> Iterator[str]:
 def changes(runs: pd.DataFrame) -> pd.DataFrame:
     """What lies between neighbouring arms, per task, model and metric, paired by seed.
 
-    Only seeds that both arms have count; `standard_error` is that of the mean difference, NaN with one such seed, and
-    `clear` says whether Student's 95 % interval leaves out zero. The attended shares say whether anything was hashed.
+    Only seeds that both arms have count; `standard_error` is that of the mean difference, NaN with one such seed.
+    `p_holm` is corrected for the study's number of comparisons of headlines, and `clear` says whether it is below 5 %.
+    The attended shares say whether anything was hashed.
     """
     rows = []
     for (task, model), group in runs.groupby(["task", "model"], sort=False):
@@ -109,10 +111,14 @@ def changes(runs: pd.DataFrame) -> pd.DataFrame:
                 found = paired(*(arms[arm][f"metric.{metric}"] for arm in (before, after)))
                 row = {"task": task, "model": model, "change": what, "from": before, "to": after, "metric": metric}
                 row |= {"headline": metric == group["headline"].iloc[0], "difference": found.mean}
-                row |= {"standard_error": found.standard_error, "seeds": found.pairs, "clear": found.is_clear}
+                row |= {"standard_error": found.standard_error, "seeds": found.pairs, "p": found.p}
                 rows.append(row | dict(zip(("attended_from", "attended_to"), shares, strict=True)))
     table = pd.DataFrame(rows)
-    return table[table["seeds"] > 0].reset_index(drop=True) if rows else table
+    table = table[table["seeds"] > 0].reset_index(drop=True) if rows else table
+    if table.empty:
+        return table
+    table["p_holm"] = holm(table.loc[table["headline"], "p"])
+    return table.assign(clear=table["p_holm"] < LEVEL)
 
 
 def beside_published(runs: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
