@@ -1,0 +1,139 @@
+"""Which details are lost? Where an arm's answers part from softmax's, beside where two softmax models part.
+
+The original held that similar meaning survives hashing and detail is lost. Here the examples are grouped by what asks
+for detail: numbers that only one of two texts has, negation in one text alone, many words in common, length. In each
+group the share of answers that differ between an arm and softmax stands beside that between two softmax models with
+other seeds. What is above that is the arm's.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations, product
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+from datasets import Dataset
+from pydantic import Field
+
+from albert_lsh.tasks.table import Task, find_task, load_data
+from albert_lsh.training.files import placed, repository_root, write_atomically
+from albert_lsh.training.parameters import errors_named, from_given
+from albert_lsh.training.record import provenance
+from albert_study.evidence.differences import predictions_of
+from albert_study.evidence.records import load_runs
+
+NEGATION = re.compile(r"\b(not|no|never|none|nor|without|cannot)\b|n't\b|(?<!\w)(안|못)\s|않|없|아니", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Details:
+    """What is asked: of which study and task, which arms beside softmax."""
+
+    study: str
+    task: str
+    arms: Annotated[list[str], Field(min_length=1)]
+    output: str | None = None
+    results_root: str | None = None
+
+    @classmethod
+    def check(cls, given: dict[str, Any]) -> "Details":
+        """From names and values; ParameterError says what is wrong with them."""
+        with errors_named("details"):
+            asked = from_given(cls, given, "details")
+            if len(find_task(asked.task).columns) != 2 or find_task(asked.task).is_squad:
+                raise ValueError(f"task={asked.task!r} must be one of pairs of texts")
+            usual = f"results/runs/details/{asked.study}-{asked.task}.csv"
+            return placed(cls(**{**vars(asked), "output": asked.output or usual}), ["output"])
+
+
+def numbers_in(text: str) -> set[str]:
+    return set(re.findall(r"\d+(?:[.,]\d+)*", text))
+
+
+def common_pieces(one: str, other: str) -> float:
+    """How much two texts have in common: the share of their pairs of letters that both have (Jaccard)."""
+    pieces = [
+        {text[i : i + 2] for i in range(len(text) - 1)} for text in (one.replace(" ", ""), other.replace(" ", ""))
+    ]
+    either = pieces[0] | pieces[1]
+    return len(pieces[0] & pieces[1]) / len(either) if either else 0.0
+
+
+def groups_of(task: Task, rows: Dataset) -> dict[tuple[str, str], np.ndarray]:
+    """By feature and group, which examples are in it: (examples,) bool."""
+    pairs = list(zip(*(rows[column][:] for column in task.columns), strict=True))
+    found: dict[tuple[str, str], np.ndarray] = {("all", ""): np.ones(len(pairs), bool)}
+    tests: dict[str, Callable[[str, str], bool]] = {
+        "numbers differ": lambda one, other: numbers_in(one) != numbers_in(other),
+        "one is negated": lambda one, other: bool(NEGATION.search(one)) != bool(NEGATION.search(other)),
+    }
+    for name, test in tests.items():
+        is_so = np.array([test(*pair) for pair in pairs])
+        found |= {(name, "yes"): is_so, (name, "no"): ~is_so}
+    measures = {"in common": [common_pieces(*pair) for pair in pairs], "letters": [len("".join(p)) for p in pairs]}
+    for name, values in measures.items():
+        third = pd.qcut(pd.Series(values).rank(method="first"), 3, labels=False).to_numpy()
+        found |= {(name, group): third == number for number, group in enumerate(("least", "middle", "most"))}
+    return found
+
+
+def parted(task: Task, one: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
+    """By example, whether two models answer differently; of numbers, by how much."""
+    if task.is_regression:
+        return (one["logit_0"] - other["logit_0"]).abs().to_numpy(float)
+    return (one["answer"] != other["answer"]).to_numpy(float)
+
+
+def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]]) -> pd.DataFrame:
+    """A row an arm and group.
+
+    Args:
+        rows: the examples, in the order of the predictions.
+        arms: predictions by arm and seed; of softmax two seeds or more.
+    Returns:
+        arm, feature, group, examples; parted, the share of answers (or mean distance) between arm and softmax with
+        another seed; null, the same between two softmax models; above, their difference, with a 95 % interval low to
+        high.
+    Raises:
+        ValueError: fewer than two seeds of softmax.
+    """
+    softmax = arms["softmax"]
+    if len(softmax) < 2:
+        raise ValueError(f"softmax has seeds {sorted(softmax)}: two are needed to say how much two models part")
+    null = np.mean([parted(task, softmax[a], softmax[b]) for a, b in combinations(sorted(softmax), 2)], axis=0)
+    found = []
+    for arm, own in arms.items():
+        if arm == "softmax":
+            continue
+        pairs = [(a, b) for a, b in product(sorted(softmax), sorted(own)) if a != b]
+        each = np.mean([parted(task, softmax[a], own[b]) for a, b in pairs], axis=0)
+        for (feature, group), inside in groups_of(task, rows).items():
+            above = (each - null)[inside]
+            half = 1.96 * above.std(ddof=1) / np.sqrt(len(above)) if len(above) > 1 else np.nan
+            row = {"task": task.name, "arm": arm, "feature": feature, "group": group, "examples": int(inside.sum())}
+            row |= {"parted": each[inside].mean(), "null": null[inside].mean(), "above": above.mean()}
+            found.append(row | {"low": above.mean() - half, "high": above.mean() + half})
+    return pd.DataFrame(found)
+
+
+def write_details(asked: Details) -> pd.DataFrame:
+    """The table of `details` for a study's arms, written to asked.output."""
+    task = find_task(asked.task)
+    runs = load_runs(repository_root() / "results" / "runs", asked.study)
+    runs = runs[runs["task"] == asked.task]
+    if missing := [arm for arm in ("softmax", *asked.arms) if arm not in set(runs["arm"])]:
+        raise ValueError(f"study {asked.study!r} has no run of {asked.task!r} with arm {missing[0]!r}")
+    arms = {arm: predictions_of(runs[runs["arm"] == arm]) for arm in ("softmax", *asked.arms)}
+    data = load_data(asked.task)
+    rows = data[next(split for split in data if split != "train")]
+    table = details(task, rows, arms).assign(study=asked.study, **provenance("cpu"))
+    write_atomically(Path(asked.output or ""), table.to_csv(index=False, float_format="%.6g"))
+    return table
+
+
+if __name__ == "__main__":
+    print(write_details(Details.check(dict(argument.split("=", 1) for argument in sys.argv[1:]))).to_string())
