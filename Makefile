@@ -6,7 +6,7 @@ STUDY ?= mini
 BIN := .venv/bin
 
 # make bench                time and memory of the attentions (two hours and more), as studies/efficiency.yaml asks
-# make report               report/report.pdf from results/; a study's own is report/build/<study>.pdf
+# make report               report, poster and summary from results/; a study's own is report/build/<study>.pdf
 # make format               rewrite style; make lock: versions; make refresh: the repository's, where it is needed
 .PHONY: study test bench report install format lock refresh
 

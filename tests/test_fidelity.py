@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -74,6 +75,18 @@ def test_a_variant_that_is_softmax_changes_nothing_and_another_does(trained):
     assert 0 < other["recall"] < 1
     assert set(looks["layer"]) == set(range(len(set(looks["layer"]))))
     assert (looks[looks["variant"] == "all"]["error"] < 1e-5).all()
+
+
+def test_loss_and_area_do_not_hang_on_a_threshold():
+    task = fidelity.find_task("mini-mrpc")
+    table = pd.DataFrame({"label": [0, 0, 1, 1], "logit_0": [0.0] * 4, "logit_1": [1.0, 2.0, 3.0, 4.0]})
+    right = fidelity.without_a_threshold(task, table)
+    assert right["auc"] == 1  # though all four are answered with 1
+    assert right["loss"] == pytest.approx(np.log1p(np.exp([1.0, 2.0, -3.0, -4.0])).mean())
+    assert fidelity.without_a_threshold(task, table.assign(logit_1=-table["logit_1"]))["auc"] == 0
+    numbers = pd.DataFrame({"label": [0.0, 2.0], "logit_0": [1.0, 2.0]})
+    assert fidelity.without_a_threshold(fidelity.find_task("stsb"), numbers) == {"loss": 0.5}
+    assert fidelity.without_a_threshold(fidelity.find_task("squad"), numbers) == {}
 
 
 def test_the_error_is_that_of_the_attentions_output(trained):

@@ -141,7 +141,8 @@ def beside_published(runs: pd.DataFrame, published: pd.DataFrame) -> pd.DataFram
 def switched_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Per task, variant and share asked for, the mean over models (seeds), and the deviation of what is kept."""
     groups = rows.groupby(["task", "variant", "share_asked"], sort=False)
-    means = ["score", "softmax", "majority", "kept", "changed", "drift", "share", "cost", "compared"]
+    means = ["score", "softmax", "majority", "kept", "changed", "loss", "softmax_loss", "auc", "softmax_auc"]
+    means += ["drift", "share", "cost", "compared"]
     table = groups[[name for name in [*means, "mass", "recall", "error"] if name in rows]].mean()
     table.insert(4, "sd.kept", groups["kept"].std(ddof=1))
     table["seeds"] = groups["seed"].nunique()

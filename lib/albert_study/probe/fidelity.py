@@ -3,7 +3,7 @@
 A model fine-tuned with softmax answers a task's questions again under other attentions, all weights as they are. For
 each `Candidate`, `measure_all` says
 
-    what the model answers       score, share of answers that change: on all examples
+    what the model answers       score, loss, area under the ROC curve, share of answers that change: on all examples
     what the attention does      drift of the last hidden state, share of pairs, softmax's mass on them, recall of the
                                  best keys, error of the output: on some examples (see `diagnostics`)
 """
@@ -18,12 +18,14 @@ import numpy as np
 import pandas as pd
 import torch
 from datasets import Dataset, DatasetDict
+from scipy.special import softmax
+from sklearn.metrics import log_loss, roc_auc_score
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.tasks import metrics, squad
 from albert_lsh.tasks.predictions import write_predictions
-from albert_lsh.tasks.table import encode, find_task, held_out, load_data
+from albert_lsh.tasks.table import Task, encode, find_task, held_out, load_data
 from albert_lsh.training.files import placed, run_folder
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.parameters import (
@@ -168,6 +170,21 @@ def answer(subject: Subject) -> Answers:
     return Answers(metrics.scores_of(task, table)[subject.score_name], given, table)
 
 
+def without_a_threshold(task: Task, table: pd.DataFrame) -> dict[str, float]:
+    """What does not hang on where the line between two classes is: the loss in nats (of numbers, their squared error),
+    and of two classes the area under the ROC curve. Nothing for spans.
+    """
+    if task.is_squad:
+        return {}
+    if task.is_regression:
+        return {"loss": float(((table["logit_0"] - table["label"]) ** 2).mean())}
+    logits = table.filter(like="logit_").to_numpy(float)
+    found = {"loss": float(log_loss(table["label"], softmax(logits, axis=1), labels=range(task.num_labels)))}
+    if task.num_labels == 2 and table["label"].nunique() == 2:
+        found["auc"] = float(roc_auc_score(table["label"], logits[:, 1] - logits[:, 0]))
+    return found
+
+
 def share_changed(before: list[Any], after: list[Any]) -> float:
     """Share of the answers that change; a value (STS-B's 0 to 5) changes when it moves by more than half a point."""
     pairs = zip(before, after, strict=True)
@@ -185,15 +202,16 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
     """
     same = {"task": subject.parameters.task, "seed": subject.parameters.seed, "hash_seed": asked.seed}
     same |= {"split": asked.split, "examples": len(subject.examples), "looked_into": asked.looked_into}
+    task = find_task(subject.parameters.task)
     about, path = provenance(subject.parameters.device), Path(asked.output or "")
     folder, model = path.with_name(f"{path.stem}-predictions"), subject.model
 
     def measure(missing: list[Candidate]) -> Iterator[Measured]:
         switch_attention(model, "softmax")
-        softmax = answer(subject)
+        before = answer(subject)
         batches = list(sample(model, subject.tokenizer, subject.encoded, asked.looked_into))
         base = look(model, batches)
-        span = softmax.score - subject.majority
+        span = before.score - subject.majority
         for candidate in told(missing):
             diagnosed, rows = diagnose(model, batches, base, candidate, asked.seed)
             switch_attention(model, candidate.attention, candidate.settings, asked.seed)
@@ -202,11 +220,13 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
             row = candidate.columns | {
                 "score_name": subject.score_name,
                 "score": found.score,
-                "softmax": softmax.score,
+                "softmax": before.score,
                 "majority": subject.majority,
                 "kept": (found.score - subject.majority) / span if span else math.nan,  # no share of nothing
-                "changed": share_changed(softmax.given, found.given),
+                "changed": share_changed(before.given, found.given),
             }
+            row |= without_a_threshold(task, found.table)
+            row |= {f"softmax_{name}": value for name, value in without_a_threshold(task, before.table).items()}
             write_predictions(folder / f"{candidate.file_name}.parquet", found.table)
             yield row | diagnosed | about, by_head_and_length(rows)
 
