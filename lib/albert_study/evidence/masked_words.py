@@ -25,7 +25,8 @@ def masked_words_tables(root: Path) -> Named:
     rows = load_masked_words(root)
     if rows.empty:
         return
-    per = (f"{loss:.2f} at {length} tokens" for length, loss in rows.groupby("length")["softmax_loss"].first().items())
+    softmax = rows.groupby("length")["softmax_loss"].first()
+    per = ", ".join(f"{loss:.2f} at {length} tokens" for length, loss in softmax.items())
     for share in sorted(rows["share_asked"].dropna().unique(), reverse=True):
         some = rows[rows["share_asked"].isna() | (rows["share_asked"] == share)]
         cells: dict[str, dict[str, str]] = {}
@@ -35,7 +36,7 @@ def masked_words_tables(root: Path) -> Named:
             for name, text in values.items():
                 cells.setdefault(f"{row['length']} {name}", {})[row["variant"]] = text
         order = some[some["length"] == some["length"].max()].sort_values("change")["variant"]
-        note = f"Loss of a masked word, in nats above softmax's ({', '.join(per)}), ± two standard errors over "
+        note = f"Loss of a masked word, in nats above softmax's ({per}), ± two standard errors over "
         note += "paragraphs; how much a word's loss changes either way; full cost. "
         note += f"{form(share, '%')} of the pairs where there is a choice. {rows['model'].iloc[0]}, {commits(rows)}."
         yield f"masked-words-{form(100 * share, '0')}", Table(pd.DataFrame(cells).reindex(order).fillna(""), note)
