@@ -247,9 +247,6 @@ UNFINISHED = (
     "original-readme",
     "albert",
     "minilm",
-    "minilm-rates",
-    "masked-words",
-    "bag-of-words",
 )
 
 
