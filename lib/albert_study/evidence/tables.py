@@ -251,7 +251,8 @@ def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
     plan, missing = planned(study, root, f"{study}/*/*/*/seed-*/result.json")
     if missing:
         made = f"{len(plan) - len(missing)} of the {len(plan)} runs"
-        warnings.warn(f"{study}: {made} of the study are made; missing: {', '.join(missing)}", stacklevel=3)
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        warnings.warn(f"{study}: {made} of the study are made; missing: {', '.join(missing[:3])}{more}", stacklevel=3)
     variants, held_out = (load_switched(study, root, split) for split in ("validation", "held-out"))
     switched = variants if variants.empty else switched_table(variants)
     return {
