@@ -8,6 +8,7 @@ from datasets import Dataset
 from albert_lsh.tasks.table import find_task
 from albert_lsh.training.parameters import ParameterError
 from albert_study.evidence.details import Details, common_pieces, details, groups_of
+from albert_study.evidence.readable_measurements import detail_tables
 
 TASK = find_task("kor-qpair")
 ROWS = Dataset.from_dict(
@@ -55,6 +56,19 @@ def test_numbers_part_by_their_distance():
     values = [pd.DataFrame({"id": range(120), "label": 0.0, "logit_0": level}) for level in (1.0, 1.5, 3.0)]
     table = details(task, rows, {"softmax": {0: values[0], 1: values[1]}, "lsh": {2: values[2]}})
     assert table.loc[0, ["parted", "null", "above"]].tolist() == pytest.approx([1.75, 0.5, 1.25])
+
+
+def test_people_see_what_an_arm_does_above_two_softmax_models(tmp_path):
+    table = details(TASK, ROWS, {"softmax": {0: answers(), 1: answers([1])}, "lsh": {0: answers([0, 2])}})
+    folder = tmp_path / "results" / "runs" / "details"
+    folder.mkdir(parents=True)
+    table.assign(study="albert", commit="0123456789abc").to_csv(folder / "albert-kor-qpair.csv", index=False)
+    ((name, shown),) = detail_tables(tmp_path)
+    assert name == "details-albert-kor-qpair"
+    assert shown.rows.loc["all", ["examples", "two softmax models"]].tolist() == ["120", "1%"]
+    assert shown.rows.loc["all", "lsh"].startswith("2% (-")
+    assert "numbers differ: yes" in shown.rows.index
+    assert list(detail_tables(tmp_path / "elsewhere")) == []
 
 
 def test_what_cannot_be_asked_is_refused():

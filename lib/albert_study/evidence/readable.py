@@ -12,6 +12,7 @@ from albert_study.evidence.formats import Table
 from albert_study.evidence.masked_words import masked_words_tables
 from albert_study.evidence.readable_measurements import (
     constant_tables,
+    detail_tables,
     efficiency_tables,
     long_tables,
     pretraining_tables,
@@ -39,7 +40,8 @@ def readable_tables(root: Path) -> dict[str, Table]:
             found |= make(study, load)
     for make_common in (constant_tables, time_tables, efficiency_tables, pretraining_tables, long_tables):
         found |= make_common(load)
-    found |= masked_words_tables(root)
+    for make_own in (masked_words_tables, detail_tables):
+        found |= make_own(root)
     return found
 
 

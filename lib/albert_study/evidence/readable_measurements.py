@@ -1,9 +1,11 @@
 """Time and memory, pretraining and long sequences: their tables as people read them."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pandas as pd
 
+from albert_lsh.tasks.table import TASKS
 from albert_study.evidence.formats import Named, Table, about, commits, form, listing, rounded, spread, wide
 from albert_study.evidence.growth import crossing_bounds
 
@@ -52,6 +54,23 @@ def constant_tables(load: Callable) -> Named:
     columns = {"always": ("answer", ""), "right": ("right", ""), "its score": ("constant", "")}
     columns |= {"the original's LSH": ("original", ""), "examples between": ("between", "0")}
     yield "constant-answers", Table(listing(rows, "name", columns), f"{commits(rows).capitalize()}.")
+
+
+def detail_tables(root: Path) -> Named:
+    """By group of examples how much more often an arm parts from softmax than two softmax models do."""
+    for path in sorted((root / "results" / "runs" / "details").glob("*.csv")):
+        rows = pd.read_csv(path, keep_default_na=False)
+        unit = "%" if not TASKS[rows["task"].iloc[0]].is_regression else "2"
+        cells: dict[str, dict[str, str]] = {"examples": {}, "two softmax models": {}}
+        for row in rows.to_dict("records"):
+            name = f"{row['feature']}: {row['group']}" if row["group"] else row["feature"]
+            cells["examples"][name] = form(row["examples"], "0")
+            cells["two softmax models"][name] = form(row["null"], unit)
+            interval = " to ".join(form(row[end], unit) for end in ("low", "high"))
+            cells.setdefault(row["arm"], {})[name] = f"{form(row['above'], unit)} ({interval})"
+        note = "Answers that part from those of another softmax model, and how many more do under each arm, with 95 % "
+        note += f"intervals over examples. Study {rows['study'].iloc[0]}, {rows['task'].iloc[0]}, {commits(rows)}."
+        yield f"details-{path.stem}", Table(pd.DataFrame(cells), note)
 
 
 def time_tables(load: Callable) -> Named:

@@ -140,6 +140,16 @@ def text_numbers(root: Path) -> dict[str, Any]:
         names = times["what"] + ", " + times["allocator"]
         numbers["bound"] |= dict(zip(names, (form(v, "2") for v in times["seconds"]), strict=True))
         numbers["bound"]["commit"] = commits(rows)
+    for path in sorted((root / "results" / "runs" / "details").glob("*.csv")):
+        rows = pd.read_csv(path, keep_default_na=False)
+        named = rows.assign(place=rows["feature"] + rows["group"]).groupby("place")
+        groups = (named.get_group(place).set_index("arm") for place in ("in commonleast", "in commonmost", "all"))
+        least, most, all_of = groups
+        numbers.setdefault("details", {})[path.stem] = {
+            "as much as two": list(all_of.index[(all_of["low"] <= 0) & (all_of["high"] < 0.02)]),
+            "less alike": list(least.index[least["low"] > most["high"]]),
+            "more alike": list(least.index[most["low"] > least["high"]]),
+        }
     if len(rows := load_measurements("time-cpu-fp32", "efficiency", root)):
         lengths = rows.sort_values("length").groupby("device", sort=False)["length"].unique()
         numbers["devices"] = "; ".join(f"{on}: {', '.join(map(str, of))} tokens" for on, of in lengths.items())
