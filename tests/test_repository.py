@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from albert_study.evidence.report import fingerprint, inputs
+from albert_study.evidence.report import DOCUMENTS, fingerprint, inputs, write_inputs
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -130,12 +130,27 @@ def test_executed_notebooks_show_no_text_of_others():
         assert not any(shown), path
 
 
-def test_the_report_is_made_of_todays_results(tmp_path):
-    """`make report` after the results have changed. What is not committed, such as study mini's results, counts not."""
+@pytest.fixture
+def committed(tmp_path):
+    """What the report is made of. What is not committed, such as study mini's results, counts not."""
     listing = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, check=True, cwd=ROOT)
     for name in listing.stdout.split("\0"):
         if re.fullmatch(r"(results|figures|report|studies)/.*\.(csv|json|svg|typ|bib|yaml)", name):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name)
-    expected = fingerprint(tmp_path, inputs(tmp_path))
-    assert expected.encode() in (ROOT / "report" / "report.pdf").read_bytes()
+    return tmp_path
+
+
+def test_report_poster_and_summary_are_made_of_todays_results(committed):
+    """`make report` after the results have changed."""
+    expected = fingerprint(committed, inputs(committed))
+    for name in DOCUMENTS:
+        assert expected.encode() in (ROOT / "report" / f"{name}.pdf").read_bytes(), name
+
+
+def test_poster_and_summary_have_one_page(committed):
+    typst = pytest.importorskip("typst")
+    write_inputs(committed)
+    for name in ("poster", "summary"):
+        pages = typst.compile(str(committed / f"report/{name}.typ"), root=str(committed), format="svg")
+        assert isinstance(pages, bytes), name  # a list where there are several
