@@ -4,7 +4,8 @@ All seeds of both arms answered the same examples, so seeds and examples are cro
 is that of the mean over seeds, plus that over examples, found by a bootstrap that draws the same examples for all runs.
 The interval is Student's, with the degrees of freedom of Satterthwaite (1946): three seeds say little about their own
 variance, and the quantiles of a bootstrap over seeds and examples covered 85 % of what 95 % were to cover
-(tests/test_bootstrap.py). With one seed the interval covers examples alone.
+(tests/test_bootstrap.py). With two seeds this interval covered 86 to 92 % in the same simulation; with one it covers
+examples alone.
 
 In cross-validation every seed answered its own part of the examples; the spread over the parts then is that of seeds
 and examples together. (The parts share training examples, which makes this interval a little too narrow.)
