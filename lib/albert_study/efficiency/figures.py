@@ -32,11 +32,11 @@ def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.
     for case, rows in table.groupby("case", sort=False):
         if case in NOT_DRAWN:
             continue
-        notes = [f"power {powers[case]:.1f}"] if pd.notna(powers.get(case)) else []
+        notes = [f"{powers[case]:.1f}"] if pd.notna(powers.get(case)) else []
         if case in faster.index:
             above, up_to = faster.loc[case]
             known = above in (0, up_to)
-            notes += [f"faster from {up_to:,.0f}" if known else f"faster from between {above:,.0f} and {up_to:,.0f}"]
+            notes += [f"from {up_to:,.0f}" if known else f"from {above:,.0f} to {up_to:,.0f}"]
         label = f"{case} ({', '.join(notes)})" if notes else str(case)
         axis.plot(rows["length"], rows[value] / unit, label=label, **case_look(str(case)))
     axis.set_xscale("log", base=2)
