@@ -74,5 +74,7 @@ def test_people_see_what_an_arm_does_above_two_softmax_models(tmp_path):
 def test_what_cannot_be_asked_is_refused():
     with pytest.raises(ValueError, match=r"softmax has seeds \[0\]: two are needed"):
         details(TASK, ROWS, {"softmax": {0: answers()}, "lsh": {0: answers()}})
+    with pytest.raises(ValueError, match="lsh, seed 2: its 119 answers are not those to the 120 examples"):
+        details(TASK, ROWS, {"softmax": {0: answers(), 1: answers()}, "lsh": {2: answers()[:-1]}})
     with pytest.raises(ParameterError, match="task='sst2' must be one of pairs of texts"):
         Details.check({"study": "albert", "task": "sst2", "arms": ["lsh"]})

@@ -46,6 +46,8 @@ def test_every_arm_stands_against_softmax_and_its_neighbours(tmp_path):
 
 
 def test_an_interval_of_one_seed_says_how_many_it_has(tmp_path):
+    same = differences(runs_of(tmp_path / "same", {"softmax": 0.9, "lsh": 0.99}, seeds=(0,)))
+    assert not same["not_inferior"].any()
     table = differences(runs_of(tmp_path, {"softmax": 0.9, "lsh": 0.5}, seeds=(0,)))
     assert table[["seeds", "examples", "clear"]].values.tolist() == [[1, 400, False]]  # other seeds may differ
 

@@ -3,7 +3,9 @@
 The original held that similar meaning survives hashing and detail is lost. Here the examples are grouped by what asks
 for detail: numbers that only one of two texts has, negation in one text alone, many words in common, length. In each
 group the share of answers that differ between an arm and softmax stands beside that between two softmax models with
-other seeds. What is above that is the arm's.
+other seeds. What is above that is the arm's. No model runs; the texts are read from the Hub.
+
+    python -m albert_study.evidence.details study=albert task=kor-qpair 'arms=["new", "lsh"]'
 """
 
 import re
@@ -20,7 +22,7 @@ from datasets import Dataset
 from pydantic import Field
 
 from albert_lsh.tasks.table import Task, find_task, load_data
-from albert_lsh.training.files import placed, repository_root, write_atomically
+from albert_lsh.training.files import placed, write_atomically
 from albert_lsh.training.parameters import errors_named, from_given
 from albert_lsh.training.record import provenance
 from albert_study.evidence.differences import predictions_of
@@ -99,11 +101,18 @@ def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]])
         another seed; null, the same between two softmax models; above, their difference, with a 95 % interval low to
         high.
     Raises:
-        ValueError: fewer than two seeds of softmax.
+        ValueError: fewer than two seeds of softmax, or predictions of other examples than `rows`.
     """
     softmax = arms["softmax"]
     if len(softmax) < 2:
         raise ValueError(f"softmax has seeds {sorted(softmax)}: two are needed to say how much two models part")
+    for arm, own in arms.items():
+        for seed, table in own.items():
+            if len(table) != len(rows) or not table["id"].equals(softmax[min(softmax)]["id"]):
+                raise ValueError(
+                    f"{arm}, seed {seed}: its {len(table)} answers are not those to the {len(rows)} examples"
+                )
+    groups = groups_of(task, rows)
     null = np.mean([parted(task, softmax[a], softmax[b]) for a, b in combinations(sorted(softmax), 2)], axis=0)
     found = []
     for arm, own in arms.items():
@@ -111,7 +120,7 @@ def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]])
             continue
         pairs = [(a, b) for a, b in product(sorted(softmax), sorted(own)) if a != b]
         each = np.mean([parted(task, softmax[a], own[b]) for a, b in pairs], axis=0)
-        for (feature, group), inside in groups_of(task, rows).items():
+        for (feature, group), inside in groups.items():
             above = (each - null)[inside]
             half = 1.96 * above.std(ddof=1) / np.sqrt(len(above)) if len(above) > 1 else np.nan
             row = {"task": task.name, "arm": arm, "feature": feature, "group": group, "examples": int(inside.sum())}
@@ -123,7 +132,7 @@ def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]])
 def write_details(asked: Details) -> pd.DataFrame:
     """The table of `details` for a study's arms, written to asked.output."""
     task = find_task(asked.task)
-    runs = load_runs(repository_root() / "results" / "runs", asked.study)
+    runs = load_runs(Path(asked.results_root or "") / "results" / "runs", asked.study)
     runs = runs[runs["task"] == asked.task]
     if missing := [arm for arm in ("softmax", *asked.arms) if arm not in set(runs["arm"])]:
         raise ValueError(f"study {asked.study!r} has no run of {asked.task!r} with arm {missing[0]!r}")

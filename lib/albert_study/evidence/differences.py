@@ -57,7 +57,7 @@ def differences(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: model, task, metric, change, from, to, score_from, score_to (means over the seeds of both), difference,
     low, high (95 %), p, not_inferior, seeds, examples, cost_from, cost_to, p_holm, clear (p_holm is
-    below 5 %, and there is more than one seed: with one the interval covers examples alone).
+    below 5 %). With one seed, whose interval covers examples alone, nothing is clear or not inferior.
     """
     rows: list[dict[str, Any]] = []
     for (model, task), group in runs.groupby(["model", "task"], sort=False):
@@ -73,7 +73,7 @@ def differences(runs: pd.DataFrame) -> pd.DataFrame:
             row = {"model": model, "task": task, "metric": metric, "change": what, "from": before, "to": after}
             row |= {"score_from": scores[before], "score_to": scores[after], "difference": found.mean}
             row |= {"low": found.low, "high": found.high, "p": found.p}
-            row |= {"not_inferior": not_inferior(found, scores[before]), "seeds": found.seeds}
+            row |= {"not_inferior": found.seeds > 1 and not_inferior(found, scores[before]), "seeds": found.seeds}
             row |= {"examples": found.examples}
             if "full_cost" in group:
                 costs = both["full_cost"].mean()
