@@ -15,7 +15,7 @@ from albert_lsh.training.files import repository_root
 from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_lsh.training.recipe import keep_model, prepare_model, sample
 from albert_lsh.training.record import SCHEMA
-from albert_study.probe import fidelity
+from albert_study.probe import fidelity, truncation
 from albert_study.probe.candidates import Candidate
 from albert_study.probe.diagnostics import compare, look, summary
 from albert_study.probe.fidelity import Asked
@@ -75,6 +75,39 @@ def test_a_variant_that_is_softmax_changes_nothing_and_another_does(trained):
     assert 0 < other["recall"] < 1
     assert set(looks["layer"]) == set(range(len(set(looks["layer"]))))
     assert (looks[looks["variant"] == "all"]["error"] < 1e-5).all()
+
+
+def test_softmax_on_shorter_texts_is_a_variant_that_costs_its_share(trained):
+    asked = ask(trained, cut={"attention": "truncation", "shares": [1.0, 0.3]})
+    subject = fidelity.prepare(asked.run, "held-out", 24)
+    table, _ = fidelity.measure_all(subject, asked)
+    whole, cut = (row for _, row in table.iterrows())
+    assert (whole["changed"], whole["cost"], whole["score"]) == (0, 1, whole["softmax"])
+    assert cut["cost"] == cut["share"] == pytest.approx(0.3, abs=0.06)  # a text has few tokens
+    assert fidelity.measure_all(subject, asked)[0].equals(table)  # read from its file
+    (row,) = truncation.truncated(subject.encoded.select([0]), subject.tokenizer, 0.3, is_squad=False)
+    first, last = subject.encoded[0]["input_ids"][0], subject.encoded[0]["input_ids"][-1]
+    assert (row["input_ids"][0], row["input_ids"][-1]) == (first, last)
+    assert row["length"] == len(row["input_ids"]) == len(row["attention_mask"]) < subject.encoded[0]["length"]
+
+
+@pytest.mark.parametrize(
+    ("n", "only_last", "left"),
+    [
+        (9, False, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        (7, False, [0, 1, 2, 4, 5, 6, 8]),  # the longer text gives first
+        (7, True, [0, 1, 2, 3, 4, 5, 8]),
+        (1, False, [0, 1, 4, 5, 8]),  # every text keeps a token
+    ],
+)
+def test_which_tokens_of_a_pair_are_left(n, only_last, left):
+    assert truncation.positions_left([1, 0, 0, 0, 1, 0, 0, 0, 1], n, only_last=only_last) == left
+
+
+@pytest.mark.parametrize("settings", [{}, {"share": 0}, {"share": 1.5}, {"share": "half"}, {"share": 0.5, "keys": 3}])
+def test_a_truncation_takes_a_share_and_nothing_else(settings, tmp_path):
+    with pytest.raises(ParameterError, match="'cut': truncation takes a share, over 0 and at most 1"):
+        ask(tmp_path, cut={"attention": "truncation", **settings})
 
 
 def test_loss_and_area_do_not_hang_on_a_threshold():

@@ -14,6 +14,7 @@ import pandas as pd
 
 from albert_lsh import attention as attentions
 from albert_lsh.training.files import write_atomically
+from albert_study.probe import truncation
 
 SHARE = "share_asked"  # the column of `Candidate.share`
 KEYS = ("variant", SHARE)  # the columns that name a candidate
@@ -22,7 +23,7 @@ Measured = tuple[dict[str, Any], pd.DataFrame]  # of one candidate: its row, and
 
 
 class Candidate(NamedTuple):
-    """An attention with its settings; label and share together are its own."""
+    """An attention, or truncation, with its settings; label and share together are its own."""
 
     label: str
     attention: str
@@ -69,7 +70,9 @@ def candidates_of(given: dict[str, Any]) -> list[Candidate]:
                 raise ValueError("share and shares cannot both be given")
             budgets = [{"share": share} for share in settings.pop("shares")] if "shares" in settings else [{}]
             for budget in budgets:
-                found.append(Candidate(label, name, attentions.check(name, {**settings, **budget})))
+                asked = {**settings, **budget}
+                checked = truncation.check(asked) if name == truncation.NAME else attentions.check(name, asked)
+                found.append(Candidate(label, name, checked))
         except (ValueError, TypeError) as error:
             raise ValueError(f"variants: {label!r}: {error}") from error
     return found
@@ -107,11 +110,11 @@ def fill(
     wanted = {candidate.name: {**candidate.columns, **same} for candidate in candidates}
 
     def fitting(found: dict[CandidateName, Measured]) -> dict[CandidateName, Measured]:
-        """Those that are wanted and were measured in the same way, with looks."""
+        """Those that are wanted and were measured in the same way."""
         return {
             name: (row, looks)
             for name, (row, looks) in found.items()
-            if name in wanted and row.items() >= wanted[name].items() and len(looks)
+            if name in wanted and row.items() >= wanted[name].items()
         }
 
     finished = _read(path, looks_path)

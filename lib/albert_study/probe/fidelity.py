@@ -39,6 +39,7 @@ from albert_lsh.training.parameters import (
 )
 from albert_lsh.training.recipe import StudyTrainer, sample, training_arguments
 from albert_lsh.training.record import provenance, read_result
+from albert_study.probe import truncation
 from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
 from albert_study.probe.diagnostics import by_head_and_length, diagnose, look
 
@@ -158,16 +159,25 @@ class Answers(NamedTuple):
     table: pd.DataFrame  # as `tasks.predictions` keeps them
 
 
-def answer(subject: Subject) -> Answers:
-    """What the model says under its present attention."""
-    task, logits = find_task(subject.parameters.task), subject.trainer.predict(subject.encoded).predictions
+def answer(subject: Subject, encoded: Dataset | None = None) -> Answers:
+    """What the model says under its present attention, of the examples as they are encoded, or in another way."""
+    encoded = encoded or subject.encoded
+    task, logits = find_task(subject.parameters.task), subject.trainer.predict(encoded).predictions
     if task.is_squad:
-        table = squad.predictions(subject.examples, subject.encoded, logits)
+        table = squad.predictions(subject.examples, encoded, logits)
         scores, texts = squad.scores_of(subject.examples, table), squad.texts_of(subject.examples, table)
         return Answers(scores[subject.score_name], list(texts.values()), table)
-    table = metrics.predictions(task, subject.split, np.asarray(logits), subject.encoded)
+    table = metrics.predictions(task, subject.split, np.asarray(logits), encoded)
     given = table["logit_0" if task.is_regression else "answer"].tolist()
     return Answers(metrics.scores_of(task, table)[subject.score_name], given, table)
+
+
+def answer_shorter(subject: Subject, share: float) -> tuple[Answers, dict[str, float], pd.DataFrame]:
+    """What the model says of shorter texts, the share of the pairs that is left, and no layer's diagnostics."""
+    is_squad = find_task(subject.parameters.task).is_squad
+    shorter = truncation.truncated(subject.encoded, subject.tokenizer, share, is_squad=is_squad)
+    left = truncation.share_left(subject.encoded, shorter)
+    return answer(subject, shorter), {"share": left, "cost": left}, pd.DataFrame()
 
 
 def without_a_threshold(task: Task, table: pd.DataFrame) -> dict[str, float]:
@@ -213,10 +223,14 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
         base = look(model, batches)
         span = before.score - subject.majority
         for candidate in told(missing):
-            diagnosed, rows = diagnose(model, batches, base, candidate, asked.seed)
-            switch_attention(model, candidate.attention, candidate.settings, asked.seed)
-            found = answer(subject)
-            switch_attention(model, "softmax")
+            if candidate.attention == truncation.NAME:
+                found, diagnosed, looks = answer_shorter(subject, candidate.settings["share"])
+            else:
+                diagnosed, rows = diagnose(model, batches, base, candidate, asked.seed)
+                looks = by_head_and_length(rows)
+                switch_attention(model, candidate.attention, candidate.settings, asked.seed)
+                found = answer(subject)
+                switch_attention(model, "softmax")
             row = candidate.columns | {
                 "score_name": subject.score_name,
                 "score": found.score,
@@ -228,6 +242,6 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
             row |= without_a_threshold(task, found.table)
             row |= {f"softmax_{name}": value for name, value in without_a_threshold(task, before.table).items()}
             write_predictions(folder / f"{candidate.file_name}.parquet", found.table)
-            yield row | diagnosed | about, by_head_and_length(rows)
+            yield row | diagnosed | about, looks
 
     return fill(path, "heads", candidates_of(asked.variants), same, measure)
