@@ -246,6 +246,7 @@ UNFINISHED = (
     "original",
     "original-readme",
     "albert",
+    "switched",
     "minilm",
 )
 
