@@ -219,6 +219,7 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
     def measure(missing: list[Candidate]) -> Iterator[Measured]:
         switch_attention(model, "softmax")
         before = answer(subject)
+        write_predictions(folder / "softmax.parquet", before.table)
         batches = list(sample(model, subject.tokenizer, subject.encoded, asked.looked_into))
         base = look(model, batches)
         span = before.score - subject.majority
