@@ -247,6 +247,7 @@ UNFINISHED = (
     "original-readme",
     "albert",
     "switched",
+    "more-training",
     "minilm",
 )
 
