@@ -246,7 +246,7 @@ UNFINISHED = (
     "original",
     "original-readme",
     "albert",
-    "switched",
+    "no-training",
     "more-training",
     "minilm",
 )
