@@ -248,6 +248,7 @@ UNFINISHED = (
     "albert",
     "no-training",
     "more-training",
+    "minilm-rates",
     "minilm",
 )
 
