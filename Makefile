@@ -37,9 +37,17 @@ format:
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The exact versions of what is installed now. Plain versions, without a local part such as +cpu.
+# The exact versions of what is installed now. Plain versions, without a local part such as +cpu. And, by uv, the same
+# versions with the hashes of their files: torch with what it brings for GPUs, and all others. And everybody's licence.
+HASHED := uv pip compile --quiet --no-annotate --no-header --generate-hashes --universal --python-version 3.11.7 \
+	--constraint requirements.lock
+OF_TORCH = $$(grep -oE '^(torch|triton|nvidia|cuda)[a-z0-9-]*' tools/locked/torch.txt | sed 's/^/--no-emit-package /')
+
 lock:
 	$(BIN)/pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' > requirements.lock
+	echo torch | $(HASHED) --output-file tools/locked/torch.txt -
+	$(HASHED) --all-extras $(OF_TORCH) --output-file tools/locked/packages.txt pyproject.toml
+	$(BIN)/python tools/licences.py > docs/licences.md
 
 refresh:
 	$(BIN)/python tools/refresh.py

@@ -71,8 +71,8 @@ def hub(tmp_path):
     server.shutdown()
 
 
-def load(environment):
-    done = subprocess.run([sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True)
+def load(environment, code=LOAD):
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -85,3 +85,10 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(hub, tmp_path):
         path.write_text("garbage")
     subprocess.run(["rm", "-r", tmp_path / "cache" / "datasets"], check=True)  # what was made of the whole files
     assert load(hub) == "a good film"
+
+
+def test_a_record_names_the_commit_that_the_data_came_from(hub):
+    code = "from albert_lsh.training.record import revisions; print(revisions('nano', 'sst2'))"
+    assert load(hub, code) == "{}"  # nothing was loaded yet, and the embedded model comes from no Hub
+    load(hub)
+    assert load(hub, code) == str({"data": "0" * 40})

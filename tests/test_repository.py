@@ -38,6 +38,21 @@ def test_lock_file_has_every_package_in_its_range():
         assert requirement.specifier.contains(locked[requirement.name.lower()]), line
 
 
+@pytest.mark.parametrize("name", ["packages", "torch"])
+def test_packages_with_hashes_have_the_versions_of_the_lock_file(name):
+    """What only another system or Python needs is in no lock file of this machine."""
+
+    def versions(path):
+        found = re.findall(r"^([\w.-]+)==([^\s;]+)", path.read_text(), re.MULTILINE)
+        return {name.lower().replace("_", "-"): version for name, version in found}
+
+    path = ROOT / "tools" / "locked" / f"{name}.txt"
+    locked, hashed = versions(ROOT / "requirements.lock"), versions(path)
+    assert {k: v for k, v in hashed.items() if locked.get(k, v) != v} == {}
+    assert len(hashed.keys() & locked.keys()) > 5
+    assert path.read_text().count("--hash=sha256:") > len(hashed)
+
+
 def test_ranges_admit_what_colab_preinstalls():
     """Colab of August 2026 (googlecolab/backend-info); a range that excludes these would replace them there."""
     from packaging.requirements import Requirement

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
+from huggingface_hub import constants
+from huggingface_hub.file_download import repo_folder_name
 
 from albert_lsh import attention as attentions
 from albert_lsh.tasks.predictions import write_predictions
+from albert_lsh.tasks.table import TASKS
 from albert_lsh.training import locks
 from albert_lsh.training.files import delete, recorded, repository_root, write_atomically
 from albert_lsh.training.parameters import ParameterError, on_this_machine
@@ -103,7 +106,7 @@ def close_run(parameters: Any) -> None:
 
 
 def environment(device: str) -> dict[str, Any]:
-    """Where the run ran: versions, device, commit (with "-dirty" if the code differs from it), date.
+    """Where the run ran: versions, device, threads of the CPU, commit (with "-dirty" if the code differs), date.
 
     Raises:
         ParameterError: device is "cuda", and there is none.
@@ -114,6 +117,7 @@ def environment(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: installed.get(name) for name in PACKAGES},
         "device": torch.cuda.get_device_name() if device == "cuda" else f"cpu, {processor_name()}",
+        "threads": torch.get_num_threads(),
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -123,7 +127,19 @@ def provenance(device: str) -> dict[str, str]:
     """`environment` for the rows of a table: every value a text."""
     found = environment(device)
     packages = " ".join(f"{name}=={number}" for name, number in found.pop("packages").items())
-    return {**found, "commit": found["commit"] or "unknown", "packages": packages}  # no commit outside a checkout
+    found |= {"threads": str(found["threads"]), "commit": found["commit"] or "unknown"}  # none outside a checkout
+    return {**found, "packages": packages}
+
+
+def revisions(model: str | None, task: str | None) -> dict[str, str]:
+    """The commits of the Hub's repositories that a run's model and data came from, as the cache has them."""
+    data = TASKS[task].dataset if task in TASKS else None
+    found = {}
+    for what, name, kind in (("model", model, "model"), ("data", data, "dataset")):
+        folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name or "", repo_type=kind)
+        if (main := folder / "refs" / "main").exists():
+            found[what] = main.read_text(encoding="utf-8").strip()
+    return found
 
 
 def processor_name() -> str:
@@ -191,6 +207,7 @@ def write_result(
         "full_cost": coverage.cost,
         **fit.cost,
         "examples": examples,
+        "revisions": revisions(*(recorded(parameters).get(name) for name in ("model", "task"))),
         "environment": started,
     }
     write_atomically(folder / "result.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
