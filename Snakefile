@@ -23,6 +23,7 @@ except ValueError as error:
 GPUS = torch.cuda.device_count()
 if GPUS:
     workflow.global_resources["gpu"] = GPUS
+EACH = int(config.get("gpu", bool(GPUS)))  # the machine from which a cluster is asked has none: --config gpu=1
 
 # The rules see only the missing jobs, by their marks. Results are in the repository, so none is an output (see `mark`).
 RUNS = [made for made, job in MISSING.items() if job.makes_run]
@@ -61,7 +62,7 @@ rule job:
         study=NAME,
     threads: 1
     resources:
-        gpu=1 if GPUS else 0,
+        gpu=EACH,
     log:
         f"logs/{NAME}/jobs/{{job}}.log",
     conda:
