@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import resource
 import shutil
 
@@ -147,6 +148,19 @@ def test_two_devices_equal_one_with_twice_the_batch(given, tmp_path):
     curve = pd.read_csv(tmp_path / "two" / "history.csv")["train_loss"].dropna().to_numpy()
     assert curve == pytest.approx(one.history["train_loss"].dropna().to_numpy(), rel=5e-4)
     assert len(curve) == 2
+
+
+def on_a_node(words):
+    """`main` in a process that counts itself the first of its node, as all do with one device a node."""
+    os.environ["LOCAL_RANK"] = "0"
+    on_a_device(words)
+
+
+def test_two_nodes_learn_one_tokenizer_in_the_folder_that_both_see(given, tmp_path):
+    parameters = {**given, "tokenizer": "", "vocabulary": 150, "steps": 1, "eval_steps": 1, "device": "cpu"}
+    words = [f"{name}={value}" for name, value in parameters.items() if value != ""]
+    debug_launcher(on_a_node, ([*words, f"output_dir={tmp_path}"],), num_processes=2)
+    assert json.loads((tmp_path / "result.json").read_text())["devices"] == 2
 
 
 def test_another_attention_and_longer_positions_go_on_from_the_weights(given, undisturbed):

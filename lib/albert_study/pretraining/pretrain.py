@@ -188,7 +188,7 @@ def pretrain(asked: Pretraining) -> Pretrained:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()) if asked.dry_run else finished.parent)
         started, arguments = environment(asked.device), pretraining_arguments(asked, folder)
         decisive = asked.what() | {"devices": arguments.world_size}
-        with arguments.main_process_first(desc="text"):  # the others find it in the cache
+        with arguments.main_process_first(local=False, desc="text"):  # the others find it in folder and cache
             if not asked.dry_run and arguments.process_index == 0:
                 locks.hold(folder)
             checkpoint = newest(folder / "checkpoints", decisive, resume=asked.resume)
