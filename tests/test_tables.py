@@ -227,7 +227,7 @@ def test_tables_are_written_and_empty_ones_removed(tree):
 def test_figures_change_only_with_their_data(tree):
     write_run(tree, "reformer-10-epochs", 0, {"accuracy": 0.7, "f1": 0.8})
     first = {path: path.read_bytes() for path in write_figures("mini", tree)}
-    stems = ("structure", "settings", "mini-scores", "mini-loss-mrpc", "mini-convergence-mrpc")
+    stems = ("structure", "flow", "settings", "mini-scores", "mini-loss-mrpc", "mini-convergence-mrpc")
     assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "pdf")}
     history = tree / "results/runs/mini/mrpc/model/lsh/seed-0/history.csv"
     history.write_text(history.read_text().replace("30,3.0,,0.5", "30,3.0,,0.9"))

@@ -67,6 +67,11 @@ def between(counts: pd.Series) -> str:
     return str(most) if few == most else f"{few} to {most}"
 
 
+def listed(values: "pd.Series[Any]") -> str:
+    """The different values, in their order: "a; b"."""
+    return "; ".join(dict.fromkeys(map(str, values)))
+
+
 def commits(rows: pd.DataFrame) -> str:
     """The commits at which the rows were measured, shortened."""
     found = dict.fromkeys(commit for several in rows["commit"] for commit in str(several).split("; "))

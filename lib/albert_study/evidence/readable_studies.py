@@ -23,7 +23,8 @@ METRICS = {  # those that are shown, by the name they have in a table
     "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman",
     "accuracy_f1_mean": "mean of acc. and F1",
 }  # fmt: skip
-SWITCHED = {"": ("shown", ""), ", pairs": ("share", "%"), ", cost": ("cost", "%"), ", error": ("error", "2")}
+SWITCHED = {"": ("shown", ""), ", cost": ("cost", "%"), ", changed": ("changed", "%")}
+THIRD = 0.33  # the share at which loss and AUC are shown
 
 
 def labelled(scores: pd.DataFrame) -> pd.DataFrame:
@@ -144,11 +145,15 @@ def difference_tables(study: str, load: Callable) -> Named:
 
 # ---- attention switched ---------------------------------------------------------------------------------------------
 def switched_tables(study: str, load: Callable) -> Named:
-    """What is kept of the score, by task, variant and share asked for; held-out examples; what predicts it."""
+    """What is kept of the score, by task, variant and share asked for; loss and AUC; held-out examples; predictors."""
     rows = load(f"{study}-switched")
+    yield from threshold_tables(study, rows)
     for task, some in rows.groupby("task", sort=False) if len(rows) else ():
         first, how = some.iloc[0], str(scale_of(task)[1])
-        kept = [spread(mean, sd, "%") for mean, sd in zip(some["kept"], some["sd.kept"], strict=True)]
+        kept = [
+            f"{form(mean, '%')} ({form(100 * low, '0')} to {form(100 * high, '0')})"
+            for mean, low, high in some[["kept", "kept_low", "kept_high"]].values
+        ]
         zero = f"the majority class ({form(first['majority'], how)})" if first["majority"] else "a score of zero"
         note = f"{first['score_name']}, softmax {form(first['softmax'], how)}, 0% is {zero}; "
         note += f"{first['examples']} examples, {first['seeds']} model{'s' if first['seeds'] > 1 else ''}. "
@@ -157,8 +162,8 @@ def switched_tables(study: str, load: Callable) -> Named:
         yield f"{study}-switched-{task}", Table(table.loc[some["variant"].unique()], note + about(study, some))
     rows = load(f"{study}-held-out")
     if not rows.empty:
-        rows = rows[rows["share_asked"] == 0.25].sort_values("variant", kind="stable")
-        rows["shown"] = [f"{form(kept, '%')} ({form(share, '%')})" for kept, share in rows[["kept", "share"]].values]
+        rows = rows[rows["share_asked"] == THIRD].sort_values("variant", kind="stable")
+        rows["shown"] = [f"{form(kept, '%')} ({form(cost, '%')})" for kept, cost in rows[["kept", "cost"]].values]
         table = wide(
             rows.sort_values("task", kind="stable"), "variant", "task", {"": ("shown", ""), ", error": ("error", "2")}
         )
@@ -168,6 +173,20 @@ def switched_tables(study: str, load: Callable) -> Named:
     if not (rows := load(f"{study}-predictors")).empty:
         values = {", all": ("all", "+2"), ", at a share": ("at_a_share", "+2")}
         yield f"{study}-predictors", Table(wide(rows, "diagnostic", "task", values), f"Study {study}.")
+
+
+def threshold_tables(study: str, rows: pd.DataFrame) -> Named:
+    """Loss and area under the ROC curve at a third of the pairs, which no threshold moves; softmax's first."""
+    rows = rows[rows["share_asked"] == THIRD] if len(rows) else rows
+    cells: dict[str, dict[str, str]] = {}
+    for task, some in rows.groupby("task", sort=False) if len(rows) else ():
+        for name, what, how in (("loss", "loss", "2"), ("auc", "AUC", "3")):
+            if name in some and some[name].notna().any():
+                column = cells.setdefault(f"{task}: {what}", {"softmax": form(some[f"softmax_{name}"].iloc[0], how)})
+                column |= {row["variant"]: form(row[name], how) for row in some.to_dict("records")}
+    if cells:
+        note = "Loss: nats, of numbers their squared error; AUC: area under the ROC curve. "
+        yield f"{study}-threshold", Table(pd.DataFrame(cells).fillna(""), note + about(study, rows))
 
 
 def reading_tables(study: str, load: Callable) -> Named:

@@ -161,10 +161,14 @@ def load_tables(what: str, study: str, root: Path, pattern: str) -> dict[Path, p
 def load_switched(study: str, root: Path, split: str = "validation") -> pd.DataFrame:
     """A study's models under other attentions: one row a model and variant (see `fidelity.measure_all`).
 
-    `share_asked` is the share of the pairs that a variant was given. Empty if nothing was switched.
+    `share_asked` is the share of the pairs that a variant was given; `folder` holds the predictions. Empty if nothing
+    was switched.
     """
     found = load_tables(split, study, root, f"*/*/*/seed-*/fidelity-{split}.csv")
-    rows = [table.assign(model=path.parents[2].name) for path, table in found.items()]
+    rows = [
+        table.assign(model=path.parents[2].name, folder=str(path.with_name(f"{path.stem}-predictions")))
+        for path, table in found.items()
+    ]
     return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
 
 

@@ -25,7 +25,6 @@ from albert_study.evidence.readable import readable_tables, studies_of
 from albert_study.evidence.records import load_measurements
 
 DOCUMENTS = ("report", "poster", "summary")
-SWITCHED_TASKS = ("mrpc", "sst2", "stsb", "squad")  # of the switched models, in the order of the text
 
 
 def typographic(text: str) -> str:
@@ -125,14 +124,15 @@ def compared(study: str, root: Path) -> dict[str, dict[str, Any]]:
 def text_numbers(root: Path) -> dict[str, Any]:
     """The numbers of the text that are in no table of the report."""
     numbers: dict[str, Any] = {}
-    if len(rows := load_measurements("fidelity-switched", "tables", root)) and set(SWITCHED_TASKS) <= set(rows["task"]):
-        cells = rows.set_index(["variant", "share_asked", "task"])["kept"]
+    if len(rows := load_measurements("no-training-switched", "tables", root)):
+        tasks = list(rows["task"].unique())
         numbers["kept"] = {
-            f"{variant} {share:g}": [form(cells.get((variant, share, task)), "%") or "–" for task in SWITCHED_TASKS]
-            for variant, share in dict.fromkeys(zip(rows["variant"], rows["share_asked"], strict=True))
-        }
-        mrpc = rows[rows["task"] == "mrpc"].iloc[0]
-        numbers["span of mrpc"] = form(100 * (mrpc["softmax"] - mrpc["majority"]), "0")
+            f"{variant} {share:g}": [
+                {name: form(row[name], "%") for name in ("kept", "kept_low", "kept_high", "changed", "cost")}
+                for row in of.set_index("task").reindex(tasks).to_dict("records")
+            ]
+            for (variant, share), of in rows.groupby(["variant", "share_asked"], sort=False)
+        } | {"tasks": tasks}
     if len(rows := load_measurements("bound", "efficiency", root)):
         speeds, times = rows[rows["gflops"].notna()], rows[rows["seconds"].notna()]
         names = speeds["what"] + speeds["queries"].map(lambda q: f", {q:.0f} queries" if pd.notna(q) else "")

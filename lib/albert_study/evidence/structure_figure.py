@@ -1,4 +1,4 @@
-"""The layer drawn, with what each attention replaces in it."""
+"""The layer drawn, with what each attention replaces in it; and the way from a pretrained encoder to a table."""
 
 import textwrap
 from itertools import pairwise
@@ -79,3 +79,39 @@ def draw_replaced(axis: Axes, heights: list[float], high: float) -> None:
     note = textwrap.fill(f"not shown, like lsh in the attention core alone: {others}", 62)
     note = f"every attention keeps the rest of the layer;\n{note}"
     axis.text(2.36 + 3.5 * width, 3.4, note, ha="center", va="center", style="italic", fontsize=8)
+
+
+def plot_flow() -> Figure:
+    """From a pretrained encoder to a table: what is trained, what is only switched, and what is kept of each run."""
+    figure, axes = new_figure(6.6, 2.3)
+    axis = axes[0, 0]
+    axis.set(xlim=(0, 6.6), ylim=(0, 2.3))
+    axis.axis("off")
+    wide, high, rows = 1.2, 0.5, (1.65, 0.9, 0.15)
+    steps = {  # column, row: what happens there
+        (0, 1): "pretrained encoder\nfrom the Hub",
+        (1, 0): "attention replaced",
+        (2, 0): "fine-tuned:\nseeds, one recipe",
+        (1, 1): "fine-tuned\nwith softmax",
+        (2, 1): "attention switched,\nnothing trained",
+        (1, 2): "attention replaced,\nnothing trained",
+        (2, 2): "masked words\nguessed",
+        (3, 1): "answers to every\nexample kept",
+        (4, 1): "differences,\nintervals, report",
+    }
+    place = {at: (0.02 + at[0] * 1.34, rows[at[1]]) for at in steps}
+    for at, text in steps.items():
+        draw_box(axis, *place[at], wide, high, text, fc="#eeeeee" if "tuned" in text else "white")
+    for row in range(3):
+        ends = ((0, 1), (1, row)), ((1, row), (2, row)), ((2, row), (3, 1))
+        for start, end in ends:
+            x, y = place[start][0] + wide, place[start][1] + high / 2
+            draw_arrow(
+                axis,
+                (x, y),
+                (x + 0.07, y),
+                (x + 0.07, place[end][1] + high / 2),
+                (place[end][0], place[end][1] + high / 2),
+            )
+    draw_arrow(axis, (place[3, 1][0] + wide, level := rows[1] + high / 2), (place[4, 1][0], level))
+    return figure

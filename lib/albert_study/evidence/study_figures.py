@@ -17,7 +17,7 @@ from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import repository_root
 from albert_study.evidence.bootstrap import MARGIN
 from albert_study.evidence.formats import between, form, scale_of, spread
-from albert_study.evidence.looks import LOOK, STYLES, add_legend, hollow, lighter, new_figure, plain, save, style_of
+from albert_study.evidence.looks import LOOK, STYLES, add_legend, lighter, new_figure, plain, save, style_of
 from albert_study.evidence.masked_words import load_masked_words, plot_masked_words
 from albert_study.evidence.readable_studies import METRICS
 from albert_study.evidence.records import (
@@ -25,10 +25,10 @@ from albert_study.evidence.records import (
     load_measurements,
     load_pretraining,
     load_runs,
-    load_switched,
 )
-from albert_study.evidence.structure_figure import plot_structure
-from albert_study.evidence.tables import score_table, settings_table, switched_table
+from albert_study.evidence.structure_figure import plot_flow, plot_structure
+from albert_study.evidence.switched import plot_switched
+from albert_study.evidence.tables import score_table, settings_table
 
 EPOCHS_ARM = re.compile(r"-\d+-epochs$")  # arms trained longer, shown in a figure of their own
 
@@ -165,29 +165,6 @@ def plot_differences(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def plot_switched(table: pd.DataFrame) -> Figure:
-    """What is left of the score, and the error of the output, against the share attended; one column a task."""
-    tasks = list(table["task"].unique())
-    figure, axes = new_figure(1.65 * max(2, len(tasks)), 3.7, nrows=2, ncols=len(tasks), sharey="row")
-    looks = hollow(table.drop_duplicates("variant").sort_values("variant").set_index("variant")["attention"])
-    for (upper, lower), task in zip(axes.T, tasks, strict=True):
-        of_task = table[table["task"] == task]
-        for variant, rows in of_task.groupby("variant", sort=False):
-            look, rows = looks[variant], rows.sort_values("share")
-            error = rows["sd.kept"].fillna(0).where(rows["kept"] > -0.3, 0)  # none where the point is cut
-            upper.errorbar(rows["share"], rows["kept"].clip(lower=-0.3), error, label=plain(variant), **look)
-            lower.plot(rows["share"], rows["error"], **look)
-        upper.axhline(1, color="black", linewidth=0.5)
-        upper.axhline(0, color="black", linewidth=0.5, linestyle=":")
-        upper.set(title=f"{plain(task)} ({of_task['score_name'].iloc[0]})", ylim=(-0.35, 1.15))
-        lower.set(xlabel="share of pairs attended", ylim=(0, None))
-    axes[0, 0].set_ylabel("share of the score kept")
-    axes[1, 0].set_ylabel("error of the output")
-    with_most = max(axes[0], key=lambda axis: len(axis.get_legend_handles_labels()[1]))
-    add_legend(figure, with_most, 4)
-    return figure
-
-
 def plot_settings(table: pd.DataFrame) -> Figure:
     """How `lsh` spends a quarter of the pairs, and its cost, against the length, without and with a far field."""
     share = 0.25
@@ -229,7 +206,7 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     """A study's scores, its losses task by task, convergence where arms have it, and the common figures, by name."""
     runs = load_runs(root / "results" / "runs", study)
     longer = runs["arm"].str.contains(EPOCHS_ARM)
-    figures = {"structure": plot_structure(), "settings": plot_settings(settings_table())}
+    figures = {"structure": plot_structure(), "flow": plot_flow(), "settings": plot_settings(settings_table())}
     if not longer.all():
         figures[f"{study}-scores"] = plot_scores(score_table(runs[~longer]))
     for name, plot, chosen in (("loss", plot_loss, ~longer), ("convergence", plot_convergence, longer)):
@@ -237,8 +214,8 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
             figures[f"{study}-{name}-{task}"] = plot(of_task)
     if len(found := load_measurements(f"{study}-differences", "tables", root)):
         figures[f"{study}-differences"] = plot_differences(found)
-    if not (switched := load_switched(study, root)).empty:
-        figures[f"{study}-switched"] = plot_switched(switched_table(switched))
+    if len(found := load_measurements(f"{study}-switched", "tables", root)):
+        figures[f"{study}-switched"] = plot_switched(found)
     if len(masked := load_masked_words(root)):
         figures["masked-words"] = plot_masked_words(masked)
     pretraining = load_pretraining(root / "results" / "pretraining")

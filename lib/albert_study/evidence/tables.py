@@ -3,7 +3,6 @@
 score_table(runs)                    one row a task, model and arm
 changes(runs)                        one row a pair of neighbouring arms and metric
 beside_published(runs, published)    ours beside studies/published.csv
-switched_table(rows)                 one row a task, variant and share
 write_tables("minilm")               all of a study's, as results/tables/minilm-*.csv
 """
 
@@ -21,6 +20,7 @@ from albert_lsh.training.files import repository_root, write_atomically
 from albert_study.carried import carried
 from albert_study.evidence.bootstrap import holm
 from albert_study.evidence.differences import LEVEL, differences
+from albert_study.evidence.formats import listed
 from albert_study.evidence.records import (
     COSTS,
     SETTINGS,
@@ -33,6 +33,7 @@ from albert_study.evidence.records import (
     planned,
 )
 from albert_study.evidence.statistics import paired, paired_ratio
+from albert_study.evidence.switched import predictors, switched_table
 
 # Neighbouring arms: from, to, and what lies between them.
 CHANGES = (
@@ -52,7 +53,6 @@ CHANGES = (
 )
 ARM = ["task", "model", "arm"]  # what is averaged over seeds
 HEAD_DIM = 64  # of ALBERT and BERT
-DIAGNOSTICS = ["share", "mass", "recall", "error", "drift", "changed"]
 # Two pretraining runs that differ in nothing but these saw the same sequences, masks and first weights.
 ATTENTION = ("attention", "attention_settings")
 FORM = ("recompute", "feed_forward_chunk", "device")  # how it is computed, not what
@@ -80,11 +80,6 @@ def _score_row(arm: pd.DataFrame) -> dict[str, Any]:
         row |= {metric: mean[f"metric.{metric}"], f"sd.{metric}": sd[f"metric.{metric}"]}
         row |= {f"{kind}.{metric}": mean.get(f"{kind}.{metric}", math.nan) for kind in ("majority", "chance")}
     return row
-
-
-def listed(values: pd.Series) -> str:
-    """The different values, in their order: "a; b"."""
-    return "; ".join(dict.fromkeys(map(str, values)))
 
 
 def metrics_of(runs: pd.DataFrame) -> Iterator[str]:
@@ -136,38 +131,6 @@ def beside_published(runs: pd.DataFrame, published: pd.DataFrame) -> pd.DataFram
     ]
     theirs = published.rename(columns={"value": "published", "model": "published_model"})
     return pd.DataFrame(ours).merge(theirs, on=["task", "arm", "metric"])
-
-
-def switched_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per task, variant and share asked for, the mean over models (seeds), and the deviation of what is kept."""
-    groups = rows.groupby(["task", "variant", "share_asked"], sort=False)
-    means = ["score", "softmax", "majority", "kept", "changed", "loss", "softmax_loss", "auc", "softmax_auc"]
-    means += ["drift", "share", "cost", "compared"]
-    table = groups[[name for name in [*means, "mass", "recall", "error"] if name in rows]].mean()
-    table.insert(4, "sd.kept", groups["kept"].std(ddof=1))
-    table["seeds"] = groups["seed"].nunique()
-    for name in ("attention", "score_name", "examples", "settings", "commit"):
-        table[name] = groups[name].agg(listed)
-    table = table.reset_index()
-    table["order"] = table.groupby(["task", "variant"])["kept"].transform("mean")  # the best on top
-    order = table.sort_values(["task", "order", "share_asked"], ascending=[True, False, False])
-    return order.drop(columns="order")
-
-
-def predictors(switched: pd.DataFrame) -> pd.DataFrame:
-    """Which diagnostic predicts the score? Spearman's rank correlation of each with what is kept, by task.
-
-    `all` is taken over the variants and shares of a `switched_table` together, `at_a_share` over the variants at each
-    share, mean over the shares that have four variants or more; `variants` says how many rows there were.
-    """
-    rows = []
-    for task, of_task in switched.groupby("task", sort=False):
-        shares = [rows_of for _, rows_of in of_task.groupby("share_asked") if len(rows_of) >= 4]
-        together, *each = (some[DIAGNOSTICS].corrwith(some["kept"], method="spearman") for some in (of_task, *shares))
-        at_a_share = pd.DataFrame(each, columns=DIAGNOSTICS).mean()
-        table = pd.DataFrame({"task": task, "diagnostic": DIAGNOSTICS, "all": together, "at_a_share": at_a_share})
-        rows.append(table.assign(variants=len(of_task)))
-    return pd.concat(rows, ignore_index=True)
 
 
 def pretraining_gaps(runs: pd.DataFrame) -> pd.DataFrame:
@@ -261,7 +224,7 @@ def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
         "changes": changes(runs),
         "differences": differences(runs),
         "published": beside_published(runs, load_published(carried("studies/published.csv", root))),
-        "variants": variants,
+        "variants": variants if variants.empty else variants.drop(columns="folder"),
         "switched": switched,
         "predictors": switched if switched.empty else predictors(switched),
         "held-out": held_out if held_out.empty else switched_table(held_out),
