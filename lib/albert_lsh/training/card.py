@@ -31,9 +31,12 @@ def write_card(folder: Path, record: dict[str, Any]) -> None:
     Args:
         record: what result.json says of the run, as `record.read_result` reads it.
     """
-    asked, task = record["parameters"], find_task(record["parameters"]["task"])
+    asked, task = dict(record["parameters"]), find_task(record["parameters"]["task"])
     name = f"{Path(asked['model']).name}-{asked['attention']}-{task.name}"
     base = asked["model"] if is_hub_name(asked["model"]) and not asked["random_weights"] else None
+    if Path(asked["model"]).is_absolute():  # a card names no folder of a machine
+        asked["model"] = Path(asked["model"]).name
+    record = {**record, "parameters": asked}
     data = ModelCardData(
         model_name=name,
         library_name="transformers",
@@ -86,7 +89,7 @@ def benchmark(task: Task, record: dict[str, Any]) -> EvalResultEntry | None:
     """The headline as .eval_results has it; None where other examples were evaluated than the Hub's own split."""
     asked = record["parameters"]
     parts = ("eval_examples", "held_out_examples", "folds", "data_dir")
-    if task.dataset == "mini" or task.training_articles or any(asked[name] is not None for name in parts):
+    if task.dataset == "mini" or task.training_articles or any(asked.get(name) is not None for name in parts):
         return None
     name, environment = record["headline"]["name"], record["environment"]
     notes = (
@@ -118,32 +121,50 @@ def command(record: dict[str, Any]) -> str:
     """What is typed to have the run again."""
     asked = record["parameters"]
     notebook = "squad" if find_task(asked["task"]).is_squad else "glue"
-    usual = [value is None or value is False or value == {} for value in asked.values()]  # in the notebooks too
-    given = {k: v for (k, v), left_out in zip(asked.items(), usual, strict=True) if k not in WHERE and not left_out}
+    given = {name: value for name, value in asked.items() if name not in WHERE}
+    for name, value in asked.items():
+        if value is None or value is False or value == {}:  # as the notebooks have it
+            given.pop(name, None)
     return f"papermill notebooks/{notebook}.ipynb out.ipynb -y {shlex.quote(json.dumps(given))}"
+
+
+def attention_of(record: dict[str, Any]) -> str:
+    """The attention, where it stands, and what it sees and costs; an item of a list each."""
+    asked, cost = record["parameters"], record.get("full_cost")
+    settings = {k: v for k, v in asked["attention_settings"].items() if v is not None and v is not False}
+    items = [f"`{asked['attention']}`, settings `{json.dumps(settings)}`"]
+    if asked["evaluation_settings"]:
+        items.append(f"over these in evaluation: `{json.dumps(asked['evaluation_settings'])}`")
+    if asked["passes"] is not None:
+        items.append(f"in passes {asked['passes']} alone, the others have softmax")
+    if asked.get("projections"):
+        items.append("new projections in the place of the pretrained ones")
+    items.append(f"attends to {record['attended_share']:.0%} of the pairs of tokens")
+    if cost is not None:
+        items.append(f"full cost: {cost:.0%} of softmax attention's (multiply-adds, finding the keys included)")
+    return "\n".join(f"- {item}" for item in items)
 
 
 def text(name: str, task: Task, record: dict[str, Any]) -> str:
     """The card below its first lines."""
-    asked, environment, resolved = record["parameters"], record["environment"], record["resolved"]
-    attention, sizes = asked["attention"], {key: f"{n:,}" for key, n in record["examples"].items()}
-    settings = {k: v for k, v in resolved["attention_settings"].items() if v is not None and v is not False}
-    passes, layers = resolved["passes"], resolved["model"]["num_hidden_layers"]
-    cost = record.get("full_cost")
+    asked, environment, sizes = record["parameters"], record["environment"], record["examples"]
+    shape = " (its shape, with random weights)" if asked["random_weights"] else ""
     head = ', head="question-answering"' if task.is_squad else ""
-    source = "texts that come with albert-lsh" if task.dataset == "mini" else f"`{task.dataset}`"
-    versions = ", ".join(f"{package} {number}" for package, number in environment["packages"].items() if number)
-    checkout = f"git checkout {environment['commit'].removesuffix('-dirty')}\n" if environment["commit"] else ""
     covers = "an interval covers the examples, by a bootstrap, and not seeds: another seed may score outside of it"
     if not record.get("intervals"):
         covers = "the record has no intervals, and nothing says what another seed would score"
+    seen = ", ".join(f"{sizes[split]:,} examples of {split}" for split in evaluated(record).values())
+    source = "texts that come with albert-lsh" if task.dataset == "mini" else f"`{task.dataset}`"
+    commit = environment["commit"] or ""
+    lines = [f"git checkout {commit.removesuffix('-dirty')}"] if commit else []
+    lines.append(command(record))
+    differed = " The code differed from that commit." if commit.endswith("-dirty") else ""
+    versions = ", ".join(f"{package} {number}" for package, number in environment["packages"].items() if number)
     return f"""
 # {name}
 
-`{asked["model"]}`{" (its shape, with random weights)" if asked["random_weights"] else ""} fine-tuned on task `{
-        task.name
-    }`
-with `{attention}` attention by albert-lsh, from whose record of the run this card is made.
+`{asked["model"]}`{shape} fine-tuned on task `{task.name}` with `{asked["attention"]}` attention by albert-lsh.
+This card is made from the record of the run.
 
 ```python
 import albert_lsh  # brings the attention
@@ -154,39 +175,25 @@ tokenizer = albert_lsh.load_tokenizer(path)
 
 ## Attention
 
-- `{attention}`, settings `{json.dumps(settings)}`
-- {"in all passes" if len(passes) == layers else f"in passes {passes} of {layers}, softmax in the others"}\
-{"; in evaluation " + f"`{json.dumps(asked['evaluation_settings'])}`" if asked["evaluation_settings"] else ""}\
-{"; new projections in the place of the pretrained ones" if asked["projections"] else ""}
-- it attends to {record["attended_share"]:.0%} of the pairs of tokens; {
-        "its full cost was not recorded"
-        if cost is None
-        else f"its full cost is {cost:.0%} of softmax attention's (multiply-adds, finding the keys included)"
-    }
+{attention_of(record)}
 
 ## Scores
 
 {table(record)}
 
-One run, seed {asked["seed"]}: {covers}. Evaluated: {
-        ", ".join(f"{sizes[s]} examples of {s}" for s in evaluated(record).values())
-    }.
+One run, seed {asked["seed"]}: {covers}. Evaluated: {seen}.
 
 ## Data and licence
 
-{sizes["train"]} training examples of {source}, texts of up to {
-        asked["max_length"]
-    } tokens. Data and base model keep their
-own licences, which bind these weights too; none is given here.
+{sizes["train"]:,} training examples of {source}, texts of up to {asked["max_length"]} tokens. Data and base model keep
+their own licences, which bind these weights too; none is given here.
 
 ## Again
 
 ```
-{checkout}{command(record)}
+{chr(10).join(lines)}
 ```
 
-{"The code differed from that commit. " if (environment["commit"] or "").endswith("-dirty") else ""}{
-        environment["date"]
-    }, \
-{environment["device"]}, {record["train_seconds"]:,.0f} seconds; Python {environment["python"]}, {versions}.
+{environment["date"]}, {environment["device"]}, {record["train_seconds"]:,.0f} seconds; Python {environment["python"]},
+{versions}.{differed}
 """
