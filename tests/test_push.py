@@ -234,7 +234,7 @@ def test_a_wrong_name_is_refused(hub, here, run, name, message):
     ("token", "message"),
     [
         (None, "there is no token for the Hub: `hf auth login` keeps one, or set HF_TOKEN"),
-        ("hf_unknown", "http://[^ ]* does not take the token: .*"),
+        ("hf_unknown", "http://[^ ]* cannot be reached, or does not take the token: .*"),
         (READER, "'owner/pushed' could not be uploaded to http://[^ ]*: .*"),
     ],
 )

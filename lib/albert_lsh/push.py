@@ -62,7 +62,7 @@ def push(folder: Path, name: str) -> str:
     if get_token() is None:
         raise PushError("there is no token for the Hub: `hf auth login` keeps one, or set HF_TOKEN")
     api = HfApi(library_name="albert-lsh")
-    with loading(f"{api.endpoint} does not take the token"):
+    with loading(f"{api.endpoint} cannot be reached, or does not take the token"):
         api.whoami()
     with loading(f"{name!r} could not be uploaded to {api.endpoint}"):
         api.create_repo(name, exist_ok=True)

@@ -95,7 +95,7 @@ def scores_of(task: Task, table: pd.DataFrame) -> dict[str, float]:
     return by_split(table, lambda rows: scores(task.metrics, rows["label"].to_numpy(), rows[answer].to_numpy()))
 
 
-def intervals(task: Task, table: pd.DataFrame, draws: int = 1000) -> dict[str, list[float]]:
+def intervals(task: Task, table: pd.DataFrame, draws: int = 400) -> dict[str, list[float]]:
     """The 95% interval [low, high] of each score over the examples: percentiles of a bootstrap within each split.
 
     Args:
