@@ -22,7 +22,7 @@ SUPPORTED = (
 # Why encoders that one might expect there are none.
 UNSUPPORTED = {
     "megatron-bert": "in Transformers it computes softmax itself and asks for no other attention",
-    "mpnet": "it adds a bias of relative positions to the scores, which hashing does not see",
+    "mpnet": "it adds a bias of relative positions to the scores, and asks for no other attention",
     "modernbert": "two of three layers see a window alone, which our attentions would replace",
 }
 BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "data2vec-text")  # where their positions begin
