@@ -7,8 +7,10 @@ BIN := .venv/bin
 
 # make bench                time and memory of the attentions (two hours and more), as studies/efficiency.yaml asks
 # make report               report, poster and summary from results/; a study's own is report/build/<study>.pdf
+# make site                 report/results.html, the page to explore, from results/
+# make docs                 docs/api/, pages on the library's public names
 # make format               rewrite style; make lock: versions; make refresh: the repository's, where it is needed
-.PHONY: study test bench report install format lock refresh
+.PHONY: study test bench report site docs install format lock refresh
 
 study: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m albert_study.make $(STUDY)
@@ -25,6 +27,12 @@ bench: install
 
 report: install
 	$(BIN)/python -m albert_study.evidence.report
+
+site: install
+	$(BIN)/python -m albert_study.evidence.site
+
+docs: install
+	$(BIN)/python tools/api.py docs/api
 
 install: .venv/installed
 

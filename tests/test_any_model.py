@@ -11,6 +11,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 from albert_lsh import attention, load_model, load_tokenizer, record_passes, switch_attention
 from albert_lsh.model.config import SUPPORTED, ModelError
+from albert_lsh.model.interface import attention_modules
+from albert_lsh.model.projections import draw_projections
 
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 99}
 LSH = {"n_hashes": 2, "cluster_size": 4}
@@ -49,6 +51,28 @@ def test_a_model_that_transformers_made_is_switched_and_back(plain, tmp_path):
     assert not torch.allclose(hashed, softmax, atol=1e-3)
     assert torch.equal(hashed, states(load_model(tmp_path, head="base", attention="lsh", settings=LSH, seed=4)))
     torch.testing.assert_close(states(switch_attention(model, "softmax")), softmax, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("own", ["eager", "sdpa"])
+def test_softmax_has_the_outputs_and_gradients_of_the_type_s_own(plain, own):
+    model = AutoModel.from_config(copy.deepcopy(plain.config), attn_implementation=own).eval()
+    model.load_state_dict(plain.state_dict())
+    weights = torch.randn(IDS.shape[0], IDS.shape[1], 32, generator=torch.Generator().manual_seed(1))
+
+    def output_and_gradients(model):
+        out = model(input_ids=IDS, attention_mask=MASK).last_hidden_state
+        asked = {name: p for name, p in model.named_parameters() if not name.startswith("pooler")}
+        gradients = torch.autograd.grad((out * weights)[KEEP].sum(), list(asked.values()), allow_unused=True)
+        return {"output": out[KEEP], **dict(zip(asked, gradients, strict=True))}
+
+    expected = output_and_gradients(model)
+    with record_passes(switch_attention(model, "softmax")) as passes:
+        found = output_and_gradients(model)
+    assert len(passes) == 2
+    assert len([name for name, value in expected.items() if value is not None]) > 15
+    for name, value in expected.items():
+        if value is not None:
+            torch.testing.assert_close(found[name], value, atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_asked_for_by_its_name_it_is_lsh(plain, tmp_path):
@@ -116,17 +140,20 @@ def test_a_decoder_is_refused_however_it_is_made(plain, option):
         switch_attention(model, "lsh")
 
 
-@pytest.mark.parametrize("kind", ["megatron-bert", "gpt2", "distilbert", "t5", "vit", "modernbert"])
+@pytest.mark.parametrize("kind", ["megatron-bert", "gpt2", "mpnet", "t5", "vit", "modernbert"])
 def test_every_other_type_is_refused_in_one_line(kind):
-    small = {"gpt2": {"n_embd": 8, "n_head": 2, "n_layer": 1}, "distilbert": {"dim": 8, "n_heads": 2, "n_layers": 1}}
-    own = {"t5": {"d_model": 8, "num_layers": 1}, "vit": {}}
-    config = AutoConfig.for_model(kind, **{**SMALL, **small.get(kind, own.get(kind, {"pad_token_id": 1}))})
-    message = rf"\({kind}\) is not of a supported type: albert, bert, [^\n]*data2vec-text$"
+    own = {"gpt2": {"n_embd": 8, "n_head": 2, "n_layer": 1}, "t5": {"d_model": 8, "num_layers": 1}, "vit": {}}
+    config = AutoConfig.for_model(kind, **{**SMALL, **own.get(kind, {"pad_token_id": 1})})
+    why = {"megatron-bert": "softmax itself", "mpnet": "relative positions", "modernbert": "see a window alone"}.get(
+        kind
+    )
+    reason = rf" \([^\n]*{why}[^\n]*\)" if why else ""
+    message = rf"\({kind}\) is not of a supported type{reason}: albert, bert, [^\n]*distilbert$"
     with pytest.raises(ModelError, match=message):
         switch_attention(AutoModel.from_config(config), "lsh")
     model = AutoModel.from_config(config)
     before = model.config._attn_implementation
-    if kind != "megatron-bert":  # of which Transformers says itself that it cannot be set
+    if kind not in ("megatron-bert", "mpnet"):  # of which Transformers says itself that it cannot be set
         with pytest.raises(ModelError, match=message):
             model.set_attn_implementation("albert_lsh")
     assert model.config._attn_implementation == before
@@ -166,6 +193,26 @@ def test_an_attention_with_weights_of_its_own_names_load_model(name, settings, t
     model = AutoModel.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match=rf"attention '{name}' has weights of its own; [^\n]*load_model"):
         states(model)
+
+
+def test_a_distilbert_is_given_no_new_projections():
+    message = "^%s needs new projections, [^\n]*DistilBERT"
+    with pytest.raises(ModelError, match=message % "attention 'reformer'"):
+        load_model(config_of("distilbert"), head="base", attention="reformer", settings={"bucket_size": 4})
+    model = load_model(config_of("distilbert"), head="base")
+    with pytest.raises(ModelError, match=message % "projections='new'"):
+        draw_projections(model)
+
+
+def test_a_distilbert_s_values_are_convolved_and_the_weights_come_back(tmp_path):
+    settings = {"conv_kernel_size": 3}
+    model = load_model(config_of("distilbert"), head="base", attention="yoso-e", settings=settings)
+    before = states(model)
+    for module in attention_modules(model):
+        torch.nn.init.normal_(module.convolution.weight, std=0.1)
+    assert (states(model) - before).abs().max() > 1e-3
+    model.save_pretrained(tmp_path)
+    assert torch.equal(states(load_model(tmp_path, head="base")), states(model))
 
 
 ASK = "from transformers import pipeline; found = pipeline('text-classification', {path!r})({text!r})[0]['score']; "

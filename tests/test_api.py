@@ -1,5 +1,6 @@
 """The library as a user imports it: every name is there, and an import loads what it needs and no more."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,6 +11,7 @@ import pytest
 import albert_lsh
 from albert_lsh.predict import main
 
+ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "transformers", "datasets", "pandas", "matplotlib", "scipy", "sklearn", "reformer_pytorch")
 
 
@@ -39,6 +41,18 @@ def test_every_name_is_there_and_documented(name):
     assert getattr(albert_lsh, name).__doc__
 
 
+def test_api_pages_show_every_public_name_with_its_docstring(tmp_path):
+    """`make docs`; nothing of them is fetched from a network."""
+    command = [sys.executable, str(ROOT / "tools" / "api.py"), str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    for page, names in {"albert_lsh": albert_lsh.__all__, "albert_lsh/attention": albert_lsh.attention.__all__}.items():
+        text = (tmp_path / f"{page}.html").read_text(encoding="utf-8")
+        assert not re.search(r"""src=["'](?:https?:)?//|<link [^>]*href=["'](?:https?:)?//""", text)
+        sections = dict(re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL))
+        for name in set(names) - {"attention", "ATTENTIONS"}:  # a page of its own, and a table
+            assert 'class="docstring"' in sections[name], name
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'load_modle'"):
         _ = albert_lsh.load_modle
@@ -53,16 +67,15 @@ def test_load_model_brings_the_pipeline():
 
 def test_the_wheel_says_that_it_is_typed():
     assert (Path(albert_lsh.__file__).parent / "py.typed").is_file()
-    project = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "py.typed" in project["tool"]["setuptools"]["package-data"]["albert_lsh"]
 
 
 def test_one_version_is_everywhere(capsys):
-    root = Path(__file__).resolve().parents[1]
     with pytest.raises(SystemExit, match="^0$"):
         main(["--version"])
     assert capsys.readouterr().out == f"albert-lsh {albert_lsh.__version__}\n"
-    assert f"\nversion: {albert_lsh.__version__}\n" in (root / "CITATION.cff").read_text()
-    assert f"\n## {albert_lsh.__version__}\n" in (root / "CHANGELOG.md").read_text()
-    project = tomllib.loads((root / "pyproject.toml").read_text())
+    assert f"\nversion: {albert_lsh.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {albert_lsh.__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "albert_lsh.__version__"}

@@ -4,14 +4,15 @@ import copy
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel
 
 from albert_lsh import load_model, record_passes, save_memory, switch_attention
+from albert_lsh.model.config import load_config
 
 LSH = {"n_hashes": 1, "cluster_size": 3}
 
 
-@pytest.fixture(params=["albert", "bert"])
+@pytest.fixture(params=["albert", "bert", "distilbert"])
 def name(request, tmp_path):
     if request.param == "albert":
         return "mini"
@@ -20,6 +21,10 @@ def name(request, tmp_path):
         max_position_embeddings=64,
     )  # fmt: skip
     torch.manual_seed(0)
+    if request.param == "distilbert":
+        shape = {"vocab_size": 60, "dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64}
+        DistilBertModel(DistilBertConfig(**shape, hidden_dim=48)).save_pretrained(tmp_path)
+        return str(tmp_path)
     BertModel(config).save_pretrained(tmp_path)
     return str(tmp_path)
 
@@ -27,6 +32,8 @@ def name(request, tmp_path):
 def loss_and_gradients(name, saving, training, dropout):
     torch.manual_seed(1)
     config = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    if load_config(name).model_type == "distilbert":
+        config = {"dropout": dropout, "attention_dropout": dropout}
     model = save_memory(load_model(name, attention="lsh", settings=LSH, seed=3, **config), **saving)
     model.train(training)
     ids = torch.arange(5, 49).view(2, 22)
@@ -77,7 +84,8 @@ def test_less_is_stored_for_the_backward_pass(name):
 def test_every_layer_goes_through_its_positions_so_and_again_if_recomputed(name, saving, positions):
     """What the widest parts of every layer are given, forward and backward."""
     model = save_memory(load_model(name, head="base"), **saving).train()
-    wide = [m for m in model.modules() if getattr(m, "out_features", 0) == model.config.intermediate_size]
+    widest = getattr(model.config, "hidden_dim", None) or model.config.intermediate_size  # hidden_dim: DistilBERT
+    wide = [m for m in model.modules() if getattr(m, "out_features", 0) == widest]
     given = {m: [] for m in wide}
     for module in wide:
         module.register_forward_hook(lambda module, inputs, _: given[module].append(inputs[0].shape[1]))

@@ -147,10 +147,10 @@ def test_executed_notebooks_show_no_text_of_others():
 
 @pytest.fixture
 def committed(tmp_path):
-    """What the report is made of. What is not committed, such as study mini's results, counts not."""
+    """What report and page are made of. What is not committed, such as study mini's results, counts not."""
     listing = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, check=True, cwd=ROOT)
     for name in listing.stdout.split("\0"):
-        if re.fullmatch(r"(results|figures|report|studies)/.*\.(csv|json|svg|typ|bib|yaml)", name):
+        if re.fullmatch(r"(results|figures|report|studies)/.*\.(csv|json|svg|typ|bib|yaml|html)", name):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
@@ -161,6 +161,13 @@ def test_report_poster_and_summary_are_made_of_todays_results(committed):
     expected = fingerprint(committed, inputs(committed))
     for name in DOCUMENTS:
         assert expected.encode() in (ROOT / "report" / f"{name}.pdf").read_bytes(), name
+
+
+def test_the_page_to_explore_is_made_of_todays_results(committed):
+    """`make site` after the results have changed."""
+    site = pytest.importorskip("albert_study.evidence.site")
+    _, filled = site.page(committed)
+    assert f'content="{filled["fingerprint"]}"' in (ROOT / "report" / "results.html").read_text(encoding="utf-8")
 
 
 def test_poster_and_summary_have_one_page(committed):

@@ -27,7 +27,7 @@ from typing import Any
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextClassificationPipeline
 
-from albert_lsh import __version__
+from albert_lsh import __version__, push
 from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
 from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.pipelines import QuestionAnsweringPipeline
@@ -152,6 +152,15 @@ def predict(
             yield {"value": entries[0]["score"]}
 
 
+def print_predictions(asked: argparse.Namespace) -> None:
+    """What `albert-lsh predict` does."""
+    task = find_task(asked.task)
+    rows = read_rows(asked.file, task)
+    with explain_out_of_memory("a smaller --batch-size"):
+        for row in predict(*load(asked.model, task), task, rows, asked.batch_size):
+            print(json.dumps(row, ensure_ascii=False), flush=True)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command `albert-lsh`; arguments: those behind it, None for the process's own."""
     parser = argparse.ArgumentParser(prog="albert-lsh", description="ALBERT with any attention.")
@@ -163,14 +172,16 @@ def main(arguments: list[str] | None = None) -> None:
     command.add_argument("--task", required=True, help="the task that it was fine-tuned on: mrpc, squad, ...")
     command.add_argument("--batch-size", type=int, default=32)
     command.add_argument("file", nargs="?", default="-", help="texts or JSON; standard input if it is not given")
+    command.set_defaults(run=print_predictions)
+    about: Any = {"help": "put a fine-tuned model on the Hub", "description": push.__doc__, "formatter_class": plain}
+    command = commands.add_parser("push", **about)
+    command.add_argument("folder", type=Path, help="of a run that kept its model, or of a model")
+    command.add_argument("name", help="owner/name")
+    command.set_defaults(run=lambda asked: print(push.push(asked.folder, asked.name)))
     asked = parser.parse_args(arguments)
     transformers.logging.disable_progress_bar()
     try:
-        task = find_task(asked.task)
-        rows = read_rows(asked.file, task)
-        with explain_out_of_memory("a smaller --batch-size"):
-            for row in predict(*load(asked.model, task), task, rows, asked.batch_size):
-                print(json.dumps(row, ensure_ascii=False), flush=True)
+        asked.run(asked)
     except BrokenPipeError:  # whoever read the output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
     except (ValueError, OSError) as error:

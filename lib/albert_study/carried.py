@@ -1,4 +1,4 @@
-"""Files of the repository that the package carries too: studies/, notebooks/ and the text of the report (setup.py)."""
+"""Files of the repository that the package carries too: studies/, notebooks/ and the texts of report/ (setup.py)."""
 
 from pathlib import Path
 

@@ -15,11 +15,16 @@ from albert_lsh import attention as attentions
 from albert_lsh import pretrained
 from albert_lsh.errors import OneLineError
 
-# The types of encoder that can have our attentions, as `config.model_type` names them. MegatronBERT is none: in
-# Transformers it computes softmax itself and asks for no other attention.
+# The types of encoder that can have our attentions, as `config.model_type` names them.
 SUPPORTED = (
-    "albert", "bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "data2vec-text",
+    "albert", "bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "data2vec-text", "distilbert",
 )  # fmt: skip
+# Why encoders that one might expect there are none.
+UNSUPPORTED = {
+    "megatron-bert": "in Transformers it computes softmax itself and asks for no other attention",
+    "mpnet": "it adds a bias of relative positions to the scores, and asks for no other attention",
+    "modernbert": "two of three layers see a window alone, which our attentions would replace",
+}
 BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "data2vec-text")  # where their positions begin
 
 
@@ -67,7 +72,9 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
 def check_type(config: PreTrainedConfig, name: str | PreTrainedConfig) -> None:
     """Raise ModelError for a model that cannot have our attentions."""
     if config.model_type not in SUPPORTED:
-        raise ModelError(f"model={name!r} ({config.model_type}) is not of a supported type: {', '.join(SUPPORTED)}")
+        kind = config.model_type
+        why = f" ({UNSUPPORTED[kind]})" if kind in UNSUPPORTED else ""
+        raise ModelError(f"model={name!r} ({kind}) is not of a supported type{why}: {', '.join(SUPPORTED)}")
     for option in ("is_decoder", "add_cross_attention"):
         if getattr(config, option, False):
             raise ModelError(f"model={name!r} has {option}=True: no decoder can have these attentions")

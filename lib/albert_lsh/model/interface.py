@@ -142,10 +142,12 @@ def begin_pass(layer: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict
 def count_passes(model: PreTrainedModel) -> None:
     """Set the hooks that give every attention module its `CurrentPass`, once."""
     base: Any = model.base_model
-    if begin_call in base.encoder._forward_pre_hooks.values():
+    stack = base.transformer if base.config.model_type == "distilbert" else base.encoder
+    if begin_call in stack._forward_pre_hooks.values():
         return
+    stack.config = base.config  # DistilBERT's stack keeps none itself
     base.register_forward_pre_hook(check_length, with_kwargs=True)
-    base.encoder.register_forward_pre_hook(begin_call, with_kwargs=True)
+    stack.register_forward_pre_hook(begin_call, with_kwargs=True)
     for layer in layers(model):
         layer.register_forward_pre_hook(begin_pass, with_kwargs=True)
 
@@ -253,9 +255,11 @@ register()
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
     """The modules that hold the query, key and value projections, or replace them, in the order of the layers."""
-    parts = ("query", "key", "value")
+    named = (("query", "key", "value"), ("q_lin", "k_lin", "v_lin"))  # the latter in DistilBERT
     return [
-        m for m in model.modules() if isinstance(m, ReformerSelfAttention) or all(hasattr(m, part) for part in parts)
+        module
+        for module in model.modules()
+        if isinstance(module, ReformerSelfAttention) or any(all(hasattr(module, n) for n in names) for names in named)
     ]
 
 

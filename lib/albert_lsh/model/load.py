@@ -63,7 +63,7 @@ def convolve_values(model: PreTrainedModel, size: int) -> None:
         there = getattr(module, "convolution", None)
         if there is None or there.weight.shape[1] != size:
             new = Convolution(model.config.num_attention_heads, size)
-            module.convolution = new.to(module.get_parameter("value.weight"))  # its device and dtype
+            module.convolution = new.to(next(module.parameters()))  # its device and dtype
 
 
 def changed_class(

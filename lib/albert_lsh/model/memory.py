@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-CHUNKED = ("ff_chunk", "feed_forward_chunk")  # a layer's feed-forward part: in ALBERT, and in BERT and RoBERTa
+CHUNKED = ("ff_chunk", "feed_forward_chunk")  # methods, of a layer or (DistilBERT) of its feed-forward part
 
 
 def layers(model: PreTrainedModel) -> list[nn.Module]:
     """The encoder's layers; ALBERT has one, which it goes through several times."""
-    return [module for module in model.modules() if any(hasattr(module, name) for name in CHUNKED)]
+    return [module for module in model.modules() if isinstance(getattr(module, "attention", None), nn.Module)]
 
 
 def recomputed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -31,27 +31,28 @@ def recomputed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return checkpoint(function, *args, use_reentrant=False, **kwargs)
 
 
-def saving(layer_class: Any, recompute: bool, size: int | None) -> Any:
-    """A layer's class with the methods that save memory.
+# Methods belong to a class, not to the module, so that a deep copy of the module uses its own weights.
 
-    Methods belong to a class, not to the layer, so that a deep copy of the layer uses its own weights.
-    """
+
+def recomputing(layer_class: Any) -> Any:
+    """A layer's class whose `forward` is recomputed."""
 
     def forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return recomputed(partial(layer_class.forward, layer), *args, **kwargs)
 
-    def in_chunks(layer: nn.Module, hidden: Tensor) -> Tensor:
-        chunks = hidden.split(size, dim=1)  # type: ignore[arg-type]
-        return torch.cat([recomputed(partial(whole, layer), chunk) for chunk in chunks], dim=1)
+    return type(layer_class.__name__, (layer_class,), {"forward": forward})
 
-    methods: dict[str, Any] = {}
-    if recompute:
-        methods["forward"] = forward
-    if size is not None:
-        name = next(name for name in CHUNKED if hasattr(layer_class, name))
-        whole = getattr(layer_class, name)
-        methods[name] = in_chunks
-    return type(layer_class.__name__, (layer_class,), methods)
+
+def in_chunks(module_class: Any, size: int) -> Any:
+    """A class whose feed-forward method takes `size` positions at a time."""
+    name = next(name for name in CHUNKED if hasattr(module_class, name))
+    whole = getattr(module_class, name)
+
+    def chunked(module: nn.Module, hidden: Tensor) -> Tensor:
+        chunks = hidden.split(size, dim=1)
+        return torch.cat([recomputed(partial(whole, module), chunk) for chunk in chunks], dim=1)
+
+    return type(module_class.__name__, (module_class,), {name: chunked})
 
 
 def save_memory(
@@ -63,8 +64,11 @@ def save_memory(
         recompute: store only the input of each layer.
         feed_forward_chunk: positions that go through the feed-forward parts at a time; None: all.
     """
-    for layer in layers(model) if recompute or feed_forward_chunk else []:
-        layer.__class__ = saving(type(layer), recompute, feed_forward_chunk)  # type: ignore[arg-type]
+    if feed_forward_chunk is not None:
+        for module in [module for module in model.modules() if any(hasattr(module, name) for name in CHUNKED)]:
+            module.__class__ = in_chunks(type(module), feed_forward_chunk)
+    for layer in layers(model) if recompute else []:
+        layer.__class__ = recomputing(type(layer))
     return model
 
 

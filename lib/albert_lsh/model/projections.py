@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from albert_lsh.attention.reformer import ReformerSelfAttention
+from albert_lsh.model.config import ModelError
 
 
 class AlbertReformerAttention(nn.Module):
@@ -22,8 +23,19 @@ class AlbertReformerAttention(nn.Module):
         return self.LayerNorm(hidden_states + self.output_dropout(out)), None
 
 
+def refuse_distilbert(model: PreTrainedModel, what: str) -> None:
+    """DistilBERT's projections have names of their own, which nothing here replaces."""
+    if model.config.model_type == "distilbert":
+        raise ModelError(f"{what} needs new projections, which a DistilBERT cannot be given here; take a BERT")
+
+
 def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
-    """Replace every attention's projections by reformer-pytorch's, initialised as the model initialises its own."""
+    """Replace every attention's projections by reformer-pytorch's, initialised as the model initialises its own.
+
+    Raises:
+        ModelError: the model is a DistilBERT.
+    """
+    refuse_distilbert(model, "attention 'reformer'")
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             new: nn.Module
@@ -45,8 +57,9 @@ def draw_projections(model: PreTrainedModel) -> PreTrainedModel:
     config.initializer_range, biases zero. All other weights stay. `reformer` has new projections anyway.
 
     Raises:
-        ValueError: the model's attention is `reformer`.
+        ValueError: the model's attention is `reformer`, or it is a DistilBERT.
     """
+    refuse_distilbert(model, "projections='new'")
     if any(isinstance(module, ReformerSelfAttention) for module in model.modules()):
         raise ValueError("projections: 'reformer' has new ones already")
     module: Any

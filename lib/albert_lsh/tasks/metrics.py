@@ -4,6 +4,7 @@ GLUE's metrics by task (Wang et al. 2019), computed by scikit-learn and scipy.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -92,6 +93,23 @@ def scores_of(task: Task, table: pd.DataFrame) -> dict[str, float]:
     """The task's scores of a table of `predictions`."""
     answer = "logit_0" if task.is_regression else "answer"
     return by_split(table, lambda rows: scores(task.metrics, rows["label"].to_numpy(), rows[answer].to_numpy()))
+
+
+def intervals(task: Task, table: pd.DataFrame, draws: int = 400) -> dict[str, list[float]]:
+    """The 95% interval [low, high] of each score over the examples: percentiles of a bootstrap within each split.
+
+    Args:
+        table: predictions of any task, SQuAD's too (of which exact and f1 have an interval).
+    """
+
+    def score(rows: pd.DataFrame) -> dict[str, float]:
+        return {n: 100 * rows[n].mean() for n in task.metrics} if task.is_squad else scores_of(task, rows)
+
+    parts: Any = table.groupby(table["split"] if "split" in table else np.zeros(len(table)), sort=False)
+    generator = np.random.default_rng(0)
+    drawn = [score(parts.sample(frac=1, replace=True, random_state=generator)) for _ in range(draws)]
+    found = pd.DataFrame(drawn).quantile([0.025, 0.975])
+    return {str(name): found[name].tolist() for name in found}
 
 
 def score_splits(trainer: Trainer, task: Task, encoded: DatasetDict) -> tuple[dict, pd.DataFrame]:

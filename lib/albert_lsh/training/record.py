@@ -21,8 +21,9 @@ from huggingface_hub.file_download import repo_folder_name
 
 from albert_lsh import attention as attentions
 from albert_lsh.tasks.predictions import write_predictions
-from albert_lsh.tasks.table import TASKS
+from albert_lsh.tasks.table import TASKS, find_task
 from albert_lsh.training import locks
+from albert_lsh.training.card import write_card
 from albert_lsh.training.files import delete, recorded, repository_root, write_atomically
 from albert_lsh.training.parameters import ParameterError, on_this_machine
 
@@ -176,6 +177,7 @@ def write_result(
 ) -> Path:
     """Write history.csv, predictions.parquet and, last and in one step, result.json; returns the latter's path.
 
+    Where the run's model is kept, its card is written too, and the intervals that it shows of its scores.
     A result that is there stays: `open_run` has found that it is this run's, and nothing but a hand removes it.
 
     Args:
@@ -210,6 +212,11 @@ def write_result(
         "revisions": revisions(*(recorded(parameters).get(name) for name in ("model", "task"))),
         "environment": started,
     }
+    if predictions is not None and (folder / "model" / "config.json").exists():
+        from albert_lsh.tasks.metrics import intervals  # and with it Trainer
+
+        record["intervals"] = intervals(find_task(parameters.task), predictions)
+        write_card(folder / "model", record)
     write_atomically(folder / "result.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
     return folder / "result.json"
 

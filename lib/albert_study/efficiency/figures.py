@@ -7,10 +7,8 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from albert_study.evidence.growth import crossing_bounds, slopes
+from albert_study.evidence.growth import NOT_DRAWN, crossing_bounds, slopes
 from albert_study.evidence.looks import LOOK, add_legend, new_figure, save, style_of
-
-NOT_DRAWN = ("random", "top-k", "shared-qk", "nystrom, transformers", "yoso-e")  # as fast as others that are drawn
 
 
 def case_look(case: str) -> dict[str, Any]:

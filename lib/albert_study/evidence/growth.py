@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 LEAST = 2048  # tokens, from which a power of growth is fitted
+NOT_DRAWN = ("random", "top-k", "shared-qk", "nystrom, transformers", "yoso-e")  # as fast as others that are drawn
 
 
 def slopes(table: pd.DataFrame, value: str) -> pd.Series:

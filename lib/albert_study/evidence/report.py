@@ -56,7 +56,10 @@ def fingerprint(root: Path, made: dict[str, str]) -> str:
         root / "report" / "references.bib",
         *sorted(root.glob("figures/*.svg")),
     ]
-    texts = [*(path.read_text(encoding="utf-8") for path in files), json.dumps(made, sort_keys=True)]
+    return hashed([*(path.read_text(encoding="utf-8") for path in files), json.dumps(made, sort_keys=True)])
+
+
+def hashed(texts: list[str]) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 

@@ -1,0 +1,18 @@
+"""A short run that keeps its model."""
+
+from pathlib import Path
+
+from albert_lsh import Parameters, find_task, load_data, load_tokenizer
+from albert_lsh.tasks.table import encode
+from albert_lsh.training.fine_tuning import fine_tune
+
+
+def kept_run(folder: Path, **changes) -> Path:
+    """The folder of a run of nano-lsh, its model in it."""
+    given = {"task": "mini-mrpc", "model": "nano-lsh", "attention": "lsh", "attention_settings": {"share": 0.5}}
+    given |= {"train_examples": 64, "eval_examples": 40, "epochs": 1, "max_length": 24, "device": "cpu"}
+    given |= {"precision": "fp32", "save_model": True, "output_dir": str(folder), **changes}
+    run = Parameters.check(given)
+    task, tokenizer = find_task(run.task), load_tokenizer(run.model)
+    fine_tune(run, tokenizer, encode(load_data(run.task, **run.examples), task, tokenizer, run.max_length))
+    return folder
