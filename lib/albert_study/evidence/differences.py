@@ -23,6 +23,8 @@ NEIGHBOURS = (
     ("softmax", "plain-lsh", "plain hashing alone"),
     ("softmax", "lsh", "lsh alone"),
     ("random", "lsh", "lsh instead of random keys"),
+    ("random", "random-rest", "a mean key for the rest"),
+    ("random-rest", "lsh", "lsh instead of random keys, both with a rest"),
     ("window", "lsh", "lsh instead of the nearest keys"),
     ("truncated", "lsh", "lsh instead of shorter texts"),
 )
