@@ -58,7 +58,7 @@ def checkout(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("lib", "notebooks", "studies"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for study in ("fidelity", "pretrained"):
+    for study in ("no-training", "pretrained"):
         shutil.copytree(ROOT / "results" / "runs" / study, folder / "results" / "runs" / study)
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder
