@@ -1,15 +1,24 @@
 """What several tests need: a real pretrained encoder, and a repository of its own to write results into."""
 
 import os
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, configuration, settings
 
 # Triton decides when it is first imported, and much imports it. Nothing but `test_triton` makes use of it on a CPU.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+# The same cases everywhere, and nothing kept of them; what hypothesis writes all the same is not for the tree.
+configuration.set_hypothesis_home_dir(os.path.join(tempfile.gettempdir(), f"hypothesis-{os.getuid()}"))
+settings.register_profile(
+    "same", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")

@@ -157,7 +157,7 @@ def test_what_is_not_fixed_is_chosen_to_fit():
         ("lsh", 256, 0, {}, "share=0 must be a number above 0, at most 1"),
         ("window", 256, 1.5, {}, "share=1.5 must be a number above 0, at most 1"),
         ("lsh", 256, "0.25", {}, "share='0.25' must be a number above 0, at most 1"),
-        ("lsh", 256.0, 0.25, {}, "length=256.0 must be a whole number of tokens, 1 or more"),
+        ("lsh", 256.0, 0.25, {}, "length=256.0 must be a whole number, 1 to"),
         ("lsh", 256, 0.25, {"keys": 64}, "share=0.25 and keys=64 cannot both be given"),
         ("lsh", 3, 0.25, {}, "share=0.25 of length=3 leaves -1 keys to choose beside rest=1; lsh"),
         ("top-k", 256, None, {"keys": 0}, "keys=0 must be a whole number, 1 to 2147483647"),

@@ -31,6 +31,7 @@ from albert_lsh import __version__, push
 from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
 from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.pipelines import QuestionAnsweringPipeline
+from albert_lsh.tasks.long_texts import readable
 from albert_lsh.tasks.table import Task, find_task
 
 
@@ -71,7 +72,7 @@ def from_json(place: str, text: str) -> Any:
     """A JSON text, read."""
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{place} is not JSON ({error}); a file has a list of objects, or one object a line"
         ) from error
@@ -140,8 +141,10 @@ def predict(
     names: Any = model.config.id2label
     function = "softmax" if task.labels else "none"
     classify: Any = TextClassificationPipeline(**given, top_k=None, function_to_apply=function)
-    inputs = (dict(zip(("text", "text_pair"), row.values(), strict=False)) for row in rows)
-    found = classify(inputs, truncation=True, max_length=longest_input(model, tokenizer))
+    longest = longest_input(model, tokenizer)
+    texts = (readable([*row.values()], tokenizer, longest) for row in rows)
+    inputs = (dict(zip(("text", "text_pair"), pair, strict=False)) for pair in texts)
+    found = classify(inputs, truncation=True, max_length=longest)
     for number, entries in enumerate(found, 1):  # every class, the likeliest first
         if not all(math.isfinite(entry["score"]) for entry in entries):
             raise ValueError(f"example {number}: the model's scores are not finite")

@@ -114,8 +114,7 @@ class Study(BaseModel):
 def load_file(name: str, root: Path | None = None) -> dict[str, Any]:
     """The content of studies/<name>.yaml; StudyError if there is no such file, or it is no study."""
     shown = f"studies/{name}.yaml"
-    path = carried(shown, root)
-    if not re.fullmatch(NAME, name) or not path.is_file():
+    if not re.fullmatch(NAME, name) or not (path := carried(shown, root)).is_file():
         there = ", ".join(sorted(p.stem for p in carried("studies", root).glob("*.yaml")))
         raise StudyError(f"study={name!r} is not one of: {there} (no {shown})")
     try:

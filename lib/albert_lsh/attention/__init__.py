@@ -10,11 +10,13 @@
 In a model they are chosen with `albert_lsh.load_model(..., attention=name)`.
 """
 
+import reprlib
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from albert_lsh.attention.definition import check_whole
 from albert_lsh.attention.registry import ATTENTIONS, check, check_evaluation, names, settings_for
 from albert_lsh.attention.rows import MASKED, clear_padding, count_tokens
 
@@ -25,6 +27,7 @@ __all__ = [
     "check",
     "check_evaluation",
     "check_tensors",
+    "check_whole",
     "cost",
     "coverage",
     "names",
@@ -33,19 +36,38 @@ __all__ = [
 ]
 
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+HIGHEST_SEED = 2**63 - 1
+
+
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
-    """Raise ValueError unless shapes agree: (batch, heads, length, head_dim) and a bool mask (batch, length)."""
-    if query.dim() != 4 or not query.shape == key.shape == value.shape:
-        shapes = ", ".join(f"{n} {tuple(t.shape)}" for n, t in (("query", query), ("key", key), ("value", value)))
-        raise ValueError(f"query, key and value must all be (batch, heads, length, head_dim); got {shapes}")
+    """Raise ValueError unless the tensors are those that `attend` describes, all on one device."""
+    given = {"query": query, "key": key, "value": value}
+    if other := [f"{name} {type(x).__name__}" for name, x in given.items() if not isinstance(x, Tensor)]:
+        raise ValueError(f"query, key and value must be tensors; got {', '.join(other)}")
+    if query.dim() != 4 or not query.shape == key.shape == value.shape or not query.numel():
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
+        raise ValueError(f"query, key and value must all be (batch, heads, length, head_dim), none 0; got {shapes}")
+    if query.dtype not in DTYPES or len({(x.dtype, x.device) for x in given.values()}) > 1:
+        kinds = ", ".join(f"{name} {x.dtype} on {x.device}" for name, x in given.items())
+        raise ValueError(f"query, key and value must be of one floating dtype and on one device; got {kinds}")
     if padding_mask is None:
         return
-    expected = (query.shape[0], query.shape[2])
-    if padding_mask.dtype != torch.bool or tuple(padding_mask.shape) != expected:
-        raise ValueError(
-            f"padding_mask must be bool of shape (batch, length) = {expected}, True where there is a token; "
-            f"got {padding_mask.dtype} of shape {tuple(padding_mask.shape)}"
-        )
+    expected, found = (query.shape[0], query.shape[2]), type(padding_mask).__name__
+    if isinstance(padding_mask, Tensor):
+        if padding_mask.dtype == torch.bool and (*padding_mask.shape, padding_mask.device) == (*expected, query.device):
+            return
+        found = f"{padding_mask.dtype} of shape {tuple(padding_mask.shape)} on {padding_mask.device}"
+    raise ValueError(
+        f"padding_mask must be bool of shape (batch, length) = {expected} on {query.device}, True where there is a "
+        f"token; got {found}"
+    )
+
+
+def generator_of(seed: int) -> torch.Generator:
+    """The generator that hashes are drawn from; ValueError for a seed that is none."""
+    check_whole("seed", seed, 0, HIGHEST_SEED)
+    return torch.Generator().manual_seed(seed)
 
 
 def attend(
@@ -63,9 +85,9 @@ def attend(
     """Attention `name` on bare tensors, the same that a model with this attention computes.
 
     Args:
-        query, key, value: (batch, heads, length, head_dim), float32, bfloat16 or float16, on any device.
+        query, key, value: (batch, heads, length, head_dim), of one floating dtype, on any device. float64 is slow.
         padding_mask: (batch, length) bool, True where there is a token; None when nothing is padded.
-        seed: of the random numbers that hashing draws; the same seed gives the same hashes on every device.
+        seed: of the random numbers that hashing draws, 0 or above; the same seed gives the same hashes on every device.
         dropout: probability with which an attention weight is dropped (from torch's global generator).
         conv_weight: (heads, conv_kernel_size), of the convolution of the values, where the attention is to have one.
         settings: the attention's own, for instance n_hashes; see `check`. One with a budget takes share= (of the pairs)
@@ -73,7 +95,7 @@ def attend(
     Returns:
         (batch, heads, length, head_dim), in query's dtype; rows of padding are zero.
     Raises:
-        ValueError: unknown name or setting, shapes that disagree, a mask that is not bool.
+        ValueError: unknown name or setting, shapes or dtypes that disagree, an empty tensor, a mask that is not bool.
     """
     settings = check(name, settings)
     check_tensors(query, key, value, padding_mask)
@@ -81,7 +103,8 @@ def attend(
         if "conv_kernel_size" not in settings:
             raise ValueError(f"attention {name!r} has no convolution of the values, and so no conv_weight")
         settings["conv_weight"] = conv_weight
-    generator = torch.Generator().manual_seed(seed)
+    if not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
+        raise ValueError(f"dropout={reprlib.repr(dropout)} must be a number, 0 to 1")
     return ATTENTIONS[name].attend(
         query,
         key,
@@ -89,7 +112,7 @@ def attend(
         padding_mask,
         scaling=query.shape[-1] ** -0.5,
         dropout=dropout,
-        generator=generator,
+        generator=generator_of(seed),
         **settings,
     )
 
@@ -116,7 +139,7 @@ def _ask(name: str, what: str, query, key, padding_mask: Tensor | None, seed: in
     """A function of the attention, for the hashes of this seed."""
     attention = ATTENTIONS[name]
     settings = attention.resolve(settings, count_tokens(query, padding_mask))
-    generator = torch.Generator().manual_seed(seed)
+    generator = generator_of(seed)
     query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
     return getattr(attention, what)(query, key, padding_mask, generator=generator, **settings)
 
@@ -128,9 +151,11 @@ def cost(name: str, length: int, head_dim: int = 64, **settings) -> float:
     multiplies nothing, does not. Each attention states a formula for a sequence of `length` tokens.
 
     Raises:
-        ValueError: unknown name or setting.
+        ValueError: unknown name or setting, a length or head_dim that is none.
     """
     full = check(name, settings)
+    check_whole("length", length, 1)
+    check_whole("head_dim", head_dim, 1)
     resolved = ATTENTIONS[name].resolve(full, torch.tensor([length]))
     return ATTENTIONS[name].cost(length, head_dim, **resolved) / (2 * length**2 * head_dim)
 

@@ -102,8 +102,8 @@ def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
         budget.refuse(name, fixed.get(name, 1), left - fixed.get(other, 1))
     if {"num_clusters", "top_keys"} <= fixed.keys():
         return dict(fixed)
-    clusters = fixed.get("num_clusters", left - fixed["top_keys"] if "top_keys" in fixed else left // 2)
-    return {"num_clusters": clusters, "top_keys": left - clusters} | fixed
+    clusters = fixed.get("num_clusters", max(1, left - fixed["top_keys"]) if "top_keys" in fixed else left // 2)
+    return {"num_clusters": clusters, "top_keys": max(1, left - clusters)} | fixed
 
 
 def cost(length: int, head_dim: int, *, num_clusters, top_keys) -> float:

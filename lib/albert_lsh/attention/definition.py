@@ -20,6 +20,13 @@ from albert_lsh.attention.rows import clear_padding, count_tokens
 HIGHEST_SETTING = 2**31 - 1  # of a whole number, where `Attention.highest` has no other
 
 
+def check_whole(what: str, value: Any, lowest: int, highest: int = HIGHEST_SETTING, odd: bool = False) -> None:
+    """Raise ValueError unless the value is a whole number in that range, and odd if it must be."""
+    if type(value) is not int or not lowest <= value <= highest or (odd and value % 2 == 0):
+        kind = "an odd" if odd else "a"
+        raise ValueError(f"{what}={reprlib.repr(value)} must be {kind} whole number, {lowest} to {highest}")
+
+
 class Budget(NamedTuple):
     """How many keys a query may see in a sequence of `length` tokens. A mean key counts as one."""
 
@@ -36,7 +43,7 @@ class Budget(NamedTuple):
 
     def left(self, least: int, **spent: int) -> int:
         """The keys that are left after `spent`; ValueError if they are fewer than `least`."""
-        left = self.keys - sum(spent.values())
+        left = self.keys - sum(min(value, self.length) for value in spent.values())
         if left < least:
             beside = "".join(f" beside {name}={value}" for name, value in spent.items() if value)
             raise ValueError(f"{self.asked} leaves {left} keys to choose{beside}; {self.name} needs {least} or more")
@@ -139,11 +146,7 @@ class Attention:
                 raise ValueError(f"{name}: {setting}={shown} is not one of: False, True")
         else:
             lowest, highest = self.lowest.get(setting, 1), self.highest.get(setting, HIGHEST_SETTING)
-            fits = isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
-            odd = setting == "conv_kernel_size"
-            if not fits or (odd and value % 2 == 0):
-                kind = "an odd" if odd else "a"
-                raise ValueError(f"{name}: {setting}={shown} must be {kind} whole number, {lowest} to {highest}")
+            check_whole(f"{name}: {setting}", value, lowest, highest, odd=setting == "conv_kernel_size")
 
 
 @lru_cache(maxsize=4096)

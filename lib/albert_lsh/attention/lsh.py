@@ -161,7 +161,7 @@ def beside_a_far_field(fixed: dict[str, Any], length: int, left: int, size: int)
     if "cluster_size" in fixed:
         size = fixed["cluster_size"]
     elif "n_hashes" in fixed:
-        size = max((s for s in range(2, left + 1) if most_rounds(s) >= rounds), default=1)
+        size = next((s for s in range(left // rounds + 1, 1, -1) if most_rounds(s) >= rounds), 1)
     else:
         size = max(size, -(-2 * length // left))  # half of what is left
     if most_rounds(size) < rounds:

@@ -1,9 +1,10 @@
 """The attentions by name, and the checks of names and settings. A new attention is a line here and a file beside it."""
 
+import reprlib
 from typing import Any
 
 from albert_lsh.attention.clustered import CLUSTERED
-from albert_lsh.attention.definition import Attention
+from albert_lsh.attention.definition import Attention, check_whole
 from albert_lsh.attention.linear import LINEAR
 from albert_lsh.attention.lsh import LSH
 from albert_lsh.attention.nystrom import NYSTROM
@@ -46,9 +47,16 @@ def names() -> list[str]:
 
 def find(name: str) -> Attention:
     """The attention of a name; ValueError if there is none."""
-    if name not in ATTENTIONS:
-        raise ValueError(f"attention={name!r} is not one of: {', '.join(ATTENTIONS)}")
+    if not isinstance(name, str) or name not in ATTENTIONS:
+        raise ValueError(f"attention={reprlib.repr(name)} is not one of: {', '.join(ATTENTIONS)}")
     return ATTENTIONS[name]
+
+
+def by_name(what: str, given: Any) -> dict[str, Any]:
+    """Settings as they were given, {} for None; ValueError for anything else that is no dictionary."""
+    if given is not None and not isinstance(given, dict):
+        raise ValueError(f"{what}={reprlib.repr(given)} must be a dictionary of settings")
+    return given or {}
 
 
 def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -59,7 +67,7 @@ def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
     Raises:
         ValueError: no attention of that name, a setting that it does not have, or a value that it cannot take.
     """
-    return find(name).check(name, settings or {})
+    return find(name).check(name, by_name(f"attention {name!r}: settings", settings))
 
 
 def check_evaluation(name: str, settings: dict[str, Any], given: dict[str, Any] | None) -> dict[str, Any]:
@@ -71,19 +79,19 @@ def check_evaluation(name: str, settings: dict[str, Any], given: dict[str, Any] 
         ValueError: as `check` does; a convolution, whose weights only training gives; reformer, which is made with its
             settings.
     """
-    given = given or {}
-    if name == "reformer" and given:
-        raise ValueError(f"evaluation_settings={given!r}: 'reformer' has in evaluation the settings it was made with")
-    if "conv_kernel_size" in given:
+    asked = by_name("evaluation_settings", given)
+    if name == "reformer" and asked:
+        raise ValueError(f"evaluation_settings={asked!r}: 'reformer' has in evaluation the settings it was made with")
+    if "conv_kernel_size" in asked:
         raise ValueError("evaluation_settings: conv_kernel_size has weights, which have to be trained with it")
     before, spent = dict(settings), find(name).spent
-    if given.keys() & {"share", "keys"}:
+    if asked.keys() & {"share", "keys"}:
         sizes = {s for s in ("share", "keys", *spent) if s in before and not isinstance(before[s], bool)}
         before |= dict.fromkeys(sizes)
-    elif given.keys() & set(spent[:2]):
+    elif asked.keys() & set(spent[:2]):
         before |= {setting: None for setting in ("share", "keys") if setting in before}
     try:
-        return check(name, {**before, **given})
+        return check(name, {**before, **asked})
     except ValueError as error:
         raise ValueError(f"evaluation_settings: {error}") from error
 
@@ -110,8 +118,7 @@ def settings_for(name: str, length: int = 256, share: float | None = None, *, ke
     if spend is None:
         able = ", ".join([n for n, a in ATTENTIONS.items() if a.spend] + ["reformer"])
         raise ValueError(f"attention={name!r} has no budget; one has: {able}")
-    if type(length) is not int or length < 1:
-        raise ValueError(f"length={length!r} must be a whole number of tokens, 1 or more")
+    check_whole("length", length, 1)
     share = 0.25 if share is None and keys is None else share
     LSH.check(name, {"share": share, "keys": keys})
     attention.check(name, fixed)

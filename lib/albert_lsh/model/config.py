@@ -1,10 +1,10 @@
 """The config of a model: where it comes from, and the choice of attention it keeps as `config.albert_lsh`."""
 
 import copy
+import os
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,7 +59,9 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
         name_or_path = config.model_type  # in messages
     else:
         nowhere = f"no such folder, and the Hub gave no model of that name (a typing error, or no network? {OFFLINE})"
-        what = "its config.json cannot be read" if Path(name_or_path).is_dir() else nowhere
+        if not isinstance(name_or_path, str | os.PathLike):
+            raise ModelError(f"model={reprlib.repr(name_or_path)} must be a name on the Hub, a folder or a config")
+        what = "its config.json cannot be read" if os.path.isdir(name_or_path) else nowhere
         with loading(f"model={name_or_path!r}: {what}"):
             path = pretrained.folder_of(name_or_path)
             config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **overrides)
@@ -120,13 +122,16 @@ def choice(
     """What a model's config keeps of its attention; the arguments are those of `switch_attention`.
 
     Raises:
-        ValueError: unknown attention, setting or pass.
+        ValueError: unknown attention, setting or pass; a seed that is none.
     """
     settings = attentions.check(attention, settings)
     attentions.check_evaluation(attention, settings, evaluation_settings)
+    attentions.check_whole("seed", seed, 0, 2**32 - 1)
     last = config.num_hidden_layers - 1
-    if wrong := [n for n in passes or [] if not isinstance(n, int) or not 0 <= n <= last]:
-        raise ValueError(f"passes: {wrong[0]!r} is not one of the model's passes, 0 to {last}")
+    if passes is not None and not (isinstance(passes, list | tuple | range) and passes):
+        raise ValueError(f"passes={reprlib.repr(passes)} must be a list with one or more of 0 to {last}")
+    if wrong := [n for n in passes or [] if type(n) is not int or not 0 <= n <= last]:
+        raise ValueError(f"passes: {reprlib.repr(wrong[0])} is not one of the model's passes, 0 to {last}")
     return {
         "attention": attention,
         "settings": settings,
@@ -140,7 +145,7 @@ def choice_on_loading(
     config, saved: dict[str, Any], attention: str | None, settings: dict[str, Any] | None, seed: int | None
 ) -> dict[str, Any]:
     """The `choice` of `load_model`: what is not given is as `saved`, where the attention is that one."""
-    name = attention or saved["attention"]
+    name = saved["attention"] if attention is None else attention
     kept = dict(saved) if name == saved["attention"] else {}
     if settings is not None:
         kept |= {"settings": settings, "evaluation_settings": None}

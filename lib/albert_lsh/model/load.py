@@ -148,7 +148,7 @@ def load_model(
         ValueError: unknown head, attention or setting. ModelError (a ValueError): no such model, a decoder, or a model
             of a type that is not supported; weights that cannot be read, or have other shapes.
     """
-    if head not in HEADS:
+    if not isinstance(head, str) or head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
     options = load_config(name_or_path, **config)
     saved = saved_choice(options, name_or_path)

@@ -20,15 +20,15 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": accuracy_score,
     "f1": f1_score,
     "matthews": matthews_corrcoef,
-    "pearson": lambda labels, values: pearsonr(labels, values).statistic,
-    "spearman": lambda labels, values: spearmanr(labels, values).statistic,
+    "pearson": lambda labels, values: pearsonr(labels, values).statistic if len(labels) > 1 else np.nan,
+    "spearman": lambda labels, values: spearmanr(labels, values).statistic if len(labels) > 1 else np.nan,
 }
 
 
 def scores(names: tuple[str, ...], labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """The metrics of these names, 0 to 1 (correlations -1 to 1)."""
     found = {name: float(METRICS[name](labels, predictions)) for name in names}
-    # A correlation with a constant is undefined; a model that always says the same has found none.
+    # A correlation with a constant, or of one example, is undefined; a model that always says the same has found none.
     return {name: 0.0 if np.isnan(value) else value for name, value in found.items()}
 
 

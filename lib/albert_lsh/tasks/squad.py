@@ -16,6 +16,7 @@ from datasets import Dataset
 from numpy.lib.stride_tricks import sliding_window_view
 from transformers import EvalPrediction, Trainer
 
+from albert_lsh.tasks.long_texts import shortened
 from albert_lsh.tasks.squad_scores import chance_score, majority_score, question_scores, score
 
 OUTSIDE = (-1, -1)  # offsets of a token outside of the context, or of white space alone
@@ -70,7 +71,7 @@ def _encode(batch: dict[str, list], tokenizer: Any, max_length: int, stride: int
     """The windows of a batch of examples, as columns."""
     questions = [question.strip() for question in batch["question"]]
     if stride is None:
-        questions, stride = _shortened(questions, tokenizer, max_length // 2), min(128, max_length // 3)
+        questions, stride = shortened(questions, tokenizer, max_length // 2), min(128, max_length // 3)
     _check_room(questions, tokenizer, max_length, stride)
     # Transformers 5 makes ALBERT's token types only when asked for them; RoBERTa's are all 0 and left out.
     wanted = dict.fromkeys(("return_overflowing_tokens", "return_offsets_mapping"), True)
@@ -94,13 +95,6 @@ def _encode(batch: dict[str, list], tokenizer: Any, max_length: int, stride: int
         "length": [len(ids) for ids in encoded["input_ids"]],
         "example_id": [batch["id"][owner] for owner in owners],
     }
-
-
-def _shortened(questions: list[str], tokenizer: Any, longest: int) -> list[str]:
-    """Questions cut behind their first `longest` tokens."""
-    found = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    ends = [offsets[longest - 1][1] if len(offsets) > longest else None for offsets in found]
-    return [question[:end] for question, end in zip(questions, ends, strict=True)]
 
 
 def _token_span(offsets: list, answer: tuple[int, int] | None, has_left: bool, has_right: bool) -> tuple[int, int]:

@@ -4,7 +4,9 @@ A row of `TASKS` says where a task's data is, which columns the model reads, and
 """
 
 import math
+import os
 import random
+import reprlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from pyarrow import ArrowInvalid
 
 from albert_lsh.errors import OneLineError
 from albert_lsh.tasks import mini
+from albert_lsh.tasks.long_texts import readable
 
 
 class TaskError(OneLineError):
@@ -101,8 +104,8 @@ SUBSET_SEED = 0  # of subsets; not a run's seed, so that all runs see the same e
 
 def find_task(name: str) -> Task:
     """The task of that name; TaskError names those there are."""
-    if name not in TASKS:
-        raise TaskError(f"task={name!r} is not one of: {', '.join(TASKS)}")
+    if not isinstance(name, str) or name not in TASKS:
+        raise TaskError(f"task={reprlib.repr(name)} is not one of: {', '.join(TASKS)}")
     return TASKS[name]
 
 
@@ -132,11 +135,13 @@ def load_data(
             row that is no example of the task; no training example left to hold out.
     """
     task = find_task(name)
+    asked = {"train_examples": train_examples, "eval_examples": eval_examples, "held_out_examples": held_out_examples}
+    check_sizes(asked, fold, f"task={name!r}")
     if task.dataset == "mini":
         found = mini.build(name)
     else:
         source = str(folder or task.dataset)
-        if folder and not Path(folder).is_dir():
+        if folder and not os.path.isdir(source):
             raise TaskError(f"data_dir={source!r} is not a folder (task {name!r})")
         found = download(source, task.config, f"task={name!r}", offline_instead(task))
     if task.training_articles:
@@ -154,6 +159,17 @@ def load_data(
         return DatasetDict({"train": seen, "held-out": held_out(found["train"], train_examples, held_out_examples)})
     sizes = {"train": train_examples}
     return DatasetDict({split: subset(found[split], sizes.get(split, eval_examples)) for split in splits})
+
+
+def check_sizes(asked: dict[str, Any], fold: Any, place: str) -> None:
+    """Raise TaskError for a number of examples that is none, or a fold that is no (i, n) with 0 <= i < n."""
+    for name, size in asked.items():
+        if size is not None and (type(size) is not int or size < 1):
+            raise TaskError(f"{place}: {name}={reprlib.repr(size)} must be a whole number, 1 or more")
+    if fold is not None:
+        pair = fold if isinstance(fold, tuple | list) and [type(n) for n in fold] == [int, int] else (0, 0)
+        if not 0 <= pair[0] < pair[1] or pair[1] < 2:
+            raise TaskError(f"{place}: fold={reprlib.repr(fold)} must be (i, n), part i of n, from 0, and n 2 or more")
 
 
 def offline_instead(task: Task) -> str:
@@ -220,6 +236,8 @@ def check_rows(rows: Dataset, task: Task, split: str) -> None:
         raise TaskError(f"task={task.name!r}: there is no split {split!r}")
     if missing := {*task.columns, answer} - set(rows.column_names):
         raise TaskError(f"{place} has no {', '.join(sorted(missing))}")
+    if not len(rows):
+        raise TaskError(f"{place} has no rows")
     for column in task.columns:
         for number, text in enumerate(rows[column][:]):
             if not isinstance(text, str):
@@ -266,8 +284,9 @@ def encode(data: DatasetDict, task: Task, tokenizer, max_length: int) -> Dataset
 
     def one_batch(rows: dict, numbers: list[int]) -> dict:
         texts = [rows[c] for c in task.columns]
-        encoded = dict(tokenizer(*texts, truncation=True, max_length=max_length))
         whole = tokenizer(*texts, verbose=False)["input_ids"]
+        texts = [readable(column, tokenizer, max_length) for column in texts]
+        encoded = dict(tokenizer(*texts, truncation=True, max_length=max_length))
         lengths = {"length": lengths_of(encoded["input_ids"]), "whole_length": lengths_of(whole)}
         return {**encoded, "labels": rows["label"], **lengths, "idx": rows.get("idx", numbers)}
 

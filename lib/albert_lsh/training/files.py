@@ -45,7 +45,7 @@ def placed(asked: Any, paths: Iterable[str], sources: Iterable[str] = ()) -> Any
     root = root_of(asked.results_root)
     given = {name: root / value for name in paths if (value := getattr(asked, name))}
     found = {name: root / value for name in sources if (value := getattr(asked, name)) and value not in FOLDERS}
-    given |= {name: path for name, path in found.items() if path.exists()}
+    given |= {name: path for name, path in found.items() if os.path.exists(path)}  # False for a name that is too long
     return dataclasses.replace(asked, results_root=str(root), **{name: str(path) for name, path in given.items()})
 
 

@@ -10,11 +10,11 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import os
 import re
 import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -29,6 +29,7 @@ from albert_lsh.training.files import placed, recorded, run_folder
 
 # Where and how a run is made, not what: runs that differ in these alone are the same run.
 WHERE = ("output_dir", "results_root", "resume", "data_dir", "tensorboard", "save_model")
+UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # in no path; surrogates in no file of ours
 HIGHEST = 2**31 - 1
 Count = Annotated[int, Field(ge=1, le=HIGHEST)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what NumPy takes
@@ -139,7 +140,7 @@ def usual_recipe(task: str, model: str) -> dict[str, Any]:
     length, batch, rate, epochs = (384, 12, 3e-5, 2) if find_task(task).is_squad else (128, 32, 2e-5, 3)
     if model == "mini":
         batch, rate, epochs = 32, 1e-3, 3
-    if Path(folder_of(model)).is_dir():
+    if os.path.isdir(folder_of(model)):
         length = min(length, max_positions(load_config(model)))
     return {"max_length": length, "batch_size": batch, "learning_rate": rate, "epochs": epochs}
 
@@ -202,7 +203,7 @@ def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
     names = [f.name for f in fields]
     values = of_parameters_cell(cls, given)
     for name in values.keys() - set(names):
-        near = difflib.get_close_matches(name, names, 1)
+        near = difflib.get_close_matches(str(name), names, 1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names)}"
         raise ParameterError(f"{name!r} is not a parameter of {notebook}{hint}")
     required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
@@ -212,7 +213,6 @@ def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
     checked: Any = create_model(cls.__name__, __config__=ConfigDict(strict=True), **given_types)  # type: ignore[call-overload]
     try:
         made = checked(**values)
-        return cls(**{name: getattr(made, name) for name in values})
     except ValidationError as failed:
         error = failed.errors()[0]
         place, *inside = map(str, error["loc"])
@@ -221,6 +221,11 @@ def from_given(cls: Any, given: dict[str, Any], notebook: str) -> Any:
         place += "".join(f"[{step}]" for step in inside)
         expected = re.sub(r"^\w+ should", "must", error["msg"])
         raise ParameterError(f"{place}={reprlib.repr(error['input'])} {expected} ({notebook})") from failed
+    found = {name: getattr(made, name) for name in values}
+    for name, value in found.items():
+        if isinstance(value, str) and UNWRITABLE.search(value):
+            raise ParameterError(f"{name}={reprlib.repr(value)} has a character that no file can hold ({notebook})")
+    return cls(**found)
 
 
 def of_parameters_cell(cls: Any, given: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ table; what an earlier call has measured is kept.
 """
 
 import json
+import reprlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,12 +69,14 @@ def candidates_of(given: dict[str, Any]) -> list[Candidate]:
         try:
             if {"share", "shares"} <= settings.keys():
                 raise ValueError("share and shares cannot both be given")
-            budgets = [{"share": share} for share in settings.pop("shares")] if "shares" in settings else [{}]
-            for budget in budgets:
+            shares = settings.pop("shares", [None])
+            if not isinstance(shares, list) or not shares:
+                raise ValueError(f"shares={reprlib.repr(shares)} must be a list with one or more")
+            for budget in [{} if share is None else {"share": share} for share in shares]:
                 asked = {**settings, **budget}
                 checked = truncation.check(asked) if name == truncation.NAME else attentions.check(name, asked)
                 found.append(Candidate(label, name, checked))
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise ValueError(f"variants: {label!r}: {error}") from error
     return found
 

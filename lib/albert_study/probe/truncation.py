@@ -4,6 +4,7 @@ Attention to a text of n tokens that is cut to sqrt(share) n costs that share of
 """
 
 import math
+import reprlib
 from itertools import groupby
 from typing import Any
 
@@ -17,7 +18,7 @@ def check(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of a truncation; ValueError if they are none."""
     share = settings.get("share")
     if settings.keys() != {"share"} or not isinstance(share, float | int) or not 0 < share <= 1:
-        raise ValueError(f"{NAME} takes a share, over 0 and at most 1, and nothing else; not {settings}")
+        raise ValueError(f"{NAME} takes a share, over 0 and at most 1, and nothing else; not {reprlib.repr(settings)}")
     return settings
 
 

@@ -26,8 +26,12 @@ BACKWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for
 
 
 def is_available(query: Tensor, dropout: float) -> bool:
-    """Whether the fused operators can do it: on a CPU, without dropout of attention weights."""
-    return FORWARD is not None and BACKWARD is not None and query.device.type == "cpu" and dropout == 0
+    """Whether the fused operators can do it: on a CPU, without dropout of attention weights, not in float64.
+
+    They read a mask as numbers of query's dtype or float32; a bias of ours is float32, and in float64 read as garbage.
+    """
+    there = FORWARD is not None and BACKWARD is not None
+    return there and query.device.type == "cpu" and query.dtype != torch.float64 and dropout == 0
 
 
 def without_log_sum(out: Tensor, upstream: Tensor, of_log_sum: Tensor | None) -> Tensor:

@@ -64,6 +64,6 @@ class MaskedAttention(torch.autograd.Function):
 
 def attend(query: Tensor, key: Tensor, value: Tensor, seen: Seen, scaling: float) -> tuple[Tensor, Tensor]:
     """Softmax over the keys that each query sees; see `dispatch.attend`. Each key weighs once."""
-    rows = (x.flatten(0, 1) for x in (query, key, value))
+    rows = (x.flatten(0, 1).contiguous() for x in (query, key, value))  # the operators read garbage from other strides
     out, log_sum = MaskedAttention.apply(scaling, seen.flat(), *rows)
     return out.unflatten(0, query.shape[:2]), log_sum.unflatten(0, query.shape[:2])

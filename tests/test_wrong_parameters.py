@@ -1,0 +1,115 @@
+"""Parameters, settings and study files as nobody should write them: named and refused, or read as they are meant."""
+
+import dataclasses
+import json
+import math
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from albert_lsh import attention, load_model, switch_attention
+from albert_lsh.training.parameters import Parameters
+from albert_study.runner import NOTEBOOKS, job_of_notebook
+from wrong_values import KEYS, REFUSED, TEXTS, VALUES, answer
+
+SETTINGS = sorted({setting for known in attention.ATTENTIONS.values() for setting in known.defaults})
+NAMES = st.sampled_from(attention.names())
+GIVEN = st.dictionaries(st.sampled_from(SETTINGS) | KEYS, VALUES | st.integers(1, 9), max_size=3)
+
+
+def may_be(name, settings):
+    """Whether a whole set of settings is of the kinds and in the ranges that docs/attentions.md promises."""
+    for setting, value in settings.items():
+        if setting == "share" and value is not None:
+            assert 0 < value <= 1
+        elif value is not None and not isinstance(value, bool):
+            assert type(value) is int
+            assert 0 <= value < 2**31
+
+
+@settings(max_examples=400)
+@given(NAMES | VALUES, GIVEN | VALUES)
+def test_settings_are_named_or_complete(name, given):
+    found = answer(lambda: attention.check(name, given), "attention", f"{name}: ")
+    if found is not REFUSED:
+        assert found.keys() == attention.ATTENTIONS[name].defaults.keys()
+        may_be(name, found)
+
+
+@settings(max_examples=200)
+@given(NAMES, VALUES | st.integers(1, 4000), VALUES | st.floats(0, 1), VALUES | st.integers(1, 64), GIVEN)
+def test_a_budget_is_named_or_spent(name, length, share, keys, fixed):
+    fixed = {str(key): value for key, value in fixed.items() if key not in ("share", "keys")}
+    named = (f"{name}", "length=", "lsh: share=", "lsh: keys=")
+    found = answer(lambda: attention.settings_for(name, length, share, keys=keys, **fixed), *named)
+    if found is not REFUSED:
+        may_be(name, found)
+
+
+@settings(max_examples=150)
+@given(NAMES, VALUES | st.integers(1, 10**6), VALUES | st.integers(1, 256), GIVEN)
+def test_a_cost_is_a_number_or_its_arguments_are_named(name, length, head_dim, fixed):
+    fixed = {str(key): value for key, value in fixed.items()}
+    found = answer(lambda: attention.cost(name, length, head_dim, **fixed), name, "length=", "head_dim=")
+    assert found is REFUSED or (found > 0 and math.isfinite(found))
+
+
+PARAMETERS = st.sampled_from(
+    ["task", "tasks", "variants", "model", "max_length", "share", "shares", "seed", "only", "lengths", "cases",
+     "precision", "device", "attention", "steps", "start", "attention_settings", "text", "output_dir", "output",
+     "split", "examples", "trained", "folds"]
+)  # fmt: skip
+WITH_VARIANTS = ("reading", "masked_words", "fidelity", "long_range")
+FIELDS = [field.name for field in dataclasses.fields(Parameters)]
+RIGHT = {"task": "mini-mrpc", "attention": "lsh"}
+
+
+@settings(max_examples=800)
+@given(st.dictionaries(st.sampled_from(FIELDS) | KEYS, VALUES, min_size=1, max_size=3))
+@example({0: None})
+@example({"model": "a" * 10_000})
+@example({"results_root": "\0"})
+@example({"output_dir": "\ud800"})
+def test_parameters_are_named_or_can_be_recorded(change):
+    found = answer(
+        lambda: Parameters.check({**RIGHT, **change}), *(shown for name in change for shown in (str(name), repr(name)))
+    )
+    if found is not REFUSED:
+        json.dumps(found.what(), allow_nan=False)
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(sorted(NOTEBOOKS)) | TEXTS, st.dictionaries(PARAMETERS | KEYS, VALUES, max_size=3))
+def test_other_notebooks_name_their_parameters(notebook, given):
+    """Each is asked as a study's file would."""
+    given = {str(key): value for key, value in given.items() if key not in ("label", "notebook")}
+    base = {"variants": {"few": {"attention": "lsh"}}} if notebook in WITH_VARIANTS else {}
+    answer(
+        lambda: job_of_notebook("a", notebook, **{**base, **given}),
+        f"{notebook}.ipynb",
+        "notebook=",
+        "is not in results/",
+    )
+
+
+CHOSEN = load_model("mini")
+
+
+@settings(max_examples=200)
+@given(NAMES | VALUES, GIVEN | VALUES, VALUES | st.integers(0, 9), VALUES | st.lists(st.integers(0, 1)), GIVEN | VALUES)
+def test_a_models_choice_is_named_or_kept(name, settings, seed, passes, in_evaluation):
+    named = ("attention", f"{name}: ", "seed=", "passes", "evaluation_settings", "reformer")
+    found = answer(lambda: switch_attention(CHOSEN, name, settings, seed, passes, in_evaluation), *named)
+    if found is not REFUSED:
+        kept = CHOSEN.config.albert_lsh
+        json.dumps(kept, allow_nan=False)
+        may_be(name, kept["settings"])
+        assert kept["seed"] == seed
+
+
+@settings(max_examples=60)
+@given(VALUES, VALUES, GIVEN | VALUES, VALUES)
+def test_a_loaded_models_choice_is_named_or_kept(head, name, settings, seed):
+    named = ("head=", "attention", "seed=")
+    head = "base" if head is None else head
+    answer(lambda: load_model("mini", head=head, attention=name, settings=settings, seed=seed), *named)

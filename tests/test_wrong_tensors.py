@@ -1,0 +1,176 @@
+"""Tensors as nobody should give them, to every attention with settings of every kind: refused, or the right result."""
+
+import pytest
+import torch
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from albert_lsh import attention
+from wrong_values import REFUSED, VALUES, answer
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* does not hold ")  # a budget that does not hold what is fixed
+NAMES = st.sampled_from(attention.names())
+
+
+@st.composite
+def with_settings(draw, names=NAMES):
+    """An attention and settings that it can take, small enough to compute."""
+    name = draw(names)
+    known, chosen = attention.ATTENTIONS[name], {}
+    for setting, default in known.defaults.items():
+        if setting == "conv_kernel_size" or not draw(st.booleans()):
+            continue
+        if setting == "share":
+            chosen[setting] = draw(st.floats(0.001, 1))
+        elif isinstance(default, bool):
+            chosen[setting] = draw(st.booleans())
+        else:
+            lowest, highest = known.lowest.get(setting, 1), 9 if setting in ("hash_code_len", "pinv_iterations") else 60
+            numbers = st.integers(lowest, highest)
+            chosen[setting] = draw(numbers | st.just(2**31 - 1) if setting in HUGE else numbers)
+    assume(answer(lambda: attention.check(name, chosen), f"{name}: ") is not REFUSED)
+    return name, chosen
+
+
+HUGE = ("cluster_size", "bucket_size", "global_tokens", "keys", "top_keys", "full_attn_thres", "window", "block_size")
+SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 40), st.integers(1, 12))
+LONG = st.tuples(st.just(2), st.just(1), st.integers(510, 520), st.just(4))
+SEEDS = st.integers(0, 99)
+LAYOUTS = {
+    "heads last": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "dimensions first": lambda x: x.transpose(0, 3).contiguous().transpose(0, 3),
+    "every other": lambda x: x.repeat_interleave(2, dim=3)[..., ::2],
+}
+
+
+def rows(shape, seed, size=1.0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.randn(shape, generator=generator) * size).to(dtype) for _ in range(3)]
+
+
+def tokens(shape, seed):
+    """A mask with tokens anywhere; some sequences have none."""
+    generator = torch.Generator().manual_seed(seed)
+    share = torch.rand(shape[0], 1, generator=generator) * 1.4 - 0.2
+    return torch.rand(shape[0], shape[2], generator=generator) < share
+
+
+# float16 ends at 65,504, which scores of larger rows exceed. Sums of products of three rows of 1e12 fit in float32.
+KINDS = st.sampled_from([(torch.float32, size) for size in (0.0, 1e-30, 1.0, 50.0, 1e12)])
+KINDS |= st.sampled_from([(torch.bfloat16, 1.0), (torch.bfloat16, 100.0), (torch.float16, 1.0), (torch.float64, 1.0)])
+GARBAGE = st.sampled_from([float("nan"), float("inf"), float("-inf"), 6e4])
+
+
+@settings(max_examples=400)
+@given(with_settings(), SHAPES | SHAPES | SHAPES | LONG, SEEDS, KINDS, GARBAGE)
+@example(("lsh", {"share": 0.25, "global_tokens": 2**31 - 1}), (1, 1, 9, 4), 0, (torch.float32, 1.0), 0.0)
+@example(("improved-clustered", {"share": 1.0, "top_keys": 60}), (1, 1, 9, 4), 0, (torch.float32, 1.0), 0.0)
+@example(("improved-clustered", {"share": 0.5, "num_clusters": 60}), (1, 1, 9, 4), 0, (torch.float32, 1.0), 0.0)
+def test_what_is_finite_stays_finite_and_garbage_stays_in_padding(chosen, shape, seed, kind, garbage):
+    """Of the output, bit by bit, and of the gradients."""
+    name, given = chosen
+    mask, (dtype, size) = tokens(shape, seed), kind
+    clean = [x.masked_fill(~mask[:, None, :, None], 0) for x in rows(shape, seed, size, dtype)]
+    dirty = [x.masked_fill(~mask[:, None, :, None], garbage).requires_grad_() for x in clean]
+    out = attention.attend(name, *dirty, mask, seed=seed, **given)
+    assert (out.shape, out.dtype) == (shape, dtype)
+    assert out.isfinite().all()
+    assert not out[~mask[:, None].expand(shape[:3])].any()
+    assert torch.equal(out, attention.attend(name, *clean, mask, seed=seed, **given))
+    if size <= 50:
+        out.sum().backward()
+        assert all(x.grad is None or x.grad.isfinite().all() for x in dirty)
+
+
+@settings(max_examples=200)
+@given(with_settings(), SHAPES, SEEDS, st.sampled_from([*LAYOUTS]))
+@example(("lsh", {}), (1, 1, 2, 4), 0, "every other")
+def test_how_tensors_lie_in_memory_does_not_matter(chosen, shape, seed, layout):
+    name, given = chosen
+    inputs = rows(shape, seed)
+    found = attention.attend(name, *map(LAYOUTS[layout], inputs), seed=seed, **given)
+    torch.testing.assert_close(found, attention.attend(name, *inputs, seed=seed, **given))
+
+
+@settings(max_examples=150)
+@given(with_settings(), SHAPES, SEEDS)
+def test_float64_is_at_least_as_exact_as_float32(chosen, shape, seed):
+    name, given = chosen
+    assume(name != "reformer")  # the package draws other directions in float64
+    double = [x.double() for x in rows(shape, seed)]
+    found, single = (attention.attend(name, *x, seed=seed, **given) for x in (double, [x.float() for x in double]))
+    torch.testing.assert_close(found.float(), single, atol=2e-5, rtol=1e-4)
+
+
+@settings(max_examples=200)
+@given(with_settings(), SHAPES, SEEDS, GARBAGE, st.lists(st.integers(0, 2), min_size=1, unique=True))
+def test_garbage_in_a_token_stays_in_its_sequence(chosen, shape, seed, garbage, where):
+    name, given = chosen
+    inputs = rows((shape[0] + 1, *shape[1:]), seed)
+    for number in where:
+        inputs[number][0, :, seed % shape[2], 0] = garbage
+    found = attention.attend(name, *inputs, seed=seed, **given)[1:]
+    expected = attention.attend(name, *(x[1:] for x in inputs), seed=seed, **given)
+    torch.testing.assert_close(found, expected)
+
+
+def cast(dtype):
+    return lambda x: x.to(dtype)
+
+
+DAMAGES = {
+    "fewer tokens": lambda x: x[:, :, 1:],
+    "fewer dimensions": lambda x: x[..., 1:],
+    "no batch": lambda x: x[0],
+    "an empty batch": lambda x: x[:0],
+    "another batch": lambda x: torch.cat([x, x]),
+    "five dimensions": lambda x: x[None],
+    "a number": lambda x: 3.0,
+    "an array": lambda x: x.float().numpy(),
+    "a list": lambda x: x.tolist(),
+    "nothing": lambda x: None,
+    "another device": lambda x: x.to("meta"),
+    **{str(kind): cast(kind) for kind in (torch.int64, torch.bool, torch.complex64, torch.bfloat16, torch.float64)},
+}
+MASKS = {
+    "floats": lambda x: x.float(),
+    "bytes": lambda x: x.to(torch.uint8),
+    "fewer tokens": lambda x: x[:, 1:],
+    "of Transformers": lambda x: x[:, None, None],
+    "a list": lambda x: x.tolist(),
+    "an array": lambda x: x.numpy(),
+    "True": lambda x: True,
+    "another device": lambda x: x.to("meta"),
+}
+
+
+@settings(max_examples=300)
+@given(
+    with_settings(),
+    SHAPES,
+    st.sets(st.sampled_from(["query", "key", "value"])),
+    st.sampled_from([*DAMAGES]),
+    st.none() | st.sampled_from([*MASKS]),
+)
+def test_tensors_that_do_not_fit_are_named(chosen, shape, damaged, damage, mask_damage):
+    name, given = chosen
+    inputs, mask = dict(zip(("query", "key", "value"), rows(shape, 0), strict=True)), tokens(shape, 0)
+    inputs |= {tensor: DAMAGES[damage](inputs[tensor]) for tensor in damaged}
+    mask = MASKS[mask_damage](mask) if mask_damage else mask
+    out = answer(lambda: attention.attend(name, *inputs.values(), mask, **given), "query", "padding_mask")
+    if out is not REFUSED:
+        x = inputs["query"]
+        assert not damaged or len(damaged) == 3
+        assert mask_damage is None
+        assert (out.shape, out.dtype) == (x.shape, x.dtype)
+
+
+@settings(max_examples=100)
+@given(NAMES, SEEDS | VALUES, VALUES | st.floats(0, 1), VALUES | st.sampled_from([3]), VALUES)
+def test_other_arguments_are_named(name, seed, dropout, size, weight):
+    inputs = rows((1, 2, 9, 4), 0)
+    given = {"seed": seed, "dropout": dropout}
+    if size is not None and "conv_kernel_size" in attention.ATTENTIONS[name].settings:
+        given |= {"conv_kernel_size": size, "conv_weight": torch.ones(2, 3) if weight is None else weight}
+    out = answer(lambda: attention.attend(name, *inputs, **given), "seed=", "dropout=", "conv_kernel_size=")
+    assert out is REFUSED or out.isfinite().all()
