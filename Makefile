@@ -7,8 +7,9 @@ BIN := .venv/bin
 
 # make bench                time and memory of the attentions (two hours and more), as studies/efficiency.yaml asks
 # make report               report, poster and summary from results/; a study's own is report/build/<study>.pdf
+# make faults               200 faults and more, an hour: killed, starved, damaged (docs/faults.md)
 # make format               rewrite style; make lock: versions; make refresh: the repository's, where it is needed
-.PHONY: study test bench report install format lock refresh
+.PHONY: study test bench faults report install format lock refresh
 
 study: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m albert_study.make $(STUDY)
@@ -22,6 +23,9 @@ test: install
 
 bench: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m albert_study.runner efficiency fp32
+
+faults: install
+	cd benchmarks && OMP_NUM_THREADS=1 ../$(BIN)/python -m faults
 
 report: install
 	$(BIN)/python -m albert_study.evidence.report

@@ -1,0 +1,23 @@
+"""The record beside the table: what the campaign ran, with which seed, where, at which commit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from albert_lsh.training.files import write_atomically
+from albert_lsh.training.parameters import Parameters
+from albert_lsh.training.record import environment
+from faults.runs import ASKED, ATTENTIONS
+
+
+def write_record(table: Path, seed: int, counts: dict[str, int]) -> None:
+    """faults.json; a campaign that is taken up has an entry in `environments` for each start."""
+    path = table.with_suffix(".json")
+    before: dict[str, Any] = json.loads(path.read_text()) if path.exists() and table.exists() else {}
+    asked = {
+        name: Parameters.check({**ASKED, "attention": name, "attention_settings": settings}).what()
+        for name, settings in ATTENTIONS.items()
+    }
+    environments = [*before.get("environments", []), environment("cpu")]
+    record = {"seed": seed, "faults": counts, "parameters": asked, "environments": environments}
+    write_atomically(path, json.dumps(record, indent=1) + "\n")
