@@ -16,6 +16,8 @@ from typing import Any
 
 import pandas as pd
 
+ROOT = Path(__file__).resolve().parents[2]
+USUAL = ROOT / "results" / "reliability" / "faults.csv"
 SEED = 0
 COLUMNS = ["kind", "number", "place", "message", "outcome", "difference"]
 DISK = 32  # MB
@@ -89,7 +91,7 @@ def main(folder: Path, table: Path, chosen: list[str], rounds: int) -> None:
     with small_disk(disk_at) as disk:
         os.environ.update(environment(disk_at), OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
         from faults.bench import Bench  # what it imports reads the environment
-        from faults.record import write_record
+        from faults.record import write_page, write_record
 
         bench = Bench.prepare(folder, disk)
         table.parent.mkdir(parents=True, exist_ok=True)
@@ -108,6 +110,8 @@ def main(folder: Path, table: Path, chosen: list[str], rounds: int) -> None:
             pd.DataFrame([row])[COLUMNS].to_csv(table, mode="a", header=not table.exists(), index=False)
             rows.append(row)
             print(f"{time.monotonic() - began:5.1f} s  {row}", flush=True)
+    if table == USUAL:
+        write_page(rows, ROOT / "docs" / "faults.md")
     broken = sum(row["outcome"].startswith("BROKEN") for row in rows)
     print(f"{len(rows)} faults, {broken} of them broke what must hold")
     sys.exit(int(broken > 0))
@@ -119,10 +123,9 @@ def order(counts: dict[str, int]) -> list[tuple[str, int]]:
 
 
 if __name__ == "__main__":
-    usual = Path(__file__).resolve().parents[2] / "results" / "reliability" / "faults.csv"
     asked = argparse.ArgumentParser(prog="faults", description=__doc__)
     asked.add_argument("kinds", nargs="*", help="those of the table; none: all")
-    asked.add_argument("--table", type=Path, default=usual, help="taken up where it is there")
+    asked.add_argument("--table", type=Path, default=USUAL, help="taken up where it is there")
     asked.add_argument("--rounds", type=int, default=1000, help="at most so many faults of each kind")
     given = asked.parse_args()
     with tempfile.TemporaryDirectory() as made:
