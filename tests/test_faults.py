@@ -21,6 +21,9 @@ from albert_lsh.tasks.table import encode, find_task, load_data
 from albert_lsh.training.checkpoints import newest, seal
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.record import read_result
+from albert_study import make as make_study
+from albert_study import runner
+from albert_study.runner import load_jobs
 from test_training import fit, make
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -121,3 +124,22 @@ def test_data_whose_copy_in_the_cache_is_damaged_are_prepared_again(tmp_path, mo
     else:
         flip(arrow, b"train 7")
     assert load_data("sst2", folder, train_examples=20)["train"]["sentence"][:] == before
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        ("a warning\n", "its process ended without a word (killed, or out of memory?)"),
+        ("a warning\nerror: results/runs/x is in use by process 7\n", "error: results/runs/x is in use by process 7"),
+        ("a warning\nFAILED notebook.ipynb\nKernel died", "FAILED notebook.ipynb\nKernel died"),
+    ],
+)
+def test_a_job_that_was_killed_is_named(tmp_path, monkeypatch, log, cause):
+    jobs = load_jobs("mini")
+    name = next(iter(jobs))
+    for module in (make_study, runner):
+        monkeypatch.setattr(module, "repository_root", lambda: tmp_path)
+    (path := tmp_path / "logs" / "mini" / "jobs" / f"{name}.log").parent.mkdir(parents=True)
+    path.write_text(log)
+    said = make_study.failures("mini", jobs)
+    assert said == (cause if cause.startswith("FAILED") else f"FAILED {name}\n{cause}")

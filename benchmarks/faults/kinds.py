@@ -1,5 +1,6 @@
 """Faults of one run. Each function draws where its fault strikes, lets it strike, and sees how the run ends."""
 
+import ctypes
 import os
 import random
 import re
@@ -231,10 +232,11 @@ def hub_in_trouble(bench: Bench, rng: random.Random) -> Seen:
 def out_of_memory(bench: Bench, rng: random.Random) -> Seen:
     """No more memory for the process, but for some pages, from one of its files on."""
     attention = rng.choice([*ATTENTIONS])
-    number, pages = rng.randrange(len(bench.operations[attention])), rng.randrange(200)
+    number, pages = rng.randrange(len(bench.operations[attention]) // 2), rng.randrange(20)
     root = bench.begin(attention)
 
     def limit() -> None:
+        ctypes.CDLL(None).malloc_trim(0)  # what is free in the process would do for a while
         used = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
         resource.setrlimit(resource.RLIMIT_AS, (used + pages * PAGE, resource.RLIM_INFINITY))
 
