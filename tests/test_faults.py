@@ -27,8 +27,14 @@ from albert_study.runner import load_jobs
 from test_training import fit, make
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = ["SIGKILL in training", "SIGKILL in saving", "disk full: files of a run", "truncated", "bit flipped"]
-KINDS += ["out of memory", "run started twice", "disk full: caches", "Hub in trouble"]
+KINDS = [
+    "SIGKILL in saving",
+    "disk full: files of a run",
+    "truncated",
+    "bit flipped",
+    "out of memory",
+    "Hub in trouble",
+]
 
 
 def flip(path, behind=None):
