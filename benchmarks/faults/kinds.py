@@ -1,6 +1,6 @@
 """Faults of one run. Each function draws where its fault strikes, lets it strike, and sees how the run ends."""
 
-import ctypes
+import contextlib
 import os
 import random
 import re
@@ -230,18 +230,23 @@ def hub_in_trouble(bench: Bench, rng: random.Random) -> Seen:
 
 
 def out_of_memory(bench: Bench, rng: random.Random) -> Seen:
-    """No more memory for the process, but for some pages, from one of its files on."""
+    """No more memory for the process, but for some of it, from one of its files on."""
     attention = rng.choice([*ATTENTIONS])
-    number, pages = rng.randrange(len(bench.operations[attention]) // 2), rng.randrange(20)
-    root = bench.begin(attention)
+    number, left = rng.randrange(len(bench.operations[attention]) // 2), rng.randrange(1_000_000)
+    root, held = bench.begin(attention), []
 
     def limit() -> None:
-        ctypes.CDLL(None).malloc_trim(0)  # what is free in the process would do for a while
         used = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
-        resource.setrlimit(resource.RLIMIT_AS, (used + pages * PAGE, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_AS, (used, resource.RLIM_INFINITY))
+        spare = bytearray(left)
+        for size in (1 << 20, 1 << 16, 1 << 12):  # what is free inside of the process
+            with contextlib.suppress(MemoryError):
+                while True:
+                    held.append(bytes(size))
+        del spare
 
     message = failed(bench.at(root, attention, number, limit), bench.log, NO_MEMORY)
-    place = f"{attention}, {pages * PAGE // 1024} kB left before {bench.operations[attention][number]}"
+    place = f"{attention}, {left // 1024} kB left before {bench.operations[attention][number]}"
     return bench.take_up(root, attention, place, message)
 
 
