@@ -9,8 +9,9 @@ BIN := .venv/bin
 # make report               report, poster and summary from results/; a study's own is report/build/<study>.pdf
 # make site                 report/results.html, the page to explore, from results/
 # make docs                 docs/api/, pages on the library's public names
+# make faults               200 faults and more, an hour: killed, starved, damaged (docs/faults.md)
 # make format               rewrite style; make lock: versions; make refresh: the repository's, where it is needed
-.PHONY: study test bench report site docs install format lock refresh
+.PHONY: study test bench faults report site docs install format lock refresh
 
 study: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m albert_study.make $(STUDY)
@@ -24,6 +25,9 @@ test: install
 
 bench: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m albert_study.runner efficiency fp32
+
+faults: install
+	cd benchmarks && OMP_NUM_THREADS=1 ../$(BIN)/python -m faults
 
 report: install
 	$(BIN)/python -m albert_study.evidence.report

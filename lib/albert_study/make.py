@@ -45,10 +45,16 @@ def run_snakemake(study: str, jobs: dict[str, Job], log: Path) -> int:
 
 
 def failures(study: str, jobs: dict[str, Job]) -> str:
-    """What the logs of jobs that Snakemake has started say of those that failed."""
-    logs = (repository_root() / "logs" / study / "jobs" / f"{name}.log" for name, job in jobs.items() if job.missing())
-    texts = (log.read_text() for log in logs if log.exists())
-    return "\n\n".join(text[text.index("FAILED ") :] for text in texts if "FAILED " in text)
+    """What the logs of jobs that Snakemake has started say of those that failed; of a killed one they say nothing."""
+    found = []
+    for name, job in jobs.items():
+        log = repository_root() / "logs" / study / "jobs" / f"{name}.log"
+        if job.missing() and log.exists():
+            text = log.read_text()
+            errors = [line for line in text.splitlines() if line.startswith("error: ")]
+            ended = (errors or ["its process ended without a word (killed, or out of memory?)"])[-1]
+            found.append(text[text.index("FAILED ") :] if "FAILED " in text else f"FAILED {name}\n{ended}")
+    return "\n\n".join(found)
 
 
 def summary(study: str, jobs: dict[str, Job]) -> str:

@@ -7,6 +7,7 @@ the model's config, so `save_pretrained` and `load_model(path)` bring them back.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from albert_lsh import pretrained
 from albert_lsh.attention.convolution import Convolution
+from albert_lsh.checksums import check_files
 from albert_lsh.model.config import (
     OFFLINE,
     ModelError,
@@ -90,6 +92,7 @@ def read_weights(
     report.addFilter(without_table)
     try:
         with loading(f"model={name!r}: its weights cannot be read"), without_bars():
+            check_files(Path(pretrained.folder_of(name)))
             loaded: Any = model_class.from_pretrained(
                 pretrained.folder_of(name),
                 config=config,
@@ -245,6 +248,7 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
         ModelError: there is no tokenizer.
     """
     with loading(f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"):
+        check_files(Path(pretrained.tokenizer_of(name_or_path)), "*.json")
         sides = {"padding_side": "right", "truncation_side": "right"}
         tokenizer = AutoTokenizer.from_pretrained(pretrained.tokenizer_of(name_or_path), **sides)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone

@@ -3,6 +3,7 @@
 A row of `TASKS` says where a task's data is, which columns the model reads, and how it is scored.
 """
 
+import json
 import math
 import os
 import random
@@ -13,8 +14,8 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, DownloadMode, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError, DatasetsError
-from pyarrow import ArrowInvalid
 
+from albert_lsh.checksums import NAME, check_files, checksums
 from albert_lsh.errors import OneLineError
 from albert_lsh.tasks import mini
 from albert_lsh.tasks.long_texts import readable
@@ -186,14 +187,28 @@ def download(source: str, config: str | None, place: str, instead: str = "") -> 
     """
     try:
         try:
-            return load_dataset(source, config)
-        except (DatasetGenerationError, ArrowInvalid):
-            return load_dataset(source, config, download_mode=DownloadMode.FORCE_REDOWNLOAD)
+            return as_prepared(load_dataset(source, config))
+        except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to
+            if isinstance(error, ConnectionError | FileNotFoundError):
+                raise
+            return as_prepared(load_dataset(source, config, download_mode=DownloadMode.FORCE_REDOWNLOAD))
     except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
         raise TaskError(
             f"{place}: the data could not be loaded from {source!r} (no network, no such repository or folder, or a "
             f"damaged file?): {cause_of(error)}{instead}"
         ) from error
+
+
+def as_prepared(found: DatasetDict) -> DatasetDict:
+    """The data, if their files in the cache are as they were when first read here, or else ValueError."""
+    files = next(iter(found.values())).cache_files
+    if files and not (folder := Path(files[0]["filename"]).parent).joinpath(NAME).exists():
+        own = folder / f"{NAME}.{os.getpid()}"
+        own.write_text(json.dumps(checksums(folder)), encoding="utf-8")
+        os.replace(own, folder / NAME)
+    elif files:
+        check_files(folder)
+    return found
 
 
 def cause_of(error: BaseException) -> str:
@@ -220,7 +235,7 @@ def cut_by_article(rows: Dataset, training: int) -> DatasetDict:
 def cut_by_fold(rows: Dataset, part: int, folds: int) -> DatasetDict:
     """Part `part` of `folds` as "fold", all others as "train", drawn with a fixed seed; `idx` numbers all rows."""
     numbered = rows.remove_columns("idx") if "idx" in rows.column_names else rows
-    numbered = numbered.add_column("idx", list(range(len(rows)))).shuffle(seed=SUBSET_SEED)
+    numbered = numbered.add_column("idx", list(range(len(rows)))).shuffle(seed=SUBSET_SEED, keep_in_memory=True)
     return DatasetDict(
         {
             "train": numbered.select([i for i in range(len(rows)) if i % folds != part]),
@@ -253,7 +268,7 @@ def subset(data: Dataset, n: int | None) -> Dataset:
     """`n` examples drawn with a fixed seed, or all of them."""
     if n is None or n >= len(data):
         return data
-    return data.shuffle(seed=SUBSET_SEED).select(range(n))
+    return data.shuffle(seed=SUBSET_SEED, keep_in_memory=True).select(range(n))
 
 
 def held_out(data: Dataset, seen: int | None, n: int | None) -> Dataset:
@@ -265,7 +280,7 @@ def held_out(data: Dataset, seen: int | None, n: int | None) -> Dataset:
     if seen is None or seen >= len(data):
         raise TaskError(f"train_examples={seen!r} of {len(data)}: the run saw all training examples")
     last = len(data) if n is None else min(seen + n, len(data))
-    return data.shuffle(seed=SUBSET_SEED).select(range(seen, last))
+    return data.shuffle(seed=SUBSET_SEED, keep_in_memory=True).select(range(seen, last))
 
 
 def lengths_of(texts: list[list[int]]) -> list[int]:

@@ -9,13 +9,13 @@ A checkpoint is written file by file; its seal comes last. A run killed during a
 resumes from the checkpoint before. Nothing here depends on the training loop; `trainer.Seal` calls it for Trainer.
 """
 
-import hashlib
 import json
 import re
 import warnings
 from pathlib import Path
 from typing import Any
 
+from albert_lsh.checksums import checksum_of, checksums
 from albert_lsh.training.files import delete, write_atomically
 from albert_lsh.training.parameters import ParameterError
 
@@ -28,15 +28,6 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
     return {int(name[1]): path for path, name in named.items() if name}
 
 
-def checksums(checkpoint: Path) -> dict[str, str]:
-    """The SHA-256 of every file but the seal, by its path within the checkpoint."""
-    found = {}
-    for path in sorted(p for p in checkpoint.rglob("*") if p.is_file() and p.name != SEAL):
-        with path.open("rb") as file:
-            found[path.relative_to(checkpoint).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
-
-
 def seal(checkpoint: Path, parameters: dict[str, Any]) -> None:
     """Mark a checkpoint as complete, once all its files are written.
 
@@ -45,8 +36,8 @@ def seal(checkpoint: Path, parameters: dict[str, Any]) -> None:
         parameters: everything that decides the run's result, as JSON can hold it.
     """
     step = int(checkpoint.name.removeprefix("checkpoint-"))
-    record = {"step": step, "parameters": parameters, "files": checksums(checkpoint)}
-    write_atomically(checkpoint / SEAL, json.dumps(record, indent=1))
+    record = {"step": step, "parameters": parameters, "files": checksums(checkpoint, SEAL)}
+    write_atomically(checkpoint / SEAL, json.dumps(record | {"checksum": checksum_of(record)}, indent=1))
 
 
 def prune(folder: Path, keep: Path) -> None:
@@ -65,11 +56,14 @@ def read_seal(checkpoint: Path) -> dict[str, Any]:
     try:
         record = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
         step, parameters, sealed = record["step"], dict(record["parameters"]), record["files"]
-        changed = {name for name, _ in sealed.items() ^ checksums(checkpoint).items()}
+        own = record.get("checksum", checksum_of(record))  # older seals have none
+        changed = {name for name, _ in sealed.items() ^ checksums(checkpoint, SEAL).items()}
     except FileNotFoundError:
         raise ValueError(f"it has no {SEAL}: it was not written to its end") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"its {SEAL} is damaged ({error})") from error
+    if own != checksum_of(record):
+        raise ValueError(f"its {SEAL} is damaged (its checksum is another)")
     if checkpoint.name != f"checkpoint-{step}":
         raise ValueError(f"its {SEAL} is of step {step}")
     if changed:

@@ -2,8 +2,10 @@
 
 import dataclasses
 import os
+import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,25 @@ def write_atomically(path: Path, text: str) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
+
+
+@contextmanager
+def explain_full_disk(folder: Path) -> Iterator[None]:
+    """Turn a write that failed for want of room into a ValueError that says so, and where.
+
+    Torch says nothing about the disk; it counts the bytes that should be written, and finds fewer.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not re.search(r"No space left|Disk quota|inline_container\.cc|PytorchStreamWriter", str(error)):
+            raise
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        free = f"{shutil.disk_usage(there).free / 1e6:,.1f} MB are free"
+        raise ValueError(
+            f"{folder} cannot be written, No space left on device? ({free} there); a run goes on from its last "
+            f"checkpoint when it is started again"
+        ) from error
 
 
 def delete(folder: Path) -> None:

@@ -7,6 +7,7 @@ those after the last step; no checkpoint is chosen by its score.
 
 import copy
 import hashlib
+import json
 import logging
 import math
 import sys
@@ -27,6 +28,7 @@ from transformers import (
 )
 
 from albert_lsh.attention import Coverage
+from albert_lsh.checksums import NAME, checksums
 from albert_lsh.model.interface import mean_attended
 from albert_lsh.model.load import (
     extend_positions,
@@ -39,6 +41,7 @@ from albert_lsh.model.load import (
 from albert_lsh.model.memory import save_memory
 from albert_lsh.model.projections import draw_projections
 from albert_lsh.training.checkpoints import newest
+from albert_lsh.training.files import write_atomically
 from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_lsh.training.trainer import (
     CURVE_POINTS,
@@ -163,6 +166,7 @@ def keep_model(parameters: Parameters, model: PreTrainedModel, tokenizer: PreTra
         with without_bars():
             model.save_pretrained(folder)
         kept.save_pretrained(folder)
+        write_atomically(folder / NAME, json.dumps(checksums(folder), indent=1))
 
 
 def sample(

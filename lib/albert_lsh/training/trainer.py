@@ -24,6 +24,7 @@ from albert_lsh.errors import OneLineError
 from albert_lsh.model.load import without_bars
 from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.training.checkpoints import checkpoints_in, prune, seal
+from albert_lsh.training.files import explain_full_disk
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
 
@@ -177,15 +178,16 @@ def fit(
         checkpoint: of `checkpoints.newest(..., decisive)`.
         trained, unit: how many examples (or tokens) the whole run trains on; gives <unit>_per_second.
     Raises:
-        DivergedError: a loss is not finite. ValueError: out of memory.
+        DivergedError: a loss is not finite. ValueError: out of memory, or of room on the disk.
     """
     on_gpu = trainer.args.device.type == "cuda"
     for callback in (Clock(), Watch(), Seal(decisive)):
         trainer.add_callback(callback)
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
+    folder = Path(str(trainer.args.output_dir))
     hint = "a smaller batch_size or max_length, recompute=True, or feed_forward_chunk"
-    with explain_out_of_memory(hint), without_bars():
+    with explain_full_disk(folder), explain_out_of_memory(hint), without_bars():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))  # a resume makes another
     cost = {"train_seconds": clock.seconds, f"{unit}_per_second": trained / clock.seconds}
