@@ -37,7 +37,7 @@ def switched_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def kept_between(rows: pd.DataFrame) -> tuple[float, float]:
     """The ends of the 95 % interval of the share of the score that a variant keeps: seeds and examples."""
-    variant = Candidate(rows["variant"].iloc[0], "", {"share": rows["share_asked"].iloc[0]}).file_name
+    variant = Candidate(rows["variant"].iloc[0], "", {"share": float(rows["share_asked"].iloc[0])}).file_name
     before, after = (
         {row["seed"]: read_predictions(Path(row["folder"]) / f"{name}.parquet") for row in rows.to_dict("records")}
         for name in ("softmax", variant)
