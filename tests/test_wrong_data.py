@@ -130,7 +130,7 @@ def tokenizer(request):
     return load_tokenizer(request.param)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4), st.integers(8, 64))
 @example([(long, other) for long in LONG for other in (*LONG, "short")], 64)
 def test_every_row_is_encoded_and_cut(tokenizer, pairs, max_length):
@@ -168,7 +168,7 @@ def questions(draw):
     return rows
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(questions(), st.integers(12, 64), SEED)
 @example([squad_row(LONG[0], "Who?"), squad_row("Anna lost a ball.", LONG[1], "r")], 64, 0)
 def test_answers_are_pieces_of_their_context(tokenizer, rows, max_length, seed):
