@@ -47,7 +47,7 @@ def read_rows(file: str, task: Task) -> list[dict[str, str]]:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} is not UTF-8: {error}") from error
-    if not text.strip():
+    if text.split() in ([], ["[]"], ["[", "]"]):
         raise ValueError(f"{name} is empty; it must hold one example a line, or JSON")
     lines = {f"{name}, line {n}": line for n, line in enumerate(text.removesuffix("\n").split("\n"), 1)}
     if Path(file).suffix.lower() not in (".json", ".jsonl"):

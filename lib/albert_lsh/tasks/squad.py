@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from transformers import EvalPrediction, Trainer
 
 from albert_lsh.tasks.long_texts import shortened
-from albert_lsh.tasks.squad_scores import chance_score, majority_score, question_scores, score
+from albert_lsh.tasks.squad_scores import chance_score, check_ids, majority_score, question_scores, score
 
 OUTSIDE = (-1, -1)  # offsets of a token outside of the context, or of white space alone
 CLS = 0  # position of the CLS token in every window
@@ -114,7 +114,7 @@ def _first_answer(example_id: str, context: str, answers: dict[str, list]) -> tu
     if not answers["text"] or not answers["text"][0].strip():
         return None
     text, start = answers["text"][0], answers["answer_start"][0]
-    if context[start : start + len(text)] != text:
+    if start < 0 or context[start : start + len(text)] != text:
         raise ValueError(f"example {example_id}: its answer {text!r} is not at character {start} of its context")
     start += len(text) - len(text.lstrip())
     return start, start + len(text.strip())
@@ -155,8 +155,9 @@ def best_answers(
     Returns:
         One Answer per example, by id. Without no_answer its text is empty only if no token of context was seen.
     Raises:
-        ValueError: logits that are not finite; the message has the question.
+        ValueError: logits that are not finite (the message has the question); two examples of one id.
     """
+    check_ids("answers", examples["id"], examples["id"])
     finite = (np.isfinite(start_logits) & np.isfinite(end_logits)).all(axis=1)
     if not finite.all():
         number = examples["id"].index(cut["example_id"][int(finite.argmin())])

@@ -19,6 +19,7 @@ from albert_lsh.checksums import NAME, check_files, checksums
 from albert_lsh.errors import OneLineError
 from albert_lsh.tasks import mini
 from albert_lsh.tasks.long_texts import readable
+from albert_lsh.tasks.squad_rows import fault_of
 
 
 class TaskError(OneLineError):
@@ -245,11 +246,11 @@ def cut_by_fold(rows: Dataset, part: int, folds: int) -> DatasetDict:
 
 
 def check_rows(rows: Dataset, task: Task, split: str) -> None:
-    """Raise TaskError for a missing split or column, a text that is no string, or an unknown label."""
+    """Raise TaskError for a missing split or column, no rows, a text that is no string, or an unknown label."""
     place, answer = f"task={task.name!r}: split {split!r}", "answers" if task.is_squad else task.label
     if not rows.column_names:
         raise TaskError(f"task={task.name!r}: there is no split {split!r}")
-    if missing := {*task.columns, answer} - set(rows.column_names):
+    if missing := {*task.columns, answer, *["id"] * task.is_squad} - set(rows.column_names):
         raise TaskError(f"{place} has no {', '.join(sorted(missing))}")
     if not len(rows):
         raise TaskError(f"{place} has no rows")
@@ -257,6 +258,8 @@ def check_rows(rows: Dataset, task: Task, split: str) -> None:
         for number, text in enumerate(rows[column][:]):
             if not isinstance(text, str):
                 raise TaskError(f"{place}, row {number}: {column}={text!r} must be text")
+    if task.is_squad and (fault := fault_of(rows)):
+        raise TaskError(f"{place}, {fault}")
     wanted = f"0 to {task.num_labels - 1} ({', '.join(task.labels)})" if task.labels else "a finite number"
     for number, label in enumerate([] if task.is_squad else rows[answer][:]):
         is_number = isinstance(label, int | float) and not isinstance(label, bool) and math.isfinite(label)
