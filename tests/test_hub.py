@@ -39,3 +39,12 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(hub, tmp_path):
         path.write_text("garbage")
     subprocess.run(["rm", "-r", tmp_path / "cache" / "datasets"], check=True)  # what was made of the whole files
     assert load(hub) == "a good film"
+
+
+def test_a_bit_flipped_in_a_downloaded_file_is_noticed(hub, tmp_path):
+    """It is a bit of a text; Parquet reads it as it stands there."""
+    assert load(hub) == "a good film"
+    (damaged,) = (path for path in (tmp_path / "cache" / "hub").rglob("blobs/*") if b"a good film" in path.read_bytes())
+    damaged.write_bytes(damaged.read_bytes().replace(b"a good film", b"a gold film"))
+    subprocess.run(["rm", "-r", tmp_path / "cache" / "datasets"], check=True)
+    assert load(hub) == "a good film"
