@@ -73,6 +73,7 @@ def one(bench: Any, make: Callable[..., Any], rng: random.Random, folder: Path, 
     """A fault's row, without the machine's folders."""
     from faults.runs import Broken
 
+    bench.struck = ""
     try:
         seen = vars(make(bench, rng, **arguments))
     except Broken as error:
