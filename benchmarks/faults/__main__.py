@@ -73,12 +73,13 @@ def one(bench: Any, make: Callable[..., Any], rng: random.Random, folder: Path, 
     """A fault's row, without the machine's folders."""
     from faults.runs import Broken
 
+    bench.struck = ""
     try:
         seen = vars(make(bench, rng, **arguments))
     except Broken as error:
-        seen = {"place": "", "message": "", "outcome": f"BROKEN: {error}", "difference": float("nan")}
+        seen = {"place": bench.struck, "message": "", "outcome": f"BROKEN: {error}", "difference": float("nan")}
     except Exception as error:
-        seen = {"place": "", "message": "", "outcome": f"BROKEN: {error!r}", "difference": float("nan")}
+        seen = {"place": bench.struck, "message": "", "outcome": f"BROKEN: {error!r}", "difference": float("nan")}
     finally:
         bench.empty()
     short = {name: str(seen[name]).replace(f"{folder}/", "")[:300] for name in ("place", "message", "outcome")}

@@ -36,6 +36,7 @@ class Bench:
     hub: Hub
     data: DatasetDict
     operations: dict[str, list[str]]  # by attention: what the run does to files, in order
+    struck: str = ""  # the last file that was damaged
 
     @classmethod
     def prepare(cls, folder: Path, disk: Path | None) -> "Bench":

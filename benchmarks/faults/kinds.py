@@ -24,7 +24,7 @@ from faults.hub import TROUBLES, Hub
 from faults.runs import ATTENTIONS, SAME, STUDY, folder_of, last_line, require
 
 PAGE = 4096  # bytes, in which a file system gives room
-NO_MEMORY = r"out of memory|MemoryError|[Cc]annot allocate memory|can't allocate"
+NO_MEMORY = r"out of memory|MemoryError|[Cc]annot allocate memory|can't allocate|memory allocation of"
 
 
 def die() -> None:
@@ -118,16 +118,18 @@ def failed(work: Callable[[], object], log: Path, cause: str) -> str:
     return message
 
 
-def hurt(path: Path, how: str, rng: random.Random) -> str:
+def hurt(bench: Bench, path: Path, how: str, rng: random.Random) -> str:
     """Cut a file at a random place, or flip one bit of it; what was done."""
     content = bytearray(path.read_bytes())
     at = rng.randrange(len(content))
     if how == "truncated":
         path.write_bytes(content[:at])
-        return f"{path.name} cut to {at} of {len(content)} bytes"
+        bench.struck = f"{path.name} cut to {at} of {len(content)} bytes"
+        return bench.struck
     content[at] ^= 1 << (bit := rng.randrange(8))
     path.write_bytes(content)
-    return f"{path.name}, bit {bit} of byte {at} of {len(content)}"
+    bench.struck = f"{path.name}, bit {bit} of byte {at} of {len(content)}"
+    return bench.struck
 
 
 def damaged(bench: Bench, rng: random.Random, how: str) -> Seen:
@@ -139,7 +141,7 @@ def damaged_checkpoint(bench: Bench, rng: random.Random, how: str) -> Seen:
     attention = rng.choice([*ATTENTIONS])
     root = bench.killed(attention)
     folder = folder_of(root, attention) / "checkpoints" / "checkpoint-4"
-    what = hurt(rng.choice(sorted(folder.iterdir())), how, rng)
+    what = hurt(bench, rng.choice(sorted(folder.iterdir())), how, rng)
     found = runs.sealed(folder_of(root, attention))
     seen = bench.take_up(root, attention, f"{attention}, checkpoint: {what}")
     ignored = next((x for x in bench.log.read_text().splitlines() if "is ignored: " in x), "")
@@ -155,7 +157,7 @@ def damaged_model(bench: Bench, rng: random.Random, how: str) -> Seen:
     folder, answers = folder_of(root, attention) / "model", bench.folder / "answers.pt"
     runs.finish(lambda: ask(bench, folder, answers), bench.log)
     before = torch.load(answers)
-    place = f"{attention}, model: {hurt(rng.choice(sorted(folder.iterdir())), how, rng)}"
+    place = f"{attention}, model: {hurt(bench, rng.choice(sorted(folder.iterdir())), how, rng)}"
     message = failed(lambda: ask(bench, folder, answers), bench.log, "model=")
     if not message:
         require(torch.equal(torch.load(answers), before), "other answers, and nothing is said")
@@ -180,7 +182,7 @@ def damaged_result(bench: Bench, rng: random.Random, how: str) -> Seen:
     run = folder_of(root, attention)
     result = read_result(run / "result.json")
     path = run / rng.choice(["result.json", *SAME[:2]])
-    place = f"{attention}, result: {hurt(path, how, rng)}"
+    place = f"{attention}, result: {hurt(bench, path, how, rng)}"
     message = failed(lambda: runs.make(root, attention, data=bench.data), bench.log, "result.json.*is damaged")
     if not message:
         same = path.name == "result.json" and read_result(path) == result
@@ -199,7 +201,7 @@ def damaged_cache(bench: Bench, rng: random.Random, how: str) -> Seen:
     if kind == "blobs/*":  # they are read only where nothing was made of them
         shutil.rmtree(bench.cache / "datasets")
     files = [path for path in sorted(bench.cache.rglob(kind)) if path.is_file() and path.stat().st_size]
-    place = f"cache: {hurt(rng.choice(files), how, rng)}"
+    place = f"cache: {hurt(bench, rng.choice(files), how, rng)}"
     root = bench.begin("softmax")
     message = failed(lambda: runs.make(root, "softmax", "sst2"), bench.log, "task='sst2'")
     if message:  # what is damaged beyond mending by the next start is removed by hand

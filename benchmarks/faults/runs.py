@@ -117,7 +117,8 @@ def finish(work: Callable[[], Any], log: Path) -> str:
 def last_line(log: Path) -> str:
     """The last error that a process named, or else what it said last."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exit|Exception|Failed)\b", line)]
+    named = r"^[\w.]+(Error|Exit|Exception|Failed)\b|memory allocation of \d+ bytes failed"
+    errors = [line for line in lines if re.search(named, line)]
     return (errors or lines or [""])[-1]
 
 

@@ -3,7 +3,6 @@
 A row of `TASKS` says where a task's data is, which columns the model reads, and how it is scored.
 """
 
-import json
 import math
 import os
 import random
@@ -15,9 +14,9 @@ from typing import Any
 from datasets import Dataset, DatasetDict, DownloadMode, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError, DatasetsError
 
-from albert_lsh.checksums import NAME, check_files, checksums
 from albert_lsh.errors import OneLineError
 from albert_lsh.tasks import mini
+from albert_lsh.tasks.cache import as_prepared
 from albert_lsh.tasks.long_texts import readable
 from albert_lsh.tasks.squad_rows import fault_of
 
@@ -188,28 +187,16 @@ def download(source: str, config: str | None, place: str, instead: str = "") -> 
     """
     try:
         try:
-            return as_prepared(load_dataset(source, config))
+            return as_prepared(load_dataset(source, config), source)
         except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to
             if isinstance(error, ConnectionError | FileNotFoundError):
                 raise
-            return as_prepared(load_dataset(source, config, download_mode=DownloadMode.FORCE_REDOWNLOAD))
+            return as_prepared(load_dataset(source, config, download_mode=DownloadMode.FORCE_REDOWNLOAD), None)
     except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
         raise TaskError(
             f"{place}: the data could not be loaded from {source!r} (no network, no such repository or folder, or a "
             f"damaged file?): {cause_of(error)}{instead}"
         ) from error
-
-
-def as_prepared(found: DatasetDict) -> DatasetDict:
-    """The data, if their files in the cache are as they were when first read here, or else ValueError."""
-    files = next(iter(found.values())).cache_files
-    if files and not (folder := Path(files[0]["filename"]).parent).joinpath(NAME).exists():
-        own = folder / f"{NAME}.{os.getpid()}"
-        own.write_text(json.dumps(checksums(folder)), encoding="utf-8")
-        os.replace(own, folder / NAME)
-    elif files:
-        check_files(folder)
-    return found
 
 
 def cause_of(error: BaseException) -> str:
