@@ -149,3 +149,10 @@ def test_a_job_that_was_killed_is_named(tmp_path, monkeypatch, log, cause):
     path.write_text(log)
     said = make_study.failures("mini", jobs)
     assert said == (cause if cause.startswith("FAILED") else f"FAILED {name}\n{cause}")
+
+
+def test_a_killed_snakemake_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(make_study, "repository_root", lambda: tmp_path)
+    monkeypatch.setattr(make_study, "run_snakemake", lambda *_: -9)
+    with pytest.raises(SystemExit, match=r"Snakemake was killed \(signal 9\); `make study STUDY=mini` goes on where"):
+        make_study.main("mini")

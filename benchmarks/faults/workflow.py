@@ -172,7 +172,9 @@ def workflow_killed(bench: Bench, rng: random.Random) -> Seen:
     status = checkout.ends(process)
     message = error_in(checkout.log) if status > 0 else ""
     made = (checkout.folder / "results" / "runs" / STUDY / JOB / "result.json").exists()
-    require(not message or made or JOB in message, f"the job is not named: {message}")
+    require(
+        not message or made or JOB in message or "Snakemake was killed" in message, f"the job is not named: {message}"
+    )
     seen = checkout.check(f"{part}, after {seconds:.1f} s", message, "make")
     while members(process):
         time.sleep(0.1)

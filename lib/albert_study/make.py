@@ -89,6 +89,8 @@ def main(study: str) -> None:
         failed = run_snakemake(study, jobs, log)
     except KeyboardInterrupt:
         raise SystemExit(f"interrupted; `make study STUDY={study}` goes on where it was") from None
+    if failed < 0:
+        raise SystemExit(f"Snakemake was killed (signal {-failed}); `make study STUDY={study}` goes on where it was")
     if failed:
         raise SystemExit(failures(study, jobs) or log.read_text()[-3000:])
     print(summary(study, jobs))
