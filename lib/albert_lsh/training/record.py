@@ -149,7 +149,9 @@ def revisions(model: str | None, task: str | None) -> dict[str, str]:
     data = TASKS[task].dataset if task in TASKS else None
     found = {}
     for what, name, kind in (("model", model, "model"), ("data", data, "dataset")):
-        folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name or "", repo_type=kind)
+        if not name:
+            continue  # trained from nothing, or on data that are drawn here
+        folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type=kind)
         if (main := folder / "refs" / "main").exists():
             found[what] = main.read_text(encoding="utf-8").strip()
     return found
