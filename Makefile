@@ -10,8 +10,9 @@ BIN := .venv/bin
 # make site                 report/results.html, the page to explore, from results/
 # make docs                 docs/api/, pages on the library's public names
 # make faults               200 faults and more, an hour: killed, starved, damaged (docs/faults.md)
+# make release              what must hold before a version is published; it publishes nothing
 # make format               rewrite style; make lock: versions; make refresh: the repository's, where it is needed
-.PHONY: study test bench faults report site docs install format lock refresh
+.PHONY: study test bench faults report site docs release install format lock refresh
 
 study: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m albert_study.make $(STUDY)
@@ -38,6 +39,9 @@ site: install
 docs: install
 	$(BIN)/python tools/api.py docs/api
 
+release: install
+	$(BIN)/python tools/release.py
+
 install: .venv/installed
 
 .venv/installed: pyproject.toml requirements.lock
@@ -56,7 +60,7 @@ HASHED := uv pip compile --quiet --no-annotate --no-header --generate-hashes --u
 OF_TORCH = $$(grep -oE '^(torch|triton|nvidia|cuda)[a-z0-9-]*' tools/locked/torch.txt | sed 's/^/--no-emit-package /')
 
 lock:
-	$(BIN)/pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' > requirements.lock
+	$(BIN)/pip list --format=freeze --exclude-editable --exclude pip --exclude setuptools | sed 's/+[a-z0-9.]*$$//' > requirements.lock
 	echo torch | $(HASHED) --output-file tools/locked/torch.txt -
 	$(HASHED) --all-extras $(OF_TORCH) --output-file tools/locked/packages.txt pyproject.toml
 	$(BIN)/python tools/licences.py > docs/licences.md

@@ -64,8 +64,8 @@ def plan() -> dict[str, tuple[Callable[..., Any], int, dict[str, Any]]]:
         "run started twice": (kinds.started_twice, 10, {}),
         "SIGKILL of a kernel": (workflow.kernel_killed, 10, {}),
         "SIGKILL of the workflow": (workflow.workflow_killed, 10, {}),
-        "disk full: notebooks": (workflow.disk_full, 3, {}),
-        "study started twice": (workflow.started_twice, 3, {}),
+        "disk full: notebooks": (workflow.disk_full, 10, {}),
+        "study started twice": (workflow.started_twice, 10, {}),
     }
 
 
