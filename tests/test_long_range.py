@@ -219,6 +219,7 @@ def test_duplication_is_evaluated_under_every_attention(tmp_path):
     }
     result = json.loads((tmp_path / "duplication-32" / "LSH-1" / "seed-0" / "result.json").read_text())
     assert result["metrics"]["accuracy"] == result["metrics"]["accuracy, LSH-1"]
+    assert result["metrics"]["cost, LSH-1"] < result["metrics"]["cost, full"] == 1
     assert result["examples"]["train"] == 16
     assert found.loc[found["evaluated"] == "LSH-1", "published"].tolist() == [0.779, 0.525]
     assert found["shorter"].unique() == ["4 of 150,000 steps; 32 of 1,024 tokens"]

@@ -13,32 +13,18 @@ from albert_lsh.training.record import read_result
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = subprocess.run(
-    ["git", "-C", str(ROOT), "ls-files", "results"], capture_output=True, text=True, check=True
-).stdout.split()
+    ["git", "-C", str(ROOT), "ls-files", "-z", "results"], capture_output=True, text=True, check=True
+).stdout.split("\0")[:-1]
 RECORDS = [path for path in KEPT if path.endswith("/result.json")]
 TABLES = [path for path in KEPT if path.endswith(".csv")]
 FOLDER = re.compile(r"/(?:home|work|root|tmp|content|usr|opt|mnt|srv|private|Users)/")
 NO_PATH = re.compile(
     r'"image/\w+": (?:"[^"]*"|\[[^\]]*\])|https?://[^\s"]+'
 )  # pictures, which are encoded, and addresses
-PEERS = {"reformer-pytorch", "product of 2048 x 2048", "fused kernel"}  # measured beside our attentions
-# Variants that have left the code. Their rows stay as they were, with the commit that made them.
-DEAD = {
-    "hashing: keys": "hashing='keys'",
-    "hashing: cross-polytope": "hashing='cross-polytope'",
-    "hashing: plain": "hashing='plain' under choose='mean-key'",
-    "collisions, keys, 2 rounds": "choose='collision' with global tokens",
-    "collisions, keys, 4 rounds": "choose='collision' with global tokens",
-    "collisions, cross-polytope, 4 rounds": "choose='collision' with global tokens",
-    "collisions, plain, 4 rounds": "choose='collision' with global tokens",
-    "plain lsh, global tokens": "choose='collision' with global tokens",
-    "blocks of 4": "a block of queries chooses by the sum of its members' softmax (choose='mean-key')",
-    "blocks of 8": "the same",
-    "lsh, blocks of 16": "the same",
-    "lsh, far field, blocks of 16": "the same",
-    "plain lsh": "four rounds, duplicates='each'; `plain-lsh` counts a key once",
-}
-GONE = {"hashing", "choose", "duplicates"}  # settings that no attention has any more
+# Measured beside our attentions.
+PEERS = {"reformer-pytorch", "product of 2048 x 2048", "fused kernel", "truncation"}
+# What has left the code. Its rows stay as they were, with the commit that made them.
+DEAD = {"plain lsh": "four rounds, duplicates='each'; `plain-lsh` counts a key once"}
 
 
 def rows():
@@ -74,7 +60,6 @@ def test_records_have_one_schema_and_say_what_was_inferred():
         for name in record.get("inferred", ()):  # of records that were converted
             value_at(record, name)
         assert asked["output_dir"] == str(Path(path).parent)
-        assert not GONE & set(asked["attention_settings"]), path
         if path.startswith("results/runs/"):
             lacking = [field for field in dataclasses.fields(Parameters) if field.name not in {*asked, "results_root"}]
             assert all(field.default is None for field in lacking), path  # added later, to records that had none
@@ -108,21 +93,8 @@ def test_attentions_in_tables_are_known_or_said_to_be_dead():
     assert not {(path, name) for path, name in named if name not in known}
 
 
-def test_settings_that_are_gone_are_in_rows_of_dead_variants_alone():
-    with_gone = {(path, row.get("variant", "")) for path, row in rows() if GONE & set(settings(row))}
-    assert with_gone
-    assert {name for _, name in with_gone} <= set(DEAD)
-    assert all(
-        (path, row.get("variant", "")) in with_gone
-        for path, row in rows()
-        if row.get("variant", "") in DEAD and settings(row)
-    )
-
-
 def test_settings_in_tables_can_be_asked_for_again():
-    seen = {
-        (row.get("attention"), json.dumps(settings(row))) for _, row in rows() if row.get("variant", "") not in DEAD
-    }
+    seen = {(row.get("attention"), json.dumps(settings(row))) for _, row in rows()}
     for name, text in seen:
         if name and name in attention.names():
             attention.check(name, json.loads(text))

@@ -186,7 +186,7 @@ def test_an_attention_that_sees_everything_changes_nothing(made):
 def test_a_switched_evaluation_keeps_its_predictions_and_no_text(made):
     folder = made["runs"] / GLUE / "fidelity-validation-predictions"
     tables = {path.name: read_predictions(path) for path in folder.iterdir()}
-    assert set(tables) == {"lsh 0.5.parquet", "lsh 0.25.parquet", "all 1.0.parquet"}
+    assert set(tables) == {"softmax.parquet", "lsh 0.5.parquet", "lsh 0.25.parquet", "all 1.0.parquet"}
     own = read_predictions(made["runs"] / GLUE / "predictions.parquet").sort_values("id")
     for table in tables.values():
         assert set(table["id"]) == set(own["id"])

@@ -8,6 +8,7 @@ import pandas as pd
 from albert_lsh.tasks.table import TASKS
 from albert_study.evidence.formats import Named, Table, about, commits, form, listing, rounded, spread, wide
 from albert_study.evidence.growth import crossing_bounds
+from albert_study.long_range import duplication
 
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
 OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
@@ -156,7 +157,13 @@ def long_tables(load: Callable) -> Named:
     if not (rows := load("duplication", "long_range")).empty:
         published = rows["published"].map(lambda share: f" ({form(share, '%1')})" if pd.notna(share) else "")
         rows["shown"] = rows["accuracy"].map(lambda share: form(share, "%1")) + published
-        for length, some in rows.groupby("max_length"):
+        of_paper = rows["evaluated"].isin(duplication.PUBLISHED_ACCURACY["full"])
+        for length, some in rows[~of_paper].groupby("max_length"):
+            columns = {"": ("shown", "")}
+            cost = listing(some.drop_duplicates("evaluated"), "evaluated", {"cost": ("evaluated_cost", "%")})
+            note = f"{length:,} tokens; chance {form(some['chance'].iloc[0], '%1')}; {some['steps'].iloc[0]} steps."
+            yield f"duplication-{length}-keys", Table(cost.join(wide(some, "evaluated", "label", columns)), note)
+        for length, some in rows[of_paper].groupby("max_length"):
             under = wide(some, "label", "evaluated", {"": ("shown", "")})
             columns = {"steps": ("steps", ""), "seconds": ("seconds", "0"), "shorter than published": ("shorter", "")}
             trained = listing(some.drop_duplicates(TRAINED), "label", columns)

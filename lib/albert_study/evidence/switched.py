@@ -67,7 +67,7 @@ def predictors(switched: pd.DataFrame) -> pd.DataFrame:
 def plot_switched(table: pd.DataFrame) -> Figure:
     """What is left of the score, and the share of answers that change, against full cost; one column a task."""
     tasks = list(table["task"].unique())
-    figure, axes = new_figure(1.65 * max(2, len(tasks)), 3.7, nrows=2, ncols=len(tasks), sharey="row")
+    figure, axes = new_figure(max(6.6, 1.65 * len(tasks)), 4.4, nrows=2, ncols=len(tasks), sharey="row")
     looks = hollow(table.drop_duplicates("variant").sort_values("variant").set_index("variant")["attention"])
     for (upper, lower), task in zip(axes.T, tasks, strict=True):
         of_task = table[table["task"] == task]

@@ -117,13 +117,17 @@ def train_model(run: LongRun, model: nn.Module, data: dict[str, Dataset]) -> Fit
     return fit(trainer, decisive, checkpoint, trained=run.steps * run.batch_size)
 
 
-def test_scores(run: LongRun, trainer: Trainer, test: Dataset) -> dict[str, float]:
-    """Accuracy on the test split: `accuracy` as trained, and `accuracy, <label>` under each attention of `evaluate`."""
+def test_scores(run: LongRun, trainer: Trainer, test: Dataset, some: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Accuracy on the test split: `accuracy` as trained, and `accuracy, <label>` under each attention of `evaluate`.
+
+    some: batches on which the `cost, <label>` of each is counted, as a share of softmax attention's.
+    """
     model: Any = trainer.model
     found = accuracy(trainer.predict(test))
     for variant in candidates_of(run.evaluate) if run.evaluate else []:
         switch_attention(model, variant.attention, variant.settings, run.seed)
-        found |= {f"accuracy, {variant.label}": accuracy(trainer.predict(test))["accuracy"]}
+        found[f"accuracy, {variant.label}"] = accuracy(trainer.predict(test))["accuracy"]
+        found[f"cost, {variant.label}"] = mean_attended(model, some).cost
     return found
 
 
@@ -148,11 +152,11 @@ def make_run(run: LongRun, data: dict[str, Dataset]) -> None:
         model, test, task = build_model(run), data["test"], LONG_TASKS[run.task]
         done = train_model(run, model, data)
         some = [test[number] for number in range(min(EXAMINED_EXAMPLES, len(test)))]  # type: ignore[arg-type]
-        batches = ({k: v.to(run.device) for k, v in task.collate([example]).items()} for example in some)
+        batches = [{k: v.to(run.device) for k, v in task.collate([example]).items()} for example in some]
         coverage = mean_attended(model, batches)
         answers = labels_of(run, test)
         baselines = {
-            "score": test_scores(run, done.trainer, test),
+            "score": test_scores(run, done.trainer, test, batches),
             "majority": majority(ACCURACY, labels_of(run, data["train"]), answers),
             "chance": chance(ACCURACY, answers, task.classes),
         }
@@ -197,7 +201,7 @@ def comparison(folder: Path, task: str) -> pd.DataFrame:
             rows.append(row | {"accuracy": scores["accuracy"], "arena": arena, "rerun": rerun})
             continue
         published = duplication.PUBLISHED_ACCURACY.get(asked["label"], {})
-        for under in (name.removeprefix("accuracy, ") for name in scores if name != "accuracy"):
-            ours = scores[f"accuracy, {under}"]
-            rows.append(row | {"evaluated": under, "accuracy": ours, "published": published.get(under)})
+        for under in (name.removeprefix("accuracy, ") for name in scores if name.startswith("accuracy, ")):
+            here = {"evaluated": under, "evaluated_cost": scores.get(f"cost, {under}")}
+            rows.append(row | here | {"accuracy": scores[f"accuracy, {under}"], "published": published.get(under)})
     return pd.DataFrame(rows)
