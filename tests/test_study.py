@@ -246,6 +246,8 @@ UNFINISHED = (
     "original",
     "original-readme",
     "albert",
+    "lsh-choice",
+    "long-range",
     "no-training",
     "more-training",
     "minilm-rates",

@@ -1,6 +1,7 @@
 """What a pretrained model loses on masked words when its attention is replaced: the table and the figure.
 
-Both are of results/runs/masked-words/<length>.csv, which study `masked-words` makes (`probe.masked_words`).
+Both are of results/runs/<study>/<length>.csv, which the studies `masked-words` and `lsh-choice` make by
+`probe.masked_words`: what is reported, and on other paragraphs what was chosen by.
 """
 
 from pathlib import Path
@@ -13,18 +14,21 @@ from albert_study.evidence.formats import Named, Table, commits, form
 from albert_study.evidence.looks import add_legend, hollow, new_figure, plain
 
 
-def load_masked_words(root: Path) -> pd.DataFrame:
+def load_masked_words(root: Path, study: str = "masked-words") -> pd.DataFrame:
     """All lengths, a row a length, variant and share; empty if nothing was measured."""
-    found = [path for path in (root / "results/runs/masked-words").glob("*.csv") if path.stem.isdigit()]
+    found = [path for path in (root / "results/runs" / study).glob("*.csv") if path.stem.isdigit()]
     rows = [pd.read_csv(path) for path in sorted(found, key=lambda path: int(path.stem))]
     return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
 
 
 def masked_words_tables(root: Path) -> Named:
-    """A table a share: by variant and length how the loss of a masked word changes, and the full cost."""
-    rows = load_masked_words(root)
-    if rows.empty:
-        return
+    """A table a study and share: by variant and length how the loss of a masked word changes, and the full cost."""
+    for study in ("masked-words", "lsh-choice"):
+        if not (rows := load_masked_words(root, study)).empty:
+            yield from tables_by_share(study, rows)
+
+
+def tables_by_share(study: str, rows: pd.DataFrame) -> Named:
     softmax = rows.groupby("length")["softmax_loss"].first()
     per = ", ".join(f"{loss:.2f} at {length} tokens" for length, loss in softmax.items())
     for share in sorted(rows["share_asked"].dropna().unique(), reverse=True):
@@ -39,7 +43,7 @@ def masked_words_tables(root: Path) -> Named:
         note = f"Loss of a masked word, in nats above softmax's ({per}), ± two standard errors over "
         note += "paragraphs; how much a word's loss changes either way; full cost. "
         note += f"{form(share, '%')} of the pairs where there is a choice. {rows['model'].iloc[0]}, {commits(rows)}."
-        yield f"masked-words-{form(100 * share, '0')}", Table(pd.DataFrame(cells).reindex(order).fillna(""), note)
+        yield f"{study}-{form(100 * share, '0')}", Table(pd.DataFrame(cells).reindex(order).fillna(""), note)
 
 
 def plot_masked_words(rows: pd.DataFrame) -> Figure:
