@@ -139,6 +139,7 @@ def test_shares_are_settings_and_stay_numbers():
         ({"a": {"n_hashes": 2}}, "variants: 'a': attention=None is not one of"),
         ({"a": {"attention": "lsh", "n_hash": 2}}, "variants: 'a': .*n_hash"),
         ({"a": {"attention": "lsh", "shares": [0.5], "share": 0.5}}, "'a': share and shares cannot both be given"),
+        ({"a": {"attention": "lsh", "passes": [0]}}, "'a': .*passes"),  # where all passes are switched
     ],
 )
 def test_what_is_no_candidate_is_named(given, message):

@@ -39,6 +39,18 @@ def test_the_loss_is_the_models_own_and_all_keys_lose_nothing(tmp_path):
     assert sums["words"].sum() == lsh["words"] == hidden.sum().item()
 
 
+def test_an_attention_may_have_some_passes_alone(tmp_path):
+    window = {"attention": "window", "share": 0.5}
+    depth = load_model("nano", attention="softmax").config.num_hidden_layers
+    given = {"everywhere": window, "listed": {**window, "passes": [*range(depth)]}, "first": {**window, "passes": [0]}}
+    table = measure_all(asked(tmp_path, variants=given))[0].set_index("variant")
+    assert table.loc["listed", "change"] == pytest.approx(table.loc["everywhere", "change"])
+    assert 0 < table.loc["first", "change"] != pytest.approx(table.loc["everywhere", "change"])
+    assert 1 - table.loc["first", "cost"] == pytest.approx((1 - table.loc["everywhere", "cost"]) / depth)
+    anew = measure_all(asked(tmp_path, variants={"first": window}))[0]  # now in all passes: another row
+    assert anew["change"].item() == pytest.approx(table.loc["everywhere", "change"])
+
+
 def test_texts_to_choose_by_are_not_those_to_report(tmp_path):
     tokenizer = load_tokenizer("nano")
     chosen, reported = (sequences(asked(tmp_path, split=split), tokenizer) for split in ("train", "validation"))

@@ -248,6 +248,7 @@ UNFINISHED = (
     "albert",
     "lsh-choice",
     "long-range",
+    "masked-words",
     "no-training",
     "more-training",
     "minilm-rates",

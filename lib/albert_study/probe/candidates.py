@@ -29,6 +29,7 @@ class Candidate(NamedTuple):
     label: str
     attention: str
     settings: dict[str, Any]
+    passes: list[int] | None = None  # numbers of the passes that have it, the others having softmax; None: all
 
     @property
     def share(self) -> float | None:
@@ -48,15 +49,18 @@ class Candidate(NamedTuple):
     def columns(self) -> dict[str, Any]:
         """How a row of a table names it."""
         share = {} if self.share is None else {SHARE: self.share}
-        return {"variant": self.label, **share, "attention": self.attention, "settings": json.dumps(self.settings)}
+        passes = {} if self.passes is None else {"passes": json.dumps(self.passes)}
+        settings = json.dumps(self.settings)
+        return {"variant": self.label, **share, "attention": self.attention, "settings": settings, **passes}
 
 
-def candidates_of(given: dict[str, Any]) -> list[Candidate]:
+def candidates_of(given: dict[str, Any], by_pass: bool = False) -> list[Candidate]:
     """Candidates as a notebook or a study names them, their settings completed.
 
     Args:
         given: {label: {"attention": name, settings ...}}; "shares", a list in place of the setting "share", stands
             for a candidate with each share.
+        by_pass: whether "passes" may be given too: numbers, from 0, of the passes that have it in place of all.
     Raises:
         ValueError: no candidate, or one that cannot be (the message names it).
     """
@@ -66,7 +70,10 @@ def candidates_of(given: dict[str, Any]) -> list[Candidate]:
     for label, value in given.items():
         settings = dict(value) if isinstance(value, dict) else {}
         name = settings.pop("attention", None)
+        passes = settings.pop("passes", None) if by_pass and name != truncation.NAME else None
         try:
+            if not (passes is None or (isinstance(passes, list) and passes and all(type(n) is int for n in passes))):
+                raise ValueError(f"passes={reprlib.repr(passes)} must be a list of numbers, one or more")
             if {"share", "shares"} <= settings.keys():
                 raise ValueError("share and shares cannot both be given")
             shares = settings.pop("shares", [None])
@@ -75,7 +82,7 @@ def candidates_of(given: dict[str, Any]) -> list[Candidate]:
             for budget in [{} if share is None else {"share": share} for share in shares]:
                 asked = {**settings, **budget}
                 checked = truncation.check(asked) if name == truncation.NAME else attentions.check(name, asked)
-                found.append(Candidate(label, name, checked))
+                found.append(Candidate(label, name, checked, passes))
         except ValueError as error:
             raise ValueError(f"variants: {label!r}: {error}") from error
     return found
@@ -117,7 +124,9 @@ def fill(
         return {
             name: (row, looks)
             for name, (row, looks) in found.items()
-            if name in wanted and row.items() >= wanted[name].items()
+            if name in wanted
+            and row.items() >= wanted[name].items()
+            and ("passes" in wanted[name] or pd.isna(row.get("passes")))
         }
 
     finished = _read(path, looks_path)

@@ -53,13 +53,14 @@ def diagnose(
         drift (of the last hidden state), share (of the pairs) and whatever else `attention.Coverage` counts, mass,
         recall and error; and the rows of `compare` with their layer and the number of their batch.
     """
-    switch_attention(model, candidate.attention, candidate.settings, seed)
+    switch_attention(model, candidate.attention, candidate.settings, seed, candidate.passes)
     switched = look(model, batches)
     switch_attention(model, "softmax")
     rows = pd.concat(
         compare(one._replace(seed=other.seed), candidate).assign(layer=layer, batch=number)
         for number, passes in enumerate(zip(base.passes, switched.passes, strict=True))
         for layer, (one, other) in enumerate(zip(*passes, strict=True))
+        if candidate.passes is None or layer in candidate.passes
     )
     counted = mean_coverage([p for passes in switched.passes for p in passes])._asdict()
     drift = ((switched.states - base.states).norm() / base.states.norm()).item()

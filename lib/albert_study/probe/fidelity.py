@@ -66,7 +66,7 @@ class Asked:
         """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
         with errors_named("fidelity.ipynb"):
             asked = from_given(cls, given, "fidelity.ipynb")
-            candidates_of(asked.variants)
+            candidates_of(asked.variants, by_pass=True)
             asked = placed(asked, ["trained", "output"])
         trained = asked.trained or own_folder(asked.results_root)
         return replace(asked, trained=trained, output=asked.output or f"{trained}/fidelity-{asked.split}.csv")
@@ -229,7 +229,7 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
             else:
                 diagnosed, rows = diagnose(model, batches, base, candidate, asked.seed)
                 looks = by_head_and_length(rows)
-                switch_attention(model, candidate.attention, candidate.settings, asked.seed)
+                switch_attention(model, candidate.attention, candidate.settings, asked.seed, candidate.passes)
                 found = answer(subject)
                 switch_attention(model, "softmax")
             row = candidate.columns | {
@@ -245,4 +245,4 @@ def measure_all(subject: Subject, asked: Asked) -> tuple[pd.DataFrame, pd.DataFr
             write_predictions(folder / f"{candidate.file_name}.parquet", found.table)
             yield row | diagnosed | about, looks
 
-    return fill(path, "heads", candidates_of(asked.variants), same, measure)
+    return fill(path, "heads", candidates_of(asked.variants, by_pass=True), same, measure)

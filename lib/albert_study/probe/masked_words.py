@@ -45,7 +45,7 @@ class MaskedWords:
         """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
         with errors_named("masked_words.ipynb"):
             asked = from_given(cls, given, "masked_words.ipynb")
-            candidates_of(asked.variants)
+            candidates_of(asked.variants, by_pass=True)
             usual = f"results/runs/notebook/masked-words-{asked.split}-{asked.max_length}.csv"
             return placed(replace(asked, output=asked.output or usual), ["output"], ["model"])
 
@@ -105,16 +105,18 @@ def measure_all(asked: MaskedWords) -> tuple[pd.DataFrame, pd.DataFrame]:
         tokenizer = load_tokenizer(asked.model)
         model = load_model(asked.model, head="masked-lm", attention="softmax", complete=True)
         head_dim = model.config.hidden_size // model.config.num_attention_heads
+        depth = model.config.num_hidden_layers
         tokens = sequences(asked, tokenizer)
         hidden, mask_id, about = hide(tokens, asked.seed), tokenizer.mask_token_id, provenance("cpu")
         softmax = losses(model, tokens, hidden, mask_id)
         for candidate in told(missing):
-            switch_attention(model, candidate.attention, candidate.settings, asked.seed)
+            switch_attention(model, candidate.attention, candidate.settings, asked.seed, candidate.passes)
             found = losses(model, tokens, hidden, mask_id)
             row = {"loss": found.mean().item(), "softmax_loss": softmax.mean().item(), "words": len(found)}
             row["difference"], row["standard_error"] = by_paragraph(found - softmax, hidden)
             row["change"], row["change_error"] = by_paragraph((found - softmax).abs(), hidden)
-            row["cost"] = attention.cost(candidate.attention, asked.max_length, head_dim, **candidate.settings)
+            cost = attention.cost(candidate.attention, asked.max_length, head_dim, **candidate.settings)
+            row["cost"] = 1 + (cost - 1) * (1 if candidate.passes is None else len(candidate.passes) / depth)
             counts = hidden.sum(1).tolist()
             sums = {n: [part.sum().item() for part in x.split(counts)] for n, x in (("s", softmax), ("f", found))}
             looks = pd.DataFrame({"words": counts, "softmax_loss": sums["s"], "loss": sums["f"]})
@@ -122,4 +124,4 @@ def measure_all(asked: MaskedWords) -> tuple[pd.DataFrame, pd.DataFrame]:
 
     same = {"model": recorded(asked)["model"], "task": asked.task, "split": asked.split, "length": asked.max_length}
     same |= {"paragraphs": asked.paragraphs, "seed": asked.seed}
-    return fill(Path(asked.output or ""), "paragraphs", candidates_of(asked.variants), same, measure)
+    return fill(Path(asked.output or ""), "paragraphs", candidates_of(asked.variants, by_pass=True), same, measure)
