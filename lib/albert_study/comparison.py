@@ -62,11 +62,11 @@ class Comparison:
         shared = {name: value for name, value in dataclasses.asdict(self).items() if name != "variants"}
         found: dict[str, Parameters] = {}
         with errors_named(NOTEBOOK):
-            for label, attention, settings in candidates_of(self.variants):
-                if label in found:
-                    raise ValueError(f"variants: {label!r} is named twice; give each share a label of its own")
-                own = {"attention": attention, "attention_settings": settings}
-                found[label] = Parameters.check(shared | own, NOTEBOOK)
+            for variant in candidates_of(self.variants):
+                if variant.label in found:
+                    raise ValueError(f"variants: {variant.label!r} is named twice; give each share a label of its own")
+                own = {"attention": variant.attention, "attention_settings": variant.settings}
+                found[variant.label] = Parameters.check(shared | own, NOTEBOOK)
         return found
 
 
