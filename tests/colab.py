@@ -47,21 +47,17 @@ def versions_of(name: str, lists: Path, folder: Path) -> Path:
     """A file with the packages of an environment and their versions."""
     text = (lists / f"{name if name in LISTS else LATEST}.gpu.txt").read_text()
     listed = {canonicalize_name(n): v for n, v in re.findall(r"^([\w.-]+)==([^+\s]+)", text, re.MULTILINE)}
-    bounds = {n: v for n, v in listed.items() if name in LISTS and not OF_TORCH.match(n)}
+    asked, python = [Requirement(line).name for line in PROJECT["dependencies"]], folder / "bin" / "python"
+    if name not in LISTS:  # what Colab lacks, and what only that needs, is missing there
+        asked, bounds = [n for n in asked if n in listed], {}
+    else:
+        bounds = {n: v for n, v in listed.items() if not OF_TORCH.match(n)}
     (constraints := folder / "constraints.txt").write_text("".join(f"{n}=={v}\n" for n, v in bounds.items()))
-    names = [*(Requirement(line).name for line in PROJECT["dependencies"]), "pip", "setuptools"]
-    how = [
-        "--quiet",
-        "--no-header",
-        "--no-annotate",
-        "--constraint",
-        constraints,
-        "--python",
-        folder / "bin" / "python",
-    ]
-    found = run("uv", "pip", "compile", *how, "-", given="\n".join(names)).split()
-    kept = [line for line in found if (n := line.split("==")[0]) in listed or OF_TORCH.match(n)]
-    (wanted := folder / "wanted.txt").write_text("\n".join(kept) + "\n")
+    how = ["--quiet", "--no-header", "--no-annotate", "--constraint", constraints, "--python", python]
+    found = run("uv", "pip", "compile", *how, "-", given="\n".join([*asked, "pip", "setuptools"])).split()
+    if name in LISTS:
+        found = [line for line in found if (n := line.split("==")[0]) in listed or OF_TORCH.match(n)]
+    (wanted := folder / "wanted.txt").write_text("\n".join(found) + "\n")
     return wanted
 
 
