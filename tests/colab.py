@@ -120,7 +120,7 @@ def main() -> None:
     asked.add_argument("environments", nargs="*", choices=[[], *LISTS, "newest"], help="none: all")
     asked.add_argument("--lists", type=Path, default=ROOT.parent / "shared" / "colab", help="folder of the lists")
     asked.add_argument("--notebooks", nargs="*", default=list(GIVEN), choices=list(GIVEN))
-    asked.add_argument("--table", type=Path, default=USUAL, help="rows of what is not asked for stay")
+    asked.add_argument("--table", type=Path, default=USUAL, help="a row that is there stays, and is not made again")
     asked.add_argument("--folder", type=Path, help="of the environments, 6 GB each; none: deleted after use")
     given = asked.parse_args()
     rows = pd.read_csv(given.table, dtype=str).to_dict("records") if given.table.exists() else []
@@ -130,10 +130,12 @@ def main() -> None:
         shutil.rmtree(clone := folder / "repository.git", ignore_errors=True)
         run("git", "clone", "--quiet", "--bare", ROOT, clone)
         for name in given.environments or [*LISTS, "newest"]:
-            for row in rows_of(name, given.lists, folder / name, clone, given.notebooks):
-                key = (row["environment"], row["notebook"])
-                rows = [other for other in rows if (other["environment"], other["notebook"]) != key] + [row]
-                write_atomically(given.table, pd.DataFrame(rows).to_csv(index=False, float_format="%.1f"))
+            there = {row["notebook"] for row in rows if row["environment"] == name}
+            missing = [notebook for notebook in given.notebooks if notebook not in there]
+            for row in rows_of(name, given.lists, folder / name, clone, missing) if missing else ():
+                rows.append(row)
+                table = pd.DataFrame(rows).sort_values(["environment", "notebook"])
+                write_atomically(given.table, table.to_csv(index=False, float_format="%.1f"))
                 print({name: value for name, value in row.items() if name not in SHOWN}, flush=True)
     sys.exit(any(row["outcome"] != "ok" or row["replaced"] for row in rows))
 
