@@ -5,8 +5,9 @@
 Counted are the bytes that autograd keeps for the backward pass, each storage once, the weights apart, of a forward pass
 of ALBERT-base's shape (random weights) without padding: of the longest batch that can come. Two small batches are
 counted; the rest is a straight line. In bf16 autocast, whose numbers have fp16's size, and in float32, which is a
-ceiling: on a GPU autocast keeps some in float32 that it keeps in bf16 on a CPU. And what has the size of the weights: they, their gradients, AdamW's two moments. What a
-step needs for a moment only, CUDA itself and the allocator's gaps come on top.
+ceiling: on a GPU autocast keeps some in float32 that it keeps in bf16 on a CPU. And what has the size of the weights:
+they, their gradients, AdamW's two moments. What a step needs for a moment only, CUDA itself and the allocator's gaps
+come on top.
 """
 
 from typing import Any
@@ -23,12 +24,12 @@ from albert_lsh.training.record import provenance
 
 BASE: dict[str, Any] = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
 BASE |= {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}  # as in albert/albert-base-v2
-CASES = {  # attentions as compare.ipynb has them; what else the notebooks leave open, their recipe says
+CASES = {  # what the notebooks leave open, their recipe says
     "glue.ipynb": ("mrpc", "classification", {}),
     "compare.ipynb": ("mrpc", "classification", {"max_length": 64}),
     "squad.ipynb": ("squad", "question-answering", {}),
 }
-ATTENTIONS: dict[str, dict[str, Any]] = {"softmax": {}, "reformer": {}, "lsh": {}, "lsh, share 0.25": {"share": 0.25}}
+ATTENTIONS = ("softmax", "reformer", "lsh")  # with their own settings; lsh with a share keeps as much
 COUNTED = (1, 2)  # examples
 AT_ONCE = 4  # weights, gradients, and AdamW's moments, in float32
 
@@ -60,8 +61,7 @@ def row_of(notebook: str, name: str, precision: str) -> dict[str, Any]:
     recipe = usual_recipe(task, "albert/albert-base-v2") | own
     size, length = recipe["batch_size"], recipe["max_length"]
     torch.manual_seed(0)
-    settings = ATTENTIONS[name]
-    model = load_model(AlbertConfig(**BASE), head=head, attention=name.split(",")[0], settings=settings).train()
+    model = load_model(AlbertConfig(**BASE), head=head, attention=name).train()
     few, more = (bytes_kept(model, batch_of(n, length, head), precision) for n in COUNTED)
     kept = few + (more - few) * (size - COUNTED[0]) // (COUNTED[1] - COUNTED[0])
     weights = AT_ONCE * sum(parameter.nbytes for parameter in model.parameters())

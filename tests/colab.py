@@ -104,6 +104,9 @@ def rows_of(name: str, lists: Path, folder: Path, clone: Path, notebooks: list[s
     make_kernel(python, folder, clone)
     started = environment("cpu")
     for notebook in notebooks:
+        if (first := BEFORE.get(notebook)) and not (folder / first).exists():
+            run("uv", "pip", "sync", "--quiet", "--python", python, wanted)
+            execute(first, folder)
         run("uv", "pip", "sync", "--quiet", "--python", python, wanted)
         before = freeze(python)
         row = {"environment": name, "notebook": notebook, **execute(notebook, folder)}
