@@ -10,6 +10,7 @@ they, their gradients, AdamW's two moments. What a step needs for a moment only,
 come on top.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -30,6 +31,7 @@ CASES = {  # what the notebooks leave open, their recipe says
     "squad.ipynb": ("squad", "question-answering", {}),
 }
 ATTENTIONS = ("softmax", "reformer", "lsh")  # with their own settings; lsh with a share keeps as much
+BEGIN, END = "<!-- t4 -->", "<!-- end of t4 -->"
 COUNTED = (1, 2)  # examples
 AT_ONCE = 4  # weights, gradients, and AdamW's moments, in float32
 
@@ -69,6 +71,17 @@ def row_of(notebook: str, name: str, precision: str) -> dict[str, Any]:
     return {**row, "activations_gb": kept / 1e9, "weights_gb": weights / 1e9, "sum_gb": (kept + weights) / 1e9}
 
 
+def write_page(rows: list[dict[str, Any]], page: Path) -> None:
+    """The table of docs/colab.md."""
+    table = pd.DataFrame(rows)
+    lines = ["| notebook | batch | tokens | attention | bf16, GB | float32, GB |", "|---|---|---|---|---|---|"]
+    for key, of in table.groupby(["notebook", "batch_size", "max_length", "attention"], sort=False):
+        by = of.set_index("precision")["sum_gb"]
+        lines.append(f"| {' | '.join(map(str, key))} | {by['bf16']:.1f} | {by['fp32']:.1f} |")
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    write_atomically(page, f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{rest.partition(END)[2]}")
+
+
 def main() -> None:
     cases = [(n, a, p) for n in CASES for a in ATTENTIONS for p in ("bf16", "fp32")]
     rows = []
@@ -78,6 +91,7 @@ def main() -> None:
     table = pd.DataFrame(rows).assign(seed=0, **provenance("cpu"))
     text = table.to_csv(index=False, float_format="%.3f")
     write_atomically(repository_root() / "results" / "reliability" / "t4.csv", text)
+    write_page(rows, repository_root() / "docs" / "colab.md")
 
 
 if __name__ == "__main__":
