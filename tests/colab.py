@@ -121,7 +121,7 @@ def rows_of(name: str, lists: Path, folder: Path, clone: Path, notebooks: list[s
 
 def write_page(table: pd.DataFrame, page: Path) -> None:
     """The tables of docs/colab.md: what the environments are, and how the notebooks ended there."""
-    about = table.fillna("").groupby("environment", sort=False)
+    about = table.groupby("environment", sort=False)
     cells = {name: {row["notebook"]: row["outcome"] for row in rows.to_dict("records")} for name, rows in about}
     lines = [f"| notebook | {' | '.join(cells)} |", "|---" * (1 + len(cells)) + "|"]
     for notebook in GIVEN:
@@ -143,7 +143,7 @@ def main() -> None:
     asked.add_argument("--table", type=Path, default=USUAL, help="a row that is there stays, and is not made again")
     asked.add_argument("--folder", type=Path, help="of the environments, 6 GB each; none: deleted after use")
     given = asked.parse_args()
-    rows = pd.read_csv(given.table, dtype=str).to_dict("records") if given.table.exists() else []
+    rows = pd.read_csv(given.table, dtype=str, keep_default_na=False).to_dict("records") if given.table.exists() else []
     with tempfile.TemporaryDirectory() as made:
         folder = (given.folder or Path(made)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
