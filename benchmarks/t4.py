@@ -10,6 +10,7 @@ they, their gradients, AdamW's two moments. What a step needs for a moment only,
 come on top.
 """
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,10 @@ def bytes_kept(model: torch.nn.Module, batch: dict[str, Tensor], precision: str)
     keep = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
     with keep, torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         model(**batch)
-    return sum(storage.nbytes() for address, storage in kept.items() if address not in weights)
+    found = sum(storage.nbytes() for address, storage in kept.items() if address not in weights)
+    kept.clear()
+    gc.collect()  # what reformer-pytorch leaves refers to itself
+    return found
 
 
 def batch_of(size: int, length: int, head: str) -> dict[str, Tensor]:

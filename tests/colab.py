@@ -94,7 +94,11 @@ def execute(notebook: str, folder: Path) -> dict[str, Any]:
     done = json.loads(executed.read_text())
     (set_up,) = (cell for cell in done["cells"] if "".join(cell["source"]).startswith("# Set-up"))
     seconds = [part["metadata"]["papermill"]["duration"] or 0 for part in (done, set_up)]
-    return {"outcome": outcome.replace(str(folder), "").strip(), "seconds": seconds[0], "of set-up": seconds[1]}
+    return {
+        "outcome": " ".join(outcome.replace(str(folder), "").split()),
+        "seconds": seconds[0],
+        "of set-up": seconds[1],
+    }
 
 
 def rows_of(name: str, lists: Path, folder: Path, clone: Path, notebooks: list[str]) -> Iterator[dict[str, Any]]:
