@@ -10,7 +10,7 @@ they, their gradients, AdamW's two moments. What a step needs for a moment only,
 come on top.
 """
 
-import gc
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,6 @@ def bytes_kept(model: torch.nn.Module, batch: dict[str, Tensor], precision: str)
         model(**batch)
     found = sum(storage.nbytes() for address, storage in kept.items() if address not in weights)
     kept.clear()
-    gc.collect()  # what reformer-pytorch leaves refers to itself
     return found
 
 
@@ -72,6 +71,7 @@ def row_of(notebook: str, name: str, precision: str) -> dict[str, Any]:
     kept = few + (more - few) * (size - COUNTED[0]) // (COUNTED[1] - COUNTED[0])
     weights = AT_ONCE * sum(parameter.nbytes for parameter in model.parameters())
     row = {"notebook": notebook, "attention": name, "batch_size": size, "max_length": length, "precision": precision}
+    print(row, f"{kept / 1e9:.2f} GB", flush=True)
     return {**row, "activations_gb": kept / 1e9, "weights_gb": weights / 1e9, "sum_gb": (kept + weights) / 1e9}
 
 
@@ -88,10 +88,8 @@ def write_page(rows: list[dict[str, Any]], page: Path) -> None:
 
 def main() -> None:
     cases = [(n, a, p) for n in CASES for a in ATTENTIONS for p in ("bf16", "fp32")]
-    rows = []
-    for case in cases:
-        rows.append(row_of(*case))
-        print(rows[-1], flush=True)
+    with get_context("fork").Pool(1, maxtasksperchild=1) as pool:  # reformer's tensors outlive their use
+        rows = pool.starmap(row_of, cases, chunksize=1)
     table = pd.DataFrame(rows).assign(seed=0, **provenance("cpu"))
     text = table.to_csv(index=False, float_format="%.3f")
     write_atomically(repository_root() / "results" / "reliability" / "t4.csv", text)
