@@ -93,7 +93,7 @@ def execute(notebook: str, folder: Path) -> dict[str, Any]:
         outcome = f"{type(error).__name__}: {error}"[:300]
     done = json.loads(executed.read_text())
     (set_up,) = (cell for cell in done["cells"] if "".join(cell["source"]).startswith("# Set-up"))
-    seconds = [part["metadata"]["papermill"]["duration"] or 0 for part in (done, set_up)]
+    seconds = [round(part["metadata"]["papermill"]["duration"] or 0, 1) for part in (done, set_up)]
     return {
         "outcome": " ".join(outcome.replace(str(folder), "").split()),
         "seconds": seconds[0],
@@ -159,7 +159,7 @@ def main() -> None:
             for row in rows_of(name, given.lists, folder / name, clone, missing) if missing else ():
                 rows.append(row)
                 table = pd.DataFrame(rows).sort_values(["environment", "notebook"])
-                write_atomically(given.table, table.to_csv(index=False, float_format="%.1f"))
+                write_atomically(given.table, table.to_csv(index=False))
                 print({name: value for name, value in row.items() if name not in SHOWN}, flush=True)
     if given.table == USUAL:
         write_page(pd.DataFrame(rows).sort_values(["environment", "notebook"]), ROOT / "docs" / "colab.md")
