@@ -10,9 +10,10 @@ BIN := .venv/bin
 # make site                 report/results.html, the page to explore, from results/
 # make docs                 docs/api/, pages on the library's public names
 # make faults               200 faults and more, an hour: killed, starved, damaged (docs/faults.md)
+# make colab                every notebook in what Colab preinstalls, an hour and more (docs/colab.md)
 # make release              what must hold before a version is published; it publishes nothing
 # make format               rewrite style; make lock: versions; make refresh: the repository's, where it is needed
-.PHONY: study test bench faults report site docs release install format lock refresh
+.PHONY: study test bench faults colab report site docs release install format lock refresh
 
 study: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m albert_study.make $(STUDY)
@@ -29,6 +30,9 @@ bench: install
 
 faults: install
 	cd benchmarks && OMP_NUM_THREADS=1 ../$(BIN)/python -m faults
+
+colab: install
+	OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/colab.py
 
 report: install
 	$(BIN)/python -m albert_study.evidence.report

@@ -54,18 +54,19 @@ def test_packages_with_hashes_have_the_versions_of_the_lock_file(name):
 
 
 def test_ranges_admit_what_colab_preinstalls():
-    """Colab of August 2026 (googlecolab/backend-info); a range that excludes these would replace them there."""
+    """Colab of July and August 2026 (googlecolab/backend-info); a range without these would replace them there."""
     from packaging.requirements import Requirement
 
     colab = {
-        "torch": "2.11.0",
-        "transformers": "5.15.0",
-        "datasets": "4.0.0",
-        "pandas": "2.2.3",
-        "scikit-learn": "1.6.1",
+        "torch": ["2.11.0"],
+        "transformers": ["5.13.1", "5.15.0"],
+        "huggingface-hub": ["1.23.0", "1.27.0"],
+        "datasets": ["4.0.0"],
+        "pandas": ["2.2.2", "2.2.3"],
+        "scikit-learn": ["1.6.1"],
     }
     ranges = {r.name: r.specifier for r in map(Requirement, PROJECT["dependencies"])}
-    assert all(ranges[name].contains(version) for name, version in colab.items())
+    assert all(ranges[name].contains(version) for name, versions in colab.items() for version in versions)
     assert PROJECT["requires-python"] == ">=3.11,<3.14"
 
 

@@ -77,23 +77,36 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-@contextmanager
-def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Turn a write that failed for want of room into a ValueError that says so, and where.
+def settle(path: Path) -> None:
+    """Finish what `write_atomically` began where renaming is copying, as on Google Drive, and was cut off.
 
-    Torch says nothing about the disk; it counts the bytes that should be written, and finds fewer.
+    To be called before a file is read that another session may have written. The file is then the beginning of the
+    temporary one, which is still there, and is whole if its last line ends.
     """
+    partial = path.with_name(path.name + ".partial")
+    if path.exists() and partial.exists():
+        whole = partial.read_bytes()
+        if whole.endswith(b"\n") and whole.startswith(path.read_bytes()):
+            os.replace(partial, path)
+
+
+@contextmanager
+def explain_disk(folder: Path) -> Iterator[None]:
+    """Turn a write that failed for want of room, or of the disk, into a ValueError that says so, and where.
+
+    Torch says nothing about a full disk; it counts the bytes that should be written, and finds fewer.
+    """
+    again = "a run goes on from its last checkpoint when it is started again"
     try:
         yield
     except Exception as error:
+        if re.search("Transport endpoint|Input/output error|Stale file handle", str(error)):
+            raise ValueError(f"{folder} cannot be reached ({error}); mount it again: {again}") from error
         if not re.search(r"No space left|Disk quota|inline_container\.cc|PytorchStreamWriter", str(error)):
             raise
         there = next(path for path in (folder, *folder.parents) if path.exists())
         free = f"{shutil.disk_usage(there).free / 1e6:,.1f} MB are free"
-        raise ValueError(
-            f"{folder} cannot be written, No space left on device? ({free} there); a run goes on from its last "
-            f"checkpoint when it is started again"
-        ) from error
+        raise ValueError(f"{folder} cannot be written, No space left on device? ({free} there); {again}") from error
 
 
 def delete(folder: Path) -> None:

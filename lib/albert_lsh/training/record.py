@@ -25,7 +25,7 @@ from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.tasks.table import TASKS, find_task
 from albert_lsh.training import locks
 from albert_lsh.training.card import write_card
-from albert_lsh.training.files import delete, recorded, repository_root, write_atomically
+from albert_lsh.training.files import delete, recorded, repository_root, settle, write_atomically
 from albert_lsh.training.parameters import ParameterError, on_this_machine
 
 if TYPE_CHECKING:  # who reads records does without Trainer, which takes seconds to import
@@ -104,6 +104,7 @@ def open_run(parameters: Any) -> None:
     folder = Path(parameters.output_dir or ".")
     locks.hold(folder)
     path = folder / "result.json"
+    settle(path)
     if path.exists() and (other := differences(read_result(path), parameters.what())):
         raise ParameterError(
             f"output_dir={parameters.output_dir!r} holds the result of another run, made with {'; '.join(other)}; "

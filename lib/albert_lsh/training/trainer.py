@@ -24,7 +24,7 @@ from albert_lsh.errors import OneLineError
 from albert_lsh.model.load import without_bars
 from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.training.checkpoints import checkpoints_in, prune, seal
-from albert_lsh.training.files import explain_full_disk
+from albert_lsh.training.files import explain_disk
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
 
@@ -187,7 +187,7 @@ def fit(
         torch.cuda.reset_peak_memory_stats()
     folder = Path(str(trainer.args.output_dir))
     hint = "a smaller batch_size or max_length, recompute=True, or feed_forward_chunk"
-    with explain_full_disk(folder), explain_out_of_memory(hint), without_bars():
+    with explain_disk(folder), explain_out_of_memory(hint), without_bars():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))  # a resume makes another
     cost = {"train_seconds": clock.seconds, f"{unit}_per_second": trained / clock.seconds}

@@ -35,7 +35,7 @@ from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, 
 from albert_lsh.model.memory import save_memory
 from albert_lsh.training import locks
 from albert_lsh.training.checkpoints import newest
-from albert_lsh.training.files import recorded, write_atomically
+from albert_lsh.training.files import delete, recorded, settle, write_atomically
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.record import SCHEMA, close_run, differences, environment, resolved
 from albert_lsh.training.trainer import CURVE_POINTS, Fit, fit, history_of, training_arguments
@@ -72,8 +72,9 @@ def prepare_text(asked: Pretraining, folder: Path, devices: int = 1) -> Material
     """
     text = load_text(asked.text, asked.text_column, asked.text_config, asked.cache_dir)
     named, kept = asked.start or asked.tokenizer, folder / "tokenizer"
-    if not named and not kept.exists():
-        partial = folder / "tokenizer.partial"
+    partial = folder / "tokenizer.partial"
+    if not named and (partial.exists() or not kept.exists()):  # both: renaming was copying, and was cut off
+        delete(kept)
         train_tokenizer(text, asked.vocabulary).save_pretrained(partial)
         partial.rename(kept)
     tokenizer = load_tokenizer(named or str(kept))
@@ -182,6 +183,7 @@ def pretrain(asked: Pretraining) -> Pretrained:
         `prepare_text`. ModelError: no such model or tokenizer. DivergedError: a loss is not finite.
     """
     finished = Path(asked.output_dir or ".") / "result.json"
+    settle(finished)
     if finished.exists() and not asked.dry_run:
         return read_finished(asked, finished)
     with contextlib.ExitStack() as stack:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from albert_lsh import attention as attentions
-from albert_lsh.training.files import write_atomically
+from albert_lsh.training.files import settle, write_atomically
 from albert_study.probe import truncation
 
 SHARE = "share_asked"  # the column of `Candidate.share`
@@ -129,6 +129,8 @@ def fill(
             and ("passes" in wanted[name] or pd.isna(row.get("passes")))
         }
 
+    for file in (path, looks_path, partial):
+        settle(file)
     finished = _read(path, looks_path)
     kept = fitting(finished)
     there = fitting(_read_partial(partial)) | kept
@@ -136,7 +138,7 @@ def fill(
     for candidate, (row, looks) in zip(missing, measure(missing) if missing else (), strict=True):
         there[candidate.name] = {**row, **same}, looks.assign(**{key: row[key] for key in KEYS if key in row})
         begun = [(row, looks.to_dict("records")) for row, looks in there.values()]
-        write_atomically(partial, json.dumps(begun, default=lambda number: number.item()))
+        write_atomically(partial, json.dumps(begun, default=lambda number: number.item()) + "\n")
     there = {name: there[name] for name in wanted}
     if there.keys() != kept.keys():
         table, looks = _tables(there | {name: found for name, found in finished.items() if name not in wanted})
