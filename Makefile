@@ -10,9 +10,12 @@ BIN := .venv/bin
 # make site                 report/results.html, the page to explore, from results/
 # make docs                 docs/api/, pages on the library's public names
 # make faults               200 faults and more, an hour: killed, starved, damaged (docs/faults.md)
-# make colab                every notebook in what Colab preinstalls, an hour and more (docs/colab.md)
-# make release              what must hold before a version is published; it publishes nothing
-# make format               rewrite style; make lock: versions; make refresh: the repository's, where it is needed
+# make colab                every notebook in what Colab preinstalls (docs/colab.md)
+# make release              what must hold before a version is published (it publishes nothing)
+# make install              what the others begin with: .venv, with the locked versions
+# make format               rewrite style
+# make lock                 write the versions that are installed, with hashes and licences (uv)
+# make refresh              copy tables and the repository's address to where they are shown
 .PHONY: study test bench faults colab report site docs release install format lock refresh
 
 study: install

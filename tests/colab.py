@@ -1,7 +1,7 @@
 """Every notebook as Colab runs it, in what Colab preinstalls: `make colab` (docs/colab.md).
 
-An environment has what installing the project would bring, as far as Colab has it, at the versions of Colab's list;
-what Colab lacks is missing. Each notebook starts in the environment as it was, in an empty folder, and its own set-up
+An environment has those packages of Colab's list, at its versions, that installing the project would bring, and no
+others. Each notebook starts in the environment as it was, in an empty folder, and its own set-up
 cell installs the project: from a bare clone of this checkout, which git takes for the repository's address.
 Needs uv, and Pythons that it finds.
 """

@@ -120,6 +120,40 @@ def test_pages_are_reached_from_readme_and_link_to_what_there_is():
     assert (ROOT / "README.md").stat().st_size <= 9_000
 
 
+def headings(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def test_links_to_a_heading_find_it():
+    pages = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "config/README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+    ]
+    links = [(page, *found) for page in pages for found in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text())]
+    assert links
+    lost = [(page.name, name, anchor) for page, name, anchor in links
+            if anchor not in headings((page.parent / name) if name else page)]  # fmt: skip
+    assert not lost
+
+
+def test_differences_in_the_text_are_those_of_the_tables():
+    """Somebody types them, and tables change when seeds are added."""
+    pages = [ROOT / "README.md", ROOT / "docs/results.md"]
+    number = r"([+-]0\.\d{3})"
+    typed = {
+        found for page in pages for found in re.findall(rf"{number}\s+\({number}\s+to\s+{number}", page.read_text())
+    }
+    tables = [pd.read_csv(path) for path in (ROOT / "results/tables").glob("*-differences.csv")]
+    rows = pd.concat(tables)[["difference", "low", "high"]]
+    there = {tuple(f"{value:+.3f}" for value in row) for row in rows.itertuples(index=False)}
+    assert typed
+    assert typed <= there, typed - there
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_notebook_sources_are_clean_and_short(path):
     notebook = json.loads(path.read_text())

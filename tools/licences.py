@@ -4,7 +4,9 @@ from importlib.metadata import Distribution, distributions
 
 HEAD = """# Licences of the packages
 
-What `make install` puts beside this project on Linux, as the packages themselves name their licences (make lock).
+What `make install` puts beside this project on Linux without a GPU, as the packages themselves name their licences;
+`make lock` rewrites this page. With torch's build for GPUs come NVIDIA's packages
+([torch.txt](../tools/locked/torch.txt) lists them), which have NVIDIA's own licences.
 
 | package | version | licence |
 | --- | --- | --- |"""
