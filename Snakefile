@@ -16,7 +16,7 @@ from albert_study.runner import load_jobs, mark, to_make
 NAME = str(config.get("study", "mini"))
 try:
     JOBS = load_jobs(NAME)
-    MISSING = {mark(NAME, f"jobs/{job.name}", job.results): job for job in to_make(NAME, JOBS)}
+    MISSING = {mark(NAME, f"jobs/{job.name}", job.missing()): job for job in to_make(NAME, JOBS)}
 except ValueError as error:
     sys.exit(f"error: {error}")
 

@@ -21,6 +21,7 @@ import yaml
 from datasets import Dataset
 
 from albert_lsh.tasks.predictions import read_predictions
+from albert_lsh.training.locks import hold, release
 from albert_study import runner
 from albert_study.runner import load_jobs, load_study
 
@@ -192,6 +193,31 @@ def test_a_switched_evaluation_keeps_its_predictions_and_no_text(made):
         assert set(table["id"]) == set(own["id"])
     same = tables["all 1.0.parquet"].sort_values("id")
     assert same["logit_0"].tolist() == pytest.approx(own["logit_0"].tolist(), abs=1e-2)
+
+
+@pytest.mark.parametrize("left", ["notebook.partial.ipynb", "notebook.failed.partial.ipynb"])
+def test_a_notebook_that_was_cut_off_after_the_result_is_executed_again(made, left):
+    """Killed, or without room on the disk, between the result and the notebook's last step."""
+    folder = made["runs"] / GLUE
+    before = (folder / "result.json").read_bytes()
+    (folder / "notebook.ipynb").rename(folder / left)
+    done = make(made["checkout"], "small")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("study small: 3 of 4 jobs are done, 1 is made now")
+    assert (folder / "notebook.ipynb").exists()
+    assert not (folder / left).exists()
+    assert (folder / "result.json").read_bytes() == before
+
+
+def test_the_same_study_is_not_made_twice_at_once(made):
+    """Both would write the same tables, and one of them would fail without a cause."""
+    hold(made["checkout"] / "logs" / "small", "make")
+    try:
+        done = make(made["checkout"], "small")
+    finally:
+        release(made["checkout"] / "logs" / "small", "make")
+    assert done.returncode != 0
+    assert re.search(r"^error: logs/small is in use by process \d+", done.stderr.replace(f"{made['checkout']}/", ""))
 
 
 def texts_shown(notebook):

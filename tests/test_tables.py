@@ -17,7 +17,7 @@ from albert_study.evidence.records import list_studies, load_published, load_run
 from albert_study.evidence.report import build
 from albert_study.evidence.statistics import Difference, paired
 from albert_study.evidence.study_figures import draw_figures, plot_loss, plot_scores, write_figures
-from albert_study.evidence.switched import kept_between, switched_table
+from albert_study.evidence.switched import kept_between, plot_switched, switched_table
 from albert_study.evidence.tables import beside_published, changes, score_table, write_tables
 
 # F1 by arm and seed; accuracy is 0.1 less everywhere.
@@ -295,6 +295,14 @@ def test_the_share_asked_for_is_a_number_and_no_part_of_a_name(switched):
     assert not rows["variant"].str.contains(r"\d").any()
     table = readable_tables(repository_root())["no-training-switched-stsb"].rows
     assert [name for name in table if "," not in name] == ["50%", "33%", "25%", "12.5%"]
+
+
+def test_a_model_that_has_nothing_to_keep_is_drawn(switched, tmp_path):
+    """Its score is the majority class's, so that the upper part of the figure is empty."""
+    rows = load_switched("no-training", switched)
+    table = switched_table(rows[(rows["task"] == "mrpc") & (rows["variant"] == "lsh")])
+    nothing = table.assign(kept=float("nan"), kept_low=float("nan"), kept_high=float("nan"))
+    assert save(plot_switched(nothing), tmp_path / "figure")[0].read_text().startswith("<?xml")
 
 
 def test_what_is_kept_lies_in_its_interval_and_softmax_keeps_all(switched):

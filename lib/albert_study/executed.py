@@ -55,6 +55,16 @@ def _cleaned(value: Any) -> Any:
     return without_folders(value) if isinstance(value, str) else value
 
 
+def places(kept: Path) -> tuple[Path, Path]:
+    """Where the notebook that will be `kept` is while it is executed, and where it is when that has failed."""
+    return kept.with_suffix(".partial.ipynb"), kept.with_suffix(".failed.partial.ipynb")
+
+
+def was_cut_off(kept: Path) -> bool:
+    """Whether a notebook was executed, but killed or without room on the disk before it could be kept."""
+    return not kept.exists() and any(place.exists() for place in places(kept))
+
+
 @contextmanager
 def executing(kept: Path) -> Iterator[Path]:
     """Within, a notebook is executed at the path that is yielded; it is renamed to `kept` at the end.
@@ -64,7 +74,7 @@ def executing(kept: Path) -> Iterator[Path]:
     Raises:
         SystemExit: naming `kept` and what went wrong.
     """
-    partial, failed = kept.with_suffix(".partial.ipynb"), kept.with_suffix(".failed.partial.ipynb")
+    partial, failed = places(kept)
     try:
         hold(kept.parent, kept.stem)
     except FolderInUseError as error:

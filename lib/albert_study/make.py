@@ -12,6 +12,7 @@ from pathlib import Path
 
 from albert_lsh.training.checkpoints import checkpoints_in
 from albert_lsh.training.files import repository_root
+from albert_lsh.training.locks import hold
 from albert_study.evidence.readable_studies import pivot
 from albert_study.evidence.records import load_measurements
 from albert_study.expected import announcement
@@ -74,13 +75,13 @@ def summary(study: str, jobs: dict[str, Job]) -> str:
 
 
 def main(study: str) -> None:
+    log = repository_root() / "logs" / study / "snakemake.log"
     try:
         jobs = load_jobs(study)
+        hold(log.parent, "make", wait=0)  # two would write the same tables
         missing = to_make(study, jobs)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error
-    log = repository_root() / "logs" / study / "snakemake.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
     now = f", {len(missing)} are made now, each with a line; more in logs/{study}/" if missing else ""
     print(f"study {study}: {len(jobs) - len(missing)} of {len(jobs)} jobs are done{now}", flush=True)
     if expected := announcement(missing):

@@ -25,7 +25,7 @@ from albert_lsh.tasks.table import find_task
 from albert_lsh.training.files import relative_to_root, repository_root, run_folder
 from albert_lsh.training.parameters import Parameters
 from albert_lsh.training.record import differences, read_result
-from albert_study.executed import clean, execute_notebook, executing
+from albert_study.executed import clean, execute_notebook, executing, was_cut_off
 from albert_study.study_file import StudyError, load_file
 
 
@@ -81,12 +81,16 @@ class Job:
     def makes_run(self) -> bool:
         return self.run is not None and self.notebook != "fidelity.ipynb"
 
-    def missing(self) -> list[str]:
+    def unwritten(self) -> list[str]:
         return [path for path in self.results if not (repository_root() / path).exists()]
 
+    def missing(self) -> list[str]:
+        """Its results that are not there, and a notebook that was cut off after it had written them."""
+        return self.unwritten() + ([self.kept] if was_cut_off(repository_root() / self.kept) else [])
+
     def is_done(self) -> bool:
-        """Whether its results are there. A run's were also made with today's parameters, or ValueError says not."""
-        return self.run.is_done() if self.run and self.makes_run else not self.missing()
+        """Whether nothing is missing. A run was also made with today's parameters, or ValueError says not."""
+        return (not self.makes_run or self.run is None or self.run.is_done()) and not self.missing()
 
     def status(self) -> str:
         """`done`, `to make` or `differs`, and why."""
@@ -252,9 +256,10 @@ def to_make(study: str, jobs: dict[str, Job]) -> list[Job]:
 
 def execute(job: Job) -> None:
     """Execute a job's notebook; SystemExit if it fails. A run that is done is left alone."""
-    missing = job.missing()
-    with executing(repository_root() / job.kept) as partial:
-        if (job.makes_run or missing) and job.is_done():  # by the process for which this one had to wait
+    missing, kept = job.missing(), repository_root() / job.kept
+    with executing(kept) as partial:
+        lost = job.kept in missing and not kept.exists()
+        if (job.makes_run or missing) and job.is_done() and not lost:  # by the process for which this one had to wait
             return
         if job.run and not job.makes_run and not (model := job.run.folder / "model").is_dir():
             raise StudyError(
@@ -262,8 +267,8 @@ def execute(job: Job) -> None:
                 f"{job.results[0]} cannot be made; delete the run's folder to make all of it again"
             )
         execute_notebook(job.notebook, partial, job.parameters)
-        if missing := job.missing():
-            raise StudyError(f"the notebook ended without writing {', '.join(missing)}")
+        if unwritten := job.unwritten():
+            raise StudyError(f"the notebook ended without writing {', '.join(unwritten)}")
         clean(partial, ours=(job.run.task if job.run else job.parameters.get("task", "")).startswith("mini-"))
 
 

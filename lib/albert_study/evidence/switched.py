@@ -80,10 +80,12 @@ def plot_switched(table: pd.DataFrame) -> Figure:
         upper.axhline(1, color="black", linewidth=0.5)
         upper.axhline(0, color="black", linewidth=0.5, linestyle=":")
         upper.set(title=f"{plain(task)} ({of_task['score_name'].iloc[0]})", ylim=(-0.35, 1.15))
-        ticks = [2.0**k for k in range(-4, 2) if of_task["cost"].min() * 0.8 < 2.0**k < of_task["cost"].max() * 1.25]
+        least, most = of_task["cost"].min() * 0.8, of_task["cost"].max() * 1.25
+        ticks = [2.0**k for k in range(-4, 2) if least < 2.0**k < most]
         for axis in (upper, lower):
             axis.set_xscale("log", base=2)
             axis.set_xticks(ticks, [form(tick, "%") for tick in ticks])
+            axis.set_xlim(least, most)  # the upper one may be empty: a share of nothing is not kept
         lower.set(xlabel="full cost, of softmax's", ylim=(0, None))
     axes[0, 0].set_ylabel("share of the score kept")
     axes[1, 0].set_ylabel("share of answers changed")
