@@ -277,7 +277,6 @@ UNFINISHED = (
     "masked-words",
     "no-training",
     "more-training",
-    "minilm-rates",
     "minilm",
 )
 

@@ -63,14 +63,14 @@ class Checkout:
         kept = f"runs/{STUDY}/{OTHER}"
         shutil.copytree(self.whole / kept, self.folder / "results" / kept)
 
-    def begin(self, what: str) -> subprocess.Popen:
+    def begin(self, what: str, log: Path | None = None) -> subprocess.Popen:
         """`make study`, or its job alone (what="runner"), in a session of its own."""
         command = [sys.executable, "-m", PARTS[what], STUDY, *([JOB] if what == "runner" else [])]
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         own = {**os.environ, "PYTHONPATH": str(self.folder / "lib"), "PATH": path}
-        with self.log.open("w") as log:
+        with (log or self.log).open("w") as said:
             return subprocess.Popen(
-                command, cwd=self.folder, env=own, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                command, cwd=self.folder, env=own, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
             )
 
     def ends(self, process: subprocess.Popen) -> int:
@@ -207,11 +207,10 @@ def started_twice(bench: Bench, rng: random.Random) -> Seen:
     """The same study, some seconds later."""
     checkout, seconds = checkout_of(bench), rng.uniform(0, 8)
     checkout.reset()
-    first = checkout.begin("make")
+    first, other = checkout.begin("make"), checkout.log.with_suffix(".second.log")
     time.sleep(seconds)
-    second, messages = checkout.begin("make"), []
-    for process in (first, second):
-        if checkout.ends(process):
-            messages.append(error_in(checkout.log))
+    second = checkout.begin("make", other)
+    pairs = ((first, checkout.log), (second, other))
+    messages = [error_in(log) for process, log in pairs if checkout.ends(process)]
     require(all("is in use by" in one for one in messages), f"the cause is not named: {messages}")
     return checkout.check(f"{seconds:.1f} s later", "; ".join(messages), "make")
