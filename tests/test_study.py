@@ -273,7 +273,6 @@ UNFINISHED = (
     "original-readme",
     "albert",
     "lsh-choice",
-    "long-range",
     "masked-words",
     "no-training",
     "more-training",
