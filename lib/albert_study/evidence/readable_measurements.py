@@ -67,7 +67,7 @@ def detail_tables(root: Path) -> Named:
             name = f"{row['feature']}: {row['group']}" if row["group"] else row["feature"]
             cells["examples"][name] = form(row["examples"], "0")
             cells["two softmax models"][name] = form(row["null"], unit)
-            interval = " to ".join(form(row[end], unit) for end in ("low", "high"))
+            interval = " to ".join(form(row[end], unit).removesuffix("%") for end in ("low", "high"))
             cells.setdefault(row["arm"], {})[name] = f"{form(row['above'], unit)} ({interval})"
         note = "Answers that part from those of another softmax model, and how many more do under each arm, with 95 % "
         note += f"intervals over examples. Study {rows['study'].iloc[0]}, {rows['task'].iloc[0]}, {commits(rows)}."
