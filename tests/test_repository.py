@@ -140,6 +140,17 @@ def test_links_to_a_heading_find_it():
     assert not lost
 
 
+def test_the_page_on_faults_counts_the_cases_that_are_drawn():
+    page = (ROOT / "docs/faults.md").read_text()
+    told = {
+        name: int(count.replace(",", "")) for name, count in re.findall(r"\.\./tests/(\w+)\.py\) \| ([\d,]+)", page)
+    }
+    assert len(told) == 5
+    for name, count in told.items():
+        limits = re.findall(r"max_examples=(\d+)", (ROOT / "tests" / f"{name}.py").read_text())
+        assert count == sum(map(int, limits)), name
+
+
 def test_differences_in_the_text_are_those_of_the_tables():
     """Somebody types them, and tables change when seeds are added."""
     pages = [ROOT / "README.md", ROOT / "docs/results.md"]
