@@ -52,6 +52,7 @@ def reviews(tmp_path):
     ("change", "message"),
     [
         ({"task": "lists"}, "task='lists' is not one of: duplication, listops, text .long_range.ipynb"),
+        ({"task": ["listops"]}, "task=.'listops'. is not one of: duplication"),
         ({"stesp": 5}, "'stesp' is not a parameter of long_range.ipynb; did you mean 'steps'"),
         ({"steps": 0}, "steps=0 must be greater than or equal to 1 .long_range.ipynb"),
         ({"batch_size": "many"}, "batch_size='many' must be a valid integer.* .long_range.ipynb"),

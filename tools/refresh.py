@@ -46,6 +46,7 @@ if importlib.util.find_spec("albert_lsh") is None:
 if "COLAB_RELEASE_TAG" in os.environ:
     print("Colab deletes this machine and the results on it. To keep them on your Drive, set below:")
     print('results_root = "/content/drive/MyDrive/albert-lsh"')"""
+NOT_YET = "The address is a placeholder until the repository is public.\n\n"  # in README
 NOTE = ', " (a placeholder: the repository is not public yet)"'
 PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"
 BADGE = re.compile(r"(\| \[(\w+\.ipynb)\].*?\| \[!\[Open in Colab\]\[badge\]\])\(.*?\)")
@@ -94,6 +95,8 @@ def page(text: str, tables: dict[str, Table]) -> str:
     def filled(found: re.Match[str]) -> str:
         return f"<!-- table: {found[1]} -->\n{markdown(tables[found[1]])}\n<!-- end of table -->"
 
+    if not PROJECT["tool"]["albert-lsh"]["address-is-placeholder"]:
+        text = text.replace(NOT_YET, "")
     text = CLONE.sub(f"git clone {address()} && cd {address().split('/')[-1]}", text)
     return PLACE.sub(filled, BADGE.sub(lambda found: f"{found[1]}({in_colab(found[2])})", text))
 

@@ -82,7 +82,8 @@ def main(study: str) -> None:
         missing = to_make(study, jobs)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error
-    now = f", {len(missing)} are made now, each with a line; more in logs/{study}/" if missing else ""
+    are = "is" if len(missing) == 1 else "are"
+    now = f", {len(missing)} {are} made now, each with a line; more in logs/{study}/" if missing else ""
     print(f"study {study}: {len(jobs) - len(missing)} of {len(jobs)} jobs are done{now}", flush=True)
     if expected := announcement(missing):
         print(expected, flush=True)

@@ -86,7 +86,7 @@ class LongRange(LongRecipe):
         given = {name: value for name, value in of_parameters_cell(cls, given).items() if value is not None}
         with errors_named(LONG_RANGE_NOTEBOOK):
             name = given.setdefault("task", "duplication")
-            if name not in LONG_TASKS:
+            if not isinstance(name, str) or name not in LONG_TASKS:
                 raise ValueError(f"task={name!r} is not one of: {', '.join(LONG_TASKS)}")
             task = LONG_TASKS[name]
             asked = placed(from_given(cls, task.recipe | given, LONG_RANGE_NOTEBOOK), ["output_dir", "data_dir"])
