@@ -96,6 +96,14 @@ def test_another_address_takes_the_place_of_the_old_one_everywhere(refresh, monk
     assert not [path.name for path, text in refreshed.items() if "a placeholder" in text]
 
 
+def test_a_new_place_leaves_the_text_up_to_the_next_table(refresh):
+    tables = {name: refresh.Table(pd.DataFrame({"a": ["1"]}, index=["row"]), "note") for name in ("one", "two")}
+    old = refresh.page("<!-- table: two -->\n\nafter\n", tables)
+    text = refresh.page(f"<!-- table: one -->\n\nbetween\n\n{old}", tables)
+    assert [text.count(part) for part in ("<!-- table: one -->", "between", "<!-- table: two -->", "after")] == [1] * 4
+    assert refresh.page(text, tables) == text
+
+
 def test_a_table_cannot_write_markdown_or_end_its_place(refresh):
     """What stands in a table is gone from the page when it is gone from the table."""
     evil = "x | y `z` <img src=x> & [a](b)\n<!-- end of table -->"

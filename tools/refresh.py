@@ -53,7 +53,7 @@ BADGE = re.compile(r"(\| \[(\w+\.ipynb)\].*?\| \[!\[Open in Colab\]\[badge\]\])\
 CLONE = re.compile(r"git clone \S+ && cd \S+")
 NAMES = re.compile(r"# softmax, (?:.*\n# )*.*\n(?=attention = )")
 NAMES_NOW = textwrap.fill(", ".join(attention.names()), 110, initial_indent="# ", subsequent_indent="# ") + "\n"
-PLACE = re.compile(r"<!-- table: (\S+) -->(?:.*?<!-- end of table -->)?", re.DOTALL)
+PLACE = re.compile(r"<!-- table: (\S+) -->(?:(?:(?!<!-- table: ).)*?<!-- end of table -->)?", re.DOTALL)
 
 
 def address() -> str:
