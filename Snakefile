@@ -11,7 +11,8 @@ import sys
 import torch
 
 from albert_study.make import failures
-from albert_study.runner import load_jobs, mark, to_make
+from albert_study.jobs import load_jobs
+from albert_study.runner import mark, to_make
 
 NAME = str(config.get("study", "mini"))
 try:

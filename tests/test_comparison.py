@@ -10,7 +10,7 @@ from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_study.comparison import Comparison, compare, score_and_cost
 from albert_study.evidence.records import load_runs
 from albert_study.expected import SIZES, announcement, need
-from albert_study.runner import load_jobs
+from albert_study.jobs import load_jobs
 
 SMALL = {"task": "mini-mrpc", "model": "mini", "train_examples": 64, "eval_examples": 32, "epochs": 1, "device": "cpu"}
 VARIANTS = {"softmax": {"attention": "softmax"}, "a quarter": {"attention": "lsh", "share": 0.25}}

@@ -23,7 +23,7 @@ from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.record import read_result
 from albert_study import make as make_study
 from albert_study import runner
-from albert_study.runner import load_jobs
+from albert_study.jobs import load_jobs
 from test_training import fit, make
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,7 +23,7 @@ from datasets import Dataset
 from albert_lsh.tasks.predictions import read_predictions
 from albert_lsh.training.locks import hold, release
 from albert_study import runner
-from albert_study.runner import load_jobs, load_study
+from albert_study.jobs import load_jobs, load_study
 
 ROOT = Path(__file__).resolve().parents[1]
 HASHING = {"n_hashes": 2, "cluster_size": 4}

@@ -13,8 +13,9 @@ import pytest
 from albert_lsh.training import parameters
 from albert_lsh.training.record import SCHEMA
 from albert_study import runner
+from albert_study.jobs import NOTEBOOKS, Run, StudyError, load_jobs, load_study
 from albert_study.make import running
-from albert_study.runner import Run, StudyError, load_jobs, load_study, to_make
+from albert_study.runner import to_make
 from test_study import ROOT
 
 MINI = "parameters: {model: mini}\n"
@@ -25,7 +26,7 @@ TENS = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in rang
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A repository of its own."""
-    for place, _ in runner.NOTEBOOKS.values():
+    for place, _ in NOTEBOOKS.values():
         import_module(place.partition(":")[0])
     for module in list(sys.modules.values()):
         if module.__name__.startswith("albert_") and hasattr(module, "repository_root"):

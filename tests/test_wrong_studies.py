@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_study.runner import load_jobs
+from albert_study.jobs import load_jobs
 from wrong_values import ODD_TEXTS, REFUSED, answer
 
 CHARACTERS = st.sampled_from(

@@ -17,7 +17,7 @@ from transformers import AlbertConfig, PreTrainedConfig
 from albert_lsh.model.config import ModelError, load_config
 from albert_lsh.tasks.table import find_task
 from albert_lsh.training.parameters import Parameters
-from albert_study.runner import Job
+from albert_study.jobs import Job
 
 # Training examples, and their mean length in the tokens of ALBERT, Korean or English; of qnli and qqp about, of mnli,
 # SQuAD, nsmc and klue-nli from a sample.

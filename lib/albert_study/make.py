@@ -16,7 +16,8 @@ from albert_lsh.training.locks import hold
 from albert_study.evidence.readable_studies import pivot
 from albert_study.evidence.records import load_measurements
 from albert_study.expected import announcement
-from albert_study.runner import Job, load_jobs, to_make
+from albert_study.jobs import Job, load_jobs
+from albert_study.runner import to_make
 
 OFTEN = 600  # seconds after which it is said again what is running
 
