@@ -1,6 +1,7 @@
 """What fine-tuning ALBERT-base with the notebooks' defaults keeps in memory, counted, beside the 16 GB of Colab's T4.
 
     OMP_NUM_THREADS=1 python benchmarks/t4.py      writes results/reliability/t4.csv, in a minute or two, on a CPU
+    make refresh                                   shows it in docs/colab.md
 
 Counted are the bytes that autograd keeps for the backward pass, each storage once, the weights apart, of a forward pass
 of ALBERT-base's shape (random weights) without padding: of the longest batch that can come. Two small batches are
@@ -11,7 +12,6 @@ come on top.
 """
 
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -32,7 +32,6 @@ CASES = {  # what the notebooks leave open, their recipe says
     "squad.ipynb": ("squad", "question-answering", {}),
 }
 ATTENTIONS = ("softmax", "reformer", "lsh")  # with their own settings; lsh with a share keeps as much
-BEGIN, END = "<!-- t4 -->", "<!-- end of t4 -->"
 COUNTED = (1, 2)  # examples
 AT_ONCE = 4  # weights, gradients, and AdamW's moments, in float32
 
@@ -75,17 +74,6 @@ def row_of(notebook: str, name: str, precision: str) -> dict[str, Any]:
     return {**row, "activations_gb": kept / 1e9, "weights_gb": weights / 1e9, "sum_gb": (kept + weights) / 1e9}
 
 
-def write_page(rows: list[dict[str, Any]], page: Path) -> None:
-    """The table of docs/colab.md."""
-    table = pd.DataFrame(rows)
-    lines = ["| notebook | batch | tokens | attention | bf16, GB | float32, GB |", "|---|---|---|---|---|---|"]
-    for key, of in table.groupby(["notebook", "batch_size", "max_length", "attention"], sort=False):
-        by = of.set_index("precision")["sum_gb"]
-        lines.append(f"| {' | '.join(map(str, key))} | {by['bf16']:.1f} | {by['fp32']:.1f} |")
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    write_atomically(page, f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{rest.partition(END)[2]}")
-
-
 def main() -> None:
     cases = [(n, a, p) for n in CASES for a in ATTENTIONS for p in ("bf16", "fp32")]
     with get_context("fork").Pool(1, maxtasksperchild=1) as pool:  # reformer's tensors outlive their use
@@ -93,7 +81,6 @@ def main() -> None:
     table = pd.DataFrame(rows).assign(seed=0, **provenance("cpu"))
     text = table.to_csv(index=False, float_format="%.3f")
     write_atomically(repository_root() / "results" / "reliability" / "t4.csv", text)
-    write_page(rows, repository_root() / "docs" / "colab.md")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,6 @@ LATEST = max(LISTS)  # "newest" has its packages, as new as they can be had
 SHOWN = ("torch", "transformers", "datasets", "huggingface-hub", "numpy", "pandas", "ipykernel")
 OF_TORCH = re.compile("(nvidia|cuda)-")  # PyPI's torch brings those of another CUDA than Colab's
 GIVEN = {name: row.given for name, row in ROWS.items()} | {"results.ipynb": {"study": "notebook"}}
-BEGIN, END = "<!-- colab -->", "<!-- end of colab -->"
 BEFORE = {"results.ipynb": "glue.ipynb"}  # it shows what another notebook left
 
 
@@ -123,22 +122,6 @@ def rows_of(name: str, lists: Path, folder: Path, clone: Path, notebooks: list[s
         yield row | {name: started[name] for name in ("commit", "date", "device")}
 
 
-def write_page(table: pd.DataFrame, page: Path) -> None:
-    """The tables of docs/colab.md: what the environments are, and how the notebooks ended there."""
-    about = table.groupby("environment", sort=False)
-    cells = {name: {row["notebook"]: row["outcome"] for row in rows.to_dict("records")} for name, rows in about}
-    lines = [f"| notebook | {' | '.join(cells)} |", "|---" * (1 + len(cells)) + "|"]
-    for notebook in GIVEN:
-        lines.append(f"| {notebook} | {' | '.join(of.get(notebook, 'not run') for of in cells.values())} |")
-    lines += ["", f"| | {' | '.join(cells)} |", "|---" * (1 + len(cells)) + "|"]
-    for name in ["python", *SHOWN, "added", "replaced", "commit"]:
-        length = 10 if name == "commit" else None
-        found = [", ".join(dict.fromkeys(str(v)[:length] for v in rows[name])) or "none" for _, rows in about]
-        lines.append(f"| {name} | {' | '.join(found)} |")
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    write_atomically(page, f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{rest.partition(END)[2]}")
-
-
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("environments", nargs="*", choices=[[], *LISTS, "newest"], help="none: all")
@@ -161,8 +144,6 @@ def main() -> None:
                 table = pd.DataFrame(rows).sort_values(["environment", "notebook"])
                 write_atomically(given.table, table.to_csv(index=False))
                 print({name: value for name, value in row.items() if name not in SHOWN}, flush=True)
-    if given.table == USUAL:
-        write_page(pd.DataFrame(rows).sort_values(["environment", "notebook"]), ROOT / "docs" / "colab.md")
     sys.exit(any(row["outcome"] != "ok" or row["replaced"] for row in rows))
 
 

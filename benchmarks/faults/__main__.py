@@ -92,7 +92,7 @@ def main(folder: Path, table: Path, chosen: list[str], rounds: int) -> None:
     with small_disk(disk_at) as disk:
         os.environ.update(environment(disk_at), OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
         from faults.bench import Bench  # what it imports reads the environment
-        from faults.record import write_page, write_record
+        from faults.record import write_record
 
         bench = Bench.prepare(folder, disk)
         table.parent.mkdir(parents=True, exist_ok=True)
@@ -111,8 +111,6 @@ def main(folder: Path, table: Path, chosen: list[str], rounds: int) -> None:
             pd.DataFrame([row])[COLUMNS].to_csv(table, mode="a", header=not table.exists(), index=False)
             rows.append(row)
             print(f"{time.monotonic() - began:5.1f} s  {row}", flush=True)
-    if table == USUAL:
-        write_page(rows, ROOT / "docs" / "faults.md")
     broken = sum(row["outcome"].startswith("BROKEN") for row in rows)
     print(f"{len(rows)} faults, {broken} of them broke what must hold")
     sys.exit(int(broken > 0))

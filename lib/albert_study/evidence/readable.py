@@ -26,6 +26,7 @@ from albert_study.evidence.readable_studies import (
     switched_tables,
 )
 from albert_study.evidence.records import load_measurements
+from albert_study.evidence.reliability import reliability_tables
 
 
 def readable_tables(root: Path) -> dict[str, Table]:
@@ -38,7 +39,8 @@ def readable_tables(root: Path) -> dict[str, Table]:
     for study in studies_of(root):
         for make in (score_tables, change_tables, difference_tables, switched_tables, reading_tables):
             found |= make(study, load)
-    for make_common in (constant_tables, time_tables, efficiency_tables, pretraining_tables, long_tables):
+    measured = (time_tables, efficiency_tables, pretraining_tables, long_tables)
+    for make_common in (constant_tables, *measured, reliability_tables):
         found |= make_common(load)
     for make_own in (masked_words_tables, detail_tables):
         found |= make_own(root)

@@ -158,7 +158,8 @@ def long_tables(load: Callable) -> Named:
         published = rows["published"].map(lambda share: f" ({form(share, '%1')})" if pd.notna(share) else "")
         rows["shown"] = rows["accuracy"].map(lambda share: form(share, "%1")) + published
         of_paper = rows["evaluated"].isin(duplication.PUBLISHED_ACCURACY["full"])
-        for length, some in rows[~of_paper].groupby("max_length"):
+        softmax_first = rows[~of_paper].sort_values("label", key=lambda label: label != "softmax", kind="stable")
+        for length, some in softmax_first.groupby("max_length"):
             columns = {"": ("shown", "")}
             cost = listing(some.drop_duplicates("evaluated"), "evaluated", {"cost": ("evaluated_cost", "%")})
             note = f"{length:,} tokens; chance {form(some['chance'].iloc[0], '%1')}; {some['steps'].iloc[0]} steps."
