@@ -16,9 +16,9 @@ def reliability_tables(load: Callable) -> Named:
     if not (rows := load("colab", "reliability")).empty:
         ended = rows.pivot(index="notebook", columns="environment", values="outcome").fillna("not run")
         yield "colab", Table(ended.rename_axis(index="notebook", columns=None))
-        named = rows.assign(commit=rows["commit"].str[:10]).fillna("")
         told = [*VERSIONS, "added", "replaced", "commit"]
-        by_environment = named.groupby("environment")[told].agg(lambda some: ", ".join(dict.fromkeys(some)) or "none")
+        named = rows.assign(commit=rows["commit"].str[:10])[told].astype(object).fillna("")
+        by_environment = named.groupby(rows["environment"]).agg(lambda some: ", ".join(dict.fromkeys(some)) or "none")
         yield "colab-versions", Table(by_environment.T.rename_axis(index=None, columns=None))
     if not (rows := load("t4", "reliability")).empty:
         keys = ["notebook", "batch_size", "max_length", "attention"]
