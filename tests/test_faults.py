@@ -21,8 +21,8 @@ from albert_lsh.tasks.table import encode, find_task, load_data
 from albert_lsh.training.checkpoints import newest, seal
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.record import read_result
+from albert_study import jobs as jobs_of_studies
 from albert_study import make as make_study
-from albert_study import runner
 from albert_study.jobs import load_jobs
 from test_training import fit, make
 
@@ -143,7 +143,7 @@ def test_data_whose_copy_in_the_cache_is_damaged_are_prepared_again(tmp_path, mo
 def test_a_job_that_was_killed_is_named(tmp_path, monkeypatch, log, cause):
     jobs = load_jobs("mini")
     name = next(iter(jobs))
-    for module in (make_study, runner):
+    for module in (make_study, jobs_of_studies):
         monkeypatch.setattr(module, "repository_root", lambda: tmp_path)
     (path := tmp_path / "logs" / "mini" / "jobs" / f"{name}.log").parent.mkdir(parents=True)
     path.write_text(log)
