@@ -58,7 +58,7 @@ def constant_tables(load: Callable) -> Named:
 
 
 def detail_tables(root: Path) -> Named:
-    """By group of examples how much more often an arm parts from softmax than two softmax models do."""
+    """By group of examples how many more answers an arm changes than another softmax model does."""
     for path in sorted((root / "results" / "runs" / "details").glob("*.csv")):
         rows = pd.read_csv(path, keep_default_na=False)
         unit = "%" if not TASKS[rows["task"].iloc[0]].is_regression else "2"
@@ -68,9 +68,10 @@ def detail_tables(root: Path) -> Named:
             cells["examples"][name] = form(row["examples"], "0")
             cells["two softmax models"][name] = form(row["null"], unit)
             interval = " to ".join(form(row[end], unit).removesuffix("%") for end in ("low", "high"))
-            cells.setdefault(row["arm"], {})[name] = f"{form(row['above'], unit)} ({interval})"
-        note = "Answers that part from those of another softmax model, and how many more do under each arm, with 95 % "
-        note += f"intervals over examples. Study {rows['study'].iloc[0]}, {rows['task'].iloc[0]}, {commits(rows)}."
+            known = row["low"] < row["high"]  # no draw of the bootstrap differs where too few examples do
+            cells.setdefault(row["arm"], {})[name] = form(row["above"], unit) + (f" ({interval})" if known else "")
+        note = "Answers that differ from those of another softmax model, and how many more do under each arm, with "
+        note += f"95 % intervals over examples. Study {rows['study'].iloc[0]}, {rows['task'].iloc[0]}, {commits(rows)}."
         yield f"details-{path.stem}", Table(pd.DataFrame(cells), note)
 
 

@@ -21,6 +21,7 @@ import pandas as pd
 from albert_lsh.training.files import repository_root, write_atomically
 from albert_study.carried import carried
 from albert_study.evidence.formats import between, commits, form, scale_of, spread
+from albert_study.evidence.masked_words import load_masked_words
 from albert_study.evidence.readable import readable_tables, studies_of
 from albert_study.evidence.records import load_measurements
 
@@ -143,6 +144,9 @@ def text_numbers(root: Path) -> dict[str, Any]:
         names = times["what"] + ", " + times["allocator"]
         numbers["bound"] |= dict(zip(names, (form(v, "2") for v in times["seconds"]), strict=True))
         numbers["bound"]["commit"] = commits(rows)
+    if len(rows := load_masked_words(root)):
+        losses = rows.groupby("length")["softmax_loss"].first().map(lambda loss: form(loss, "1"))
+        numbers["masked words"] = {str(length): loss for length, loss in losses.items()}
     for path in sorted((root / "results" / "runs" / "details").glob("*.csv")):
         rows = pd.read_csv(path, keep_default_na=False)
         named = rows.assign(place=rows["feature"] + rows["group"]).groupby("place")

@@ -15,10 +15,11 @@ from albert_study.evidence.looks import STYLES, lighter, new_figure
 PARTS = ("query projection", "key projection", "value projection", "attention core", "output projection")
 REPLACED = {
     "softmax": ("", "", "", "", ""),
+    "new": ("new", "new", "new", "", "new"),  # an arm: softmax with new projections
     "reformer": ("new", "query,\nlength 1", "new", "hashed\nbuckets", "new"),
     "shared-qk": ("", "query,\nlength 1", "", "all but\nitself", ""),
     "shared-qk-lsh": ("", "query,\nlength 1", "", "hashed\nbuckets", ""),
-    "lsh": ("", "", "", "hashed\nclusters", ""),
+    "lsh": ("", "", "", "clusters\nthat fit", ""),
     "window": ("", "", "", "nearest\nkeys", ""),
     "random": ("", "", "", "random\nclusters", ""),
 }
@@ -66,10 +67,10 @@ def plot_structure() -> Figure:
 
 
 def draw_replaced(axis: Axes, heights: list[float], high: float) -> None:
-    """Beside the parts at these heights, a column for each attention: what is kept, and what stands in its place."""
-    width = 0.605
+    """Beside the parts at these heights, a column for each arm: what is kept, and what stands in its place."""
+    width = 4.24 / len(REPLACED)
     for column, (name, cells) in enumerate(REPLACED.items()):
-        x, colour = 2.36 + column * width, STYLES[name].colour
+        x, colour = 2.36 + column * width, STYLES[name].colour if name in STYLES else "#999999"
         heading: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold", "fontsize": 8}
         axis.text(x + width / 2, 2.62, name.replace("-", "-\n", 1), **heading)
         for y, text in zip(heights, cells, strict=True):
@@ -78,7 +79,7 @@ def draw_replaced(axis: Axes, heights: list[float], high: float) -> None:
     others = ", ".join(name for name in names() if name not in REPLACED and not name.startswith("softmax"))
     note = textwrap.fill(f"not shown, like lsh in the attention core alone: {others}", 62)
     note = f"every attention keeps the rest of the layer;\n{note}"
-    axis.text(2.36 + 3.5 * width, 3.4, note, ha="center", va="center", style="italic", fontsize=8)
+    axis.text(4.48, 3.4, note, ha="center", va="center", style="italic", fontsize=8)
 
 
 def plot_flow() -> Figure:

@@ -37,13 +37,13 @@ from albert_study.evidence.switched import predictors, switched_table
 
 # Neighbouring arms: from, to, and what lies between them.
 CHANGES = (
-    ("softmax", "reformer", "all three changes at once"),
+    ("softmax", "reformer", "the original's changes at once"),
     ("softmax", "shared-qk", "tying queries and keys"),
     ("shared-qk", "shared-qk-lsh", "hashing on top of tying"),
     ("shared-qk-lsh", "reformer", "new projections"),
     ("shared-qk", "reformer", "new projections, and what hashing there is"),
     ("softmax", "plain-lsh", "plain hashing alone"),
-    ("softmax", "lsh", "hashing alone"),
+    ("softmax", "lsh", "lsh alone"),
     ("plain-lsh", "window", "the nearest keys instead of hashed ones"),
     ("plain-lsh", "random", "random keys instead of hashed ones"),
     ("lsh", "window", "the nearest keys instead of hashed ones"),
