@@ -78,15 +78,17 @@ def style_of(attention: str) -> Style:
 def hollow(attentions: "pd.Series[str]") -> dict[str, dict[str, Any]]:
     """Matplotlib's arguments for variants, in the colour of their attention.
 
-    The first variant of an attention has a full marker, the second a hollow one, the others hollow squares.
+    The first variant of an attention has a full marker, the second a hollow one, the others other hollow ones.
 
     attentions: by variant.
     """
     looks: dict[str, dict[str, Any]] = {}
     for (variant, attention), rank in zip(attentions.items(), attentions.groupby(attentions).cumcount(), strict=True):
         style = style_of(attention)
-        look = {"color": style.colour, "linestyle": style.line, "marker": style.marker if rank < 2 else "s"}
-        looks[str(variant)] = look | ({"markerfacecolor": "white"} if rank else {})
+        marker = (style.marker, style.marker, "s", "^", "v")[min(rank, 4)]
+        look = {"color": style.colour, "linestyle": style.line, "marker": marker}
+        size = {"markersize": 5, "markeredgewidth": 0.8}  # a smaller hollow marker looks like a full one
+        looks[str(variant)] = look | size | ({"markerfacecolor": "white"} if rank else {})
     return looks
 
 

@@ -63,6 +63,7 @@ def plot_masked_words(rows: pd.DataFrame) -> Figure:
         lower.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes[0, 0].set_yscale("symlog", linthresh=0.1)
     axes[1, 0].set_yscale("log")
+    axes[0, 0].margins(y=0.08)
     axes[0, 0].set_ylabel("nats above softmax's")
     axes[1, 0].set_ylabel("change of a word, either way")
     add_legend(figure, axes[0, 0], 4)
