@@ -50,6 +50,12 @@ def test_long_sequences_are_the_references(monkeypatch, name, settings, kind):
 
 
 @pytest.mark.parametrize("kind", ["full", "scattered"])
+@pytest.mark.parametrize("more", [{"global_tokens": 0}, {"rest": True}, {"n_hashes": 1}], ids=str)
+def test_above_512_tokens_queries_that_choose_alone_are_computed_by_cluster(more, kind):
+    check_reference("lsh", {"n_hashes": 4, "cluster_size": 8, "block_size": 1, **more}, (2, 1, 530, 4), kind)
+
+
+@pytest.mark.parametrize("kind", ["full", "scattered"])
 @pytest.mark.parametrize("more", [{}, {"rest": True}, {"far_field": True, "window": 3}], ids=str)
 def test_above_512_tokens_queries_choose_in_blocks(more, kind):
     """Each sequence has blocks of its own size, whatever the others in the batch have."""

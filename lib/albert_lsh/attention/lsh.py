@@ -13,7 +13,8 @@ is added to its score. With `rest` there is one mean over all unseen keys, added
 
 Up to `SINGLE` tokens each query chooses its own clusters. In a longer sequence blocks of 2 sqrt(length) queries choose
 together, by their mean query; `block_size` sets another size. Blocks are clusters of queries, or runs of neighbouring
-positions where there is a window.
+positions where there is a window. Queries of a longer sequence that choose alone (`block_size=1`) are computed cluster
+by cluster, with all that chose the same one, as experts of a mixture serve their tokens (Shazeer et al. 2017).
 """
 
 import math
@@ -24,13 +25,14 @@ from torch import Tensor
 
 from albert_lsh.attention.definition import Budget, rounds_and_size
 from albert_lsh.attention.rows import MASKED, largest, look_up, means_of, owners, per_sequence, slices
-from albert_lsh.attention.seen import Seen
+from albert_lsh.attention.seen import Seen, seen_by_all
 from albert_lsh.attention.select.global_tokens import global_tokens as find_global_tokens
 from albert_lsh.attention.select.nearest import nearest, neighbours
 from albert_lsh.attention.select.tree import TREE_PRODUCTS, tree
 from albert_lsh.attention.sparse import rest_products, sparse
 
 SINGLE = 512  # tokens, up to which every query chooses for itself
+SMALLEST = 16  # queries in a block that is gathered by cluster, if it is full
 SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen
 GLOBAL_TOKENS = 2
 
@@ -57,6 +59,12 @@ def see(
     chosen = choose_clusters(query, key, blocks, clusters, n_hashes, scaling)
     count, shape = clusters.shape[2], chosen.shape[:3]
     padded = torch.cat([clusters, torch.full_like(clusters[:, :, :1], length)], dim=2)
+    far = torch.as_tensor(far_field, device=query.device)
+    if blocks.shape[3] == 1 and length > SINGLE and not window and not far.any():
+        queries, owner = by_cluster(blocks, chosen, count, max(SMALLEST, clusters.shape[3]))
+        keys = padded.gather(2, owner.flatten(2).unsqueeze(-1).expand(-1, -1, -1, clusters.shape[3]))
+        seen = Seen(queries, keys.view(*owner.shape, -1), means=clusters, blocks=blocks, chosen=chosen)
+        return seen_by_all(seen, everybodys, length)
     index = chosen.flatten(2).unsqueeze(-1).expand(-1, -1, -1, clusters.shape[3])
     lists = [everybodys[:, :, None].expand(*shape, -1), padded.gather(2, index).view(*shape, -1)]
     cluster = None
@@ -65,10 +73,9 @@ def see(
         near = nearest(mask, blocks, size + window - 1)
         near, cluster = unseen_neighbours(near, owners(clusters, length, nobody=count), chosen, count)
         lists.append(near)
-    far = torch.as_tensor(far_field, device=query.device)
     if not far.any():
         keys = torch.cat(lists, dim=-1).unsqueeze(2)
-        return Seen(blocks.unsqueeze(2), keys, means=clusters, chosen=None if window else chosen)
+        return Seen(blocks.unsqueeze(2), keys, means=clusters, blocks=blocks, chosen=None if window else chosen)
     left = (padded < length).sum(-1)[:, :, None].expand(*shape, -1).scatter(-1, chosen, 0)  # keys of each, not seen
     if cluster is not None:
         left = left - torch.zeros_like(left).scatter_add(-1, cluster, torch.ones_like(cluster))
@@ -111,6 +118,34 @@ def choose_clusters(
         found.append(best.indices.masked_fill(best.values < MASKED / 2, count))
     chosen = torch.cat(found, dim=2)
     return chosen.masked_fill(torch.arange(chosen.shape[3], device=key.device) >= per_sequence(n_hashes, 4), count)
+
+
+def by_cluster(blocks: Tensor, chosen: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
+    """Queries that chose for themselves, gathered again by what they chose, so that each list of keys serves many.
+
+    In each round a query asks for one of its clusters; those that ask for the same one stand together.
+
+    Args:
+        blocks: (batch, heads, length, 1) positions. chosen: (batch, heads, length, n), cluster `count` for none.
+        size: the most queries in a block.
+    Returns:
+        (batch, heads, n, blocks, size) positions, and the cluster of each block (batch, heads, n, blocks).
+    """
+    length = blocks.shape[2]
+    asked = chosen.masked_fill(blocks == length, count)
+    # In ascending order a round has few different clusters, and its blocks are full.
+    asked, order = asked.sort(dim=-1).values.transpose(2, 3).sort(dim=-1)
+    asking = asked.new_zeros(*asked.shape[:3], count + 1).scatter_add(-1, asked, torch.ones_like(asked))
+    needed = (asking + size - 1) // size
+    first, start = asking.cumsum(-1) - asking, needed.cumsum(-1) - needed
+    rank = torch.arange(length, device=asked.device) - first.gather(-1, asked)
+    block = start.gather(-1, asked) + rank // size
+    total = int(needed.sum(-1).max())
+    position = blocks.transpose(2, 3).expand_as(order).gather(-1, order)
+    queries = position.new_full((*asked.shape[:3], total * size), length)
+    queries = queries.scatter(-1, block * size + rank % size, position)
+    owner = position.new_full((*asked.shape[:3], total), count).scatter(-1, block, asked)
+    return queries.unflatten(-1, (total, size)), owner
 
 
 def unseen_neighbours(near: Tensor, owner: Tensor, chosen: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -181,7 +216,10 @@ def cost(
     far_field=False,
     rest=False,
 ) -> float:
-    """Multiply-adds of one head: the trees, the global tokens, the mean keys compared with, and the keys attended."""
+    """Multiply-adds of one head: the trees, the global tokens, the mean keys compared with, and the keys attended.
+
+    Empty places, where queries stand by cluster, are left out: how many there are depends on the data.
+    """
     block = block_size or (1 if length <= SINGLE else round(2 * math.sqrt(length)))
     kept = max(0, length - global_tokens)
     clusters, blocks = max(1, -(-kept // cluster_size)), -(-length // block)

@@ -29,9 +29,10 @@ class Seen(NamedTuple):
     # In each round a key stands in one list at most, once. Its gradient is then written, not added, which is faster.
     distinct: bool = False
     means: Tensor | None = None  # (batch, heads, clusters, places): clusters whose means are the appended rows
-    chosen: Tensor | None = (
-        None  # (batch, heads, blocks, n): the clusters of `means` that a block sees, their number for none
-    )
+    # Blocks of queries that chose together, (batch, heads, blocks, places), and the clusters of `means` that they see,
+    # (batch, heads, blocks, n), their number for none.
+    blocks: Tensor | None = None
+    chosen: Tensor | None = None
 
     @property
     def each_once(self) -> bool:

@@ -87,6 +87,8 @@ CONTENDERS: dict[str, Contender] = {
     "plain-lsh": ours("plain-lsh", budget=True, n_hashes=SEVERAL_ROUNDS),
     "plain-lsh, one round": ours("plain-lsh", budget=True, n_hashes=1),
     "lsh": ours("lsh", budget=True),
+    "lsh, each query by itself": ours("lsh", budget=True, block_size=1),
+    "lsh, each query by itself, clusters of 64": ours("lsh", budget=True, block_size=1, cluster_size=64),
     # At 65,536 tokens 512 keys are too few for the mean keys of all clusters and one cluster besides.
     "lsh, window, far field": ours("lsh", budget=True, window=16, far_field=True)._replace(longest=2**15),
     "random": ours("random", budget=True, n_hashes=1),

@@ -91,7 +91,11 @@ def time_tables(load: Callable) -> Named:
 
 
 def efficiency_tables(load: Callable) -> Named:
-    """Memory, a training step, and what is kept of softmax's output."""
+    """Who chooses, memory, a training step, and what is kept of softmax's output."""
+    if not (rows := load("time-cpu-fp32", "efficiency/choosing")).empty:
+        seconds = by_length(rows[rows["pass"] == "forward+backward"], "seconds")
+        note = f"{rows['keys'].iloc[0]} keys per query; {'; '.join(rows['device'].unique())}; {commits(rows)}."
+        yield "efficiency-choosing", Table(numbers(seconds / seconds.loc["softmax"], "2"), note)
     if not (rows := load("memory-cpu-fp32", "efficiency")).empty:
         rows = rows[rows["kind"] == "attention"]
         yield "efficiency-memory", Table(numbers(by_length(rows, "bytes") / 2**20, "0"), f"MiB; {commits(rows)}.")

@@ -61,8 +61,8 @@ def attend_with_rest(
 def the_rest(key: Tensor, value: Tensor, seen: Seen, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean key, mean value (batch, heads, length, head_dim) and number (batch, heads, length) of the keys not seen."""
     length = mask.shape[-1]
-    if seen.chosen is not None and seen.means is not None:
-        slot = owners(seen.queries[:, :, 0], length, nobody=0)[..., :length]
+    if seen.chosen is not None and seen.means is not None and seen.blocks is not None:
+        slot = owners(seen.blocks, length, nobody=0)[..., :length]
         size = (seen.means < length).sum(-1, keepdim=True).to(key.dtype)
         keys, values, count = (unchosen_sums(rows, seen.chosen) for rows in (*sums_of(seen.means, key, value), size))
         found = (take(rows / count.clamp(min=1), slot) for rows in (keys, values))
