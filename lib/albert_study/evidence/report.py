@@ -125,6 +125,18 @@ def compared(study: str, root: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def longer(run: dict[str, Any], root: Path) -> dict[str, str]:
+    """A run of many epochs as the text quotes it: its score, and its losses at the first evaluation and at the last."""
+    history = pd.read_csv(root / run["output_dir"] / "history.csv").dropna(subset=["eval_loss"])
+    losses = {
+        f"{place} {name}": form(row[f"{name}_loss"], "2")
+        for place, row in (("first", history.iloc[0]), ("last", history.iloc[-1]))
+        for name in ("train", "eval")
+    }
+    how = str(scale_of(run["task"])[1])
+    return {"arm": run["arm"], "epochs": form(run["epochs"], "0"), "score": form(run["score"], how)} | losses
+
+
 def text_numbers(root: Path) -> dict[str, Any]:
     """The numbers of the text that are in no table of the report."""
     numbers: dict[str, Any] = {}
@@ -144,6 +156,8 @@ def text_numbers(root: Path) -> dict[str, Any]:
         names = times["what"] + ", " + times["allocator"]
         numbers["bound"] |= dict(zip(names, (form(v, "2") for v in times["seconds"]), strict=True))
         numbers["bound"]["commit"] = commits(rows)
+    if len(rows := load_measurements("more-training-runs", "tables", root)):
+        numbers["more training"] = [longer(row, root) for row in rows.to_dict("records")]
     if len(rows := load_masked_words(root)):
         losses = rows.groupby("length")["softmax_loss"].first().map(lambda loss: form(loss, "1"))
         numbers["masked words"] = {str(length): loss for length, loss in losses.items()}
