@@ -125,7 +125,7 @@ def compared(study: str, root: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def longer(run: dict[str, Any], root: Path) -> dict[str, str]:
+def longer(run: pd.Series, root: Path) -> dict[str, str]:
     """A run of many epochs as the text quotes it: its score, and its losses at the first evaluation and at the last."""
     history = pd.read_csv(root / run["output_dir"] / "history.csv").dropna(subset=["eval_loss"])
     losses = {
@@ -157,7 +157,7 @@ def text_numbers(root: Path) -> dict[str, Any]:
         numbers["bound"] |= dict(zip(names, (form(v, "2") for v in times["seconds"]), strict=True))
         numbers["bound"]["commit"] = commits(rows)
     if len(rows := load_measurements("more-training-runs", "tables", root)):
-        numbers["more training"] = [longer(row, root) for row in rows.to_dict("records")]
+        numbers["more training"] = [longer(row, root) for _, row in rows.iterrows()]
     if len(rows := load_masked_words(root)):
         losses = rows.groupby("length")["softmax_loss"].first().map(lambda loss: form(loss, "1"))
         numbers["masked words"] = {str(length): loss for length, loss in losses.items()}
