@@ -137,18 +137,36 @@ def longer(run: pd.Series, root: Path) -> dict[str, str]:
     return {"arm": run["arm"], "epochs": form(run["epochs"], "0"), "score": form(run["score"], how)} | losses
 
 
+def kept(rows: pd.DataFrame) -> dict[str, Any]:
+    """What each switched variant keeps, changes and costs at each share, task by task."""
+    tasks = list(rows["task"].unique())
+    return {
+        f"{variant} {share:g}": [
+            {name: form(row[name], "%") for name in ("kept", "kept_low", "kept_high", "changed", "cost")}
+            for row in of.set_index("task").reindex(tasks).to_dict("records")
+        ]
+        for (variant, share), of in rows.groupby(["variant", "share_asked"], sort=False)
+    } | {"tasks": tasks}
+
+
+def where_answers_change(rows: pd.DataFrame) -> dict[str, list[str]]:
+    """The arms that change no more answers than another softmax model does, and those that change more where texts have
+    least, or most, in common."""
+    named = rows.assign(place=rows["feature"] + rows["group"]).groupby("place")
+    groups = (named.get_group(place).set_index("arm") for place in ("in commonleast", "in commonmost", "all"))
+    least, most, all_of = groups
+    return {
+        "as much as two": list(all_of.index[(all_of["low"] <= 0) & (all_of["high"] < 0.02)]),
+        "less alike": list(least.index[least["low"] > most["high"]]),
+        "more alike": list(least.index[most["low"] > least["high"]]),
+    }
+
+
 def text_numbers(root: Path) -> dict[str, Any]:
     """The numbers of the text that are in no table of the report."""
     numbers: dict[str, Any] = {}
     if len(rows := load_measurements("no-training-switched", "tables", root)):
-        tasks = list(rows["task"].unique())
-        numbers["kept"] = {
-            f"{variant} {share:g}": [
-                {name: form(row[name], "%") for name in ("kept", "kept_low", "kept_high", "changed", "cost")}
-                for row in of.set_index("task").reindex(tasks).to_dict("records")
-            ]
-            for (variant, share), of in rows.groupby(["variant", "share_asked"], sort=False)
-        } | {"tasks": tasks}
+        numbers["kept"] = kept(rows)
     if len(rows := load_measurements("bound", "efficiency", root)):
         speeds, times = rows[rows["gflops"].notna()], rows[rows["seconds"].notna()]
         names = speeds["what"] + speeds["queries"].map(lambda q: f", {q:.0f} queries" if pd.notna(q) else "")
@@ -162,15 +180,7 @@ def text_numbers(root: Path) -> dict[str, Any]:
         losses = rows.groupby("length")["softmax_loss"].first().map(lambda loss: form(loss, "1"))
         numbers["masked words"] = {str(length): loss for length, loss in losses.items()}
     for path in sorted((root / "results" / "runs" / "details").glob("*.csv")):
-        rows = pd.read_csv(path, keep_default_na=False)
-        named = rows.assign(place=rows["feature"] + rows["group"]).groupby("place")
-        groups = (named.get_group(place).set_index("arm") for place in ("in commonleast", "in commonmost", "all"))
-        least, most, all_of = groups
-        numbers.setdefault("details", {})[path.stem] = {
-            "as much as two": list(all_of.index[(all_of["low"] <= 0) & (all_of["high"] < 0.02)]),
-            "less alike": list(least.index[least["low"] > most["high"]]),
-            "more alike": list(least.index[most["low"] > least["high"]]),
-        }
+        numbers.setdefault("details", {})[path.stem] = where_answers_change(pd.read_csv(path, keep_default_na=False))
     if len(rows := load_measurements("time-cpu-fp32", "efficiency", root)):
         lengths = rows.sort_values("length").groupby("device", sort=False)["length"].unique()
         numbers["devices"] = "; ".join(f"{on}: {', '.join(map(str, of))} tokens" for on, of in lengths.items())
