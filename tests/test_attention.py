@@ -65,7 +65,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("more", [{"block_size": 1}, {"block_size": 128}, {"window": 3}, {}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"block_size": 128}, {"window": 3}], ids=str)
 def test_choosing_clusters_needs_no_table_of_all_queries_and_clusters(more):
     """16,384 queries and 4,096 clusters are 2 ** 26 pairs; no more than 2 ** 20 numbers are there at once."""
     settings = attention.check("lsh", {"n_hashes": 1, "cluster_size": 4, "global_tokens": 0, **more})
@@ -89,13 +89,16 @@ def test_how_many_blocks_choose_at_once_changes_nothing(more):
     torch.testing.assert_close(together[7:8], alone)
 
 
-@pytest.mark.parametrize(("length", "block_size"), [(512, 1), (513, 45), (900, 60)])
-def test_queries_choose_for_themselves_up_to_512_tokens_and_in_blocks_above(length, block_size):
-    inputs = tensors((1, 1, length, 4))
-    found = attention.attend("lsh", *inputs, n_hashes=2, cluster_size=8)
-    explicit = attention.attend("lsh", *inputs, n_hashes=2, cluster_size=8, block_size=block_size)
-    assert torch.equal(found, explicit)
-    assert not torch.equal(found, attention.attend("lsh", *inputs, n_hashes=2, cluster_size=8, block_size=2))
+@pytest.mark.parametrize(
+    ("length", "more", "block_size"),
+    [(512, {}, 1), (900, {}, 1), (512, {"window": 3}, 1), (513, {"window": 3}, 45), (900, {"far_field": True}, 60)],
+    ids=str,
+)
+def test_queries_choose_for_themselves_unless_a_long_sequence_has_a_window_or_a_far_field(length, more, block_size):
+    inputs, settings = tensors((1, 1, length, 4)), {"n_hashes": 2, "cluster_size": 8, **more}
+    found = attention.attend("lsh", *inputs, **settings)
+    assert torch.equal(found, attention.attend("lsh", *inputs, **settings, block_size=block_size))
+    assert not torch.equal(found, attention.attend("lsh", *inputs, **settings, block_size=2))
 
 
 @pytest.mark.parametrize("settings", [{"share": 0.25}, {}], ids=["README", "no settings"])

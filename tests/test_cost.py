@@ -40,7 +40,7 @@ CASES = [
     ("shared-qk", {}),
     ("shared-qk-lsh", CHUNKS),
     ("shared-qk-lsh", {**CHUNKS, "bucket_size": 4}),  # 256 buckets, which are two choices
-    ("lsh", ROUNDS),
+    ("lsh", {**ROUNDS, "block_size": 16}),
     ("lsh", {**ROUNDS, "global_tokens": 0, "block_size": 16}),
     ("lsh", {**ROUNDS, "window": 65}),
     ("lsh", {**ROUNDS, "window": 65, "rest": True}),
@@ -67,7 +67,7 @@ OTHERWISE = [
     # So is that of the rest in the second round.
     ("shared-qk-lsh", {**CHUNKS, "rest": True}, 2),
     # The clusters' sums give the rest without any product, and the counter does not see its score and value.
-    ("lsh", {**ROUNDS, "rest": True}, -2),
+    ("lsh", {**ROUNDS, "block_size": 16, "rest": True}, -2),
     # A row is added to a table and one is read: these are sums, which the formula has as products of one number.
     ("yoso", {"n_hashes": 8}, -2 * 8),
     ("yoso", {"n_hashes": 8, "conv_kernel_size": 5}, -2 * 8),
@@ -93,10 +93,11 @@ def test_where_formula_and_counter_part_the_reason_is_all(name, settings, more):
 @pytest.mark.parametrize("head_dim", [16, 64])
 def test_empty_places_where_queries_stand_by_cluster_are_computed_too(head_dim):
     """How many there are depends on the data: here half as many as queries. The formula leaves them out."""
-    settings = {**ROUNDS, "global_tokens": 0, "block_size": 1}
+    settings = {**ROUNDS, "global_tokens": 0}
     query, key, _ = tensors((1, 2, LENGTH, head_dim))
     more = {"window": 0, "far_field": False, "scaling": head_dim**-0.5, "generator": attention.generator_of(0)}
-    seen = lsh.see(query, key, torch.ones(query.shape[:3], dtype=torch.bool), **settings, **more)
+    mask = torch.ones(query.shape[:3], dtype=torch.bool)
+    seen = lsh.see(query, key, mask, **settings, block_size=None, **more)
     empty = (seen.queries == LENGTH).sum().item() / 2 * ROUNDS["cluster_size"] / LENGTH**2
     assert 0.02 < empty < 0.1
     said = attention.cost("lsh", LENGTH, head_dim, **settings) + empty

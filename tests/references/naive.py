@@ -207,7 +207,8 @@ def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **sett
 
     def one(tokens, h, q, k, v):
         n, fq, fk, own = len(q), q.detach().float(), k.detach().float(), resolved("lsh", settings, len(q))
-        together = own["block_size"] or (1 if n <= 512 else round(2 * math.sqrt(n)))
+        near_or_far = own["window"] or own["far_field"]
+        together = own["block_size"] or (round(2 * math.sqrt(n)) if n > 512 and near_or_far else 1)
         if own["window"] or together == 1:
             blocks = even_cut(list(range(n)), together)
         else:

@@ -11,10 +11,10 @@ and, with `far_field`, every other cluster through its mean key and mean value; 
 is added to its score. With `rest` there is one mean over all unseen keys, added in the same way. A sequence of at most
 `cluster_size` tokens has one cluster: that is softmax attention.
 
-Up to `SINGLE` tokens each query chooses its own clusters. In a longer sequence blocks of 2 sqrt(length) queries choose
-together, by their mean query; `block_size` sets another size. Blocks are clusters of queries, or runs of neighbouring
-positions where there is a window. Queries of a longer sequence that choose alone (`block_size=1`) are computed cluster
-by cluster, with all that chose the same one, as experts of a mixture serve their tokens (Shazeer et al. 2017).
+Each query chooses its own clusters. Above `SINGLE` tokens those that chose the same one are computed together, cluster
+by cluster, as experts of a mixture serve their tokens (Shazeer et al. 2017). With a `block_size` they choose in blocks,
+by their mean query, which is faster and misses more. Blocks are clusters of queries, or runs of neighbouring positions
+where there is a window. With a window or a far field above `SINGLE` tokens the default is blocks of 2 sqrt(length).
 """
 
 import math
@@ -31,7 +31,7 @@ from albert_lsh.attention.select.nearest import nearest, neighbours
 from albert_lsh.attention.select.tree import TREE_PRODUCTS, tree
 from albert_lsh.attention.sparse import rest_products, sparse
 
-SINGLE = 512  # tokens, up to which every query chooses for itself
+SINGLE = 512  # tokens, up to which nothing is computed cluster by cluster
 SMALLEST = 16  # queries in a block that is gathered by cluster, if it is full
 SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen
 GLOBAL_TOKENS = 2
@@ -55,11 +55,11 @@ def see(
     length = query.shape[2]
     everybodys, is_global = find_global_tokens(query, key, mask, global_tokens)
     clusters = tree(key, mask & ~is_global, cluster_size, generator)
-    blocks = blocks_of(query, mask, block_size, window, generator)
+    far = torch.as_tensor(far_field, device=query.device)
+    blocks = blocks_of(query, mask, block_size, window, far, generator)
     chosen = choose_clusters(query, key, blocks, clusters, n_hashes, scaling)
     count, shape = clusters.shape[2], chosen.shape[:3]
     padded = torch.cat([clusters, torch.full_like(clusters[:, :, :1], length)], dim=2)
-    far = torch.as_tensor(far_field, device=query.device)
     if blocks.shape[3] == 1 and length > SINGLE and not window and not far.any():
         queries, owner = by_cluster(blocks, chosen, count, max(SMALLEST, clusters.shape[3]))
         keys = padded.gather(2, owner.flatten(2).unsqueeze(-1).expand(-1, -1, -1, clusters.shape[3]))
@@ -88,12 +88,18 @@ def see(
     return Seen(blocks.unsqueeze(2), keys.unsqueeze(2), bias.unsqueeze(2), means=clusters)
 
 
-def blocks_of(query: Tensor, mask: Tensor, block_size: int | None, window: int, generator) -> Tensor:
+def usual_block(length: int, window: int, far_field: bool) -> int:
+    """How many queries choose together where no `block_size` is given."""
+    return round(2 * math.sqrt(length)) if length > SINGLE and (window or far_field) else 1
+
+
+def blocks_of(query: Tensor, mask: Tensor, block_size: int | None, window: int, far: Tensor, generator) -> Tensor:
     """Blocks of queries that choose together: (batch, heads, blocks, places) positions, `length` for none."""
     size: int | Tensor = block_size or 1
     if block_size is None and query.shape[2] > SINGLE:
         n = mask[:, 0].sum(-1)
-        size = torch.where(n > SINGLE, (2 * n.float().sqrt()).round().long(), 1)
+        each = zip(n.tolist(), far.expand(len(n)).tolist(), strict=True)
+        size = torch.tensor([usual_block(length, window, is_far) for length, is_far in each], device=mask.device)
     if window or largest(size) == 1:
         return neighbours(mask, size)
     return tree(query, mask, size, generator)
@@ -161,18 +167,18 @@ def unseen_neighbours(near: Tensor, owner: Tensor, chosen: Tensor, count: int) -
 def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
     """Global tokens, the rest, a window if there is one, and as many clusters of about sqrt(length) / 2 keys as fit.
 
-    Comparing each query with their mean keys costs 1 / sqrt(length) of softmax attention, and is not in the budget. A
-    far field, if it is asked for, takes the place of the rest, and about half of the budget.
+    Comparing each query with their mean keys costs 1 / sqrt(length) of softmax attention, and is not in the budget. What
+    is computed cluster by cluster has clusters twice as large: small ones take long. A far field, if it is asked for, takes the place of the rest, and about half of the budget.
     """
     length, far_field = budget.length, fixed.get("far_field", False)
     fixed = {"rest": not far_field, **fixed, "far_field": far_field}
     rest = int(fixed["rest"] and budget.keys < length)
     fixed = {"global_tokens": min(GLOBAL_TOKENS, max(0, budget.keys - 1 - rest)), **fixed}
-    block = fixed.get("block_size") or (1 if length <= SINGLE else round(2 * math.sqrt(length)))
     window = fixed.get("window", 0)
+    block = fixed.get("block_size") or usual_block(length, window, far_field)
     near = min(length, window + block - 1) if window else 0
     left = budget.left(1, global_tokens=fixed["global_tokens"], window=near, rest=rest)
-    size = max(2, round(math.sqrt(length) / 2))
+    size = max(2, round(math.sqrt(length) * (1 if block == 1 and length > SINGLE else 0.5)))
     if far_field and budget.keys < length:
         if found := beside_a_far_field(fixed, length, left, size):
             return fixed | found
@@ -220,7 +226,7 @@ def cost(
 
     Empty places, where queries stand by cluster, are left out: how many there are depends on the data.
     """
-    block = block_size or (1 if length <= SINGLE else round(2 * math.sqrt(length)))
+    block = block_size or usual_block(length, window, far_field)
     kept = max(0, length - global_tokens)
     clusters, blocks = max(1, -(-kept // cluster_size)), -(-length // block)
     trees = [clusters] if block == 1 or window else [clusters, blocks]

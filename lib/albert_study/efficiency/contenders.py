@@ -44,6 +44,19 @@ def ours(name: str, *, budget: bool = False, quadratic: bool = False, **fixed: A
     return Contender(build, quadratic, attention=name, settings=settings)
 
 
+def lsh_in_blocks() -> Contender:
+    """`lsh` with queries that choose their clusters 2 sqrt(length) at a time."""
+
+    def settings(length: int, keys: int) -> dict[str, Any]:
+        return {"keys": min(keys, length), "block_size": round(2 * length**0.5)}
+
+    def build(length: int, keys: int) -> Attend:
+        chosen = settings(length, keys)
+        return lambda query, key, value: attention.attend("lsh", query, key, value, **chosen)
+
+    return Contender(build, attention="lsh", settings=settings)
+
+
 def reformer_pytorch(rounds: int) -> Contender:
     """The package's attention: in each round a query sees its bucket and the one before it, keys / rounds in all."""
 
@@ -87,8 +100,7 @@ CONTENDERS: dict[str, Contender] = {
     "plain-lsh": ours("plain-lsh", budget=True, n_hashes=SEVERAL_ROUNDS),
     "plain-lsh, one round": ours("plain-lsh", budget=True, n_hashes=1),
     "lsh": ours("lsh", budget=True),
-    "lsh, each query by itself": ours("lsh", budget=True, block_size=1),
-    "lsh, each query by itself, clusters of 64": ours("lsh", budget=True, block_size=1, cluster_size=64),
+    "lsh, in blocks": lsh_in_blocks(),
     # At 65,536 tokens 512 keys are too few for the mean keys of all clusters and one cluster besides.
     "lsh, window, far field": ours("lsh", budget=True, window=16, far_field=True)._replace(longest=2**15),
     "random": ours("random", budget=True, n_hashes=1),
