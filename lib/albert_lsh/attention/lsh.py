@@ -167,8 +167,9 @@ def unseen_neighbours(near: Tensor, owner: Tensor, chosen: Tensor, count: int) -
 def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
     """Global tokens, the rest, a window if there is one, and as many clusters of about sqrt(length) / 2 keys as fit.
 
-    Comparing each query with their mean keys costs 1 / sqrt(length) of softmax attention, and is not in the budget. What
-    is computed cluster by cluster has clusters twice as large: small ones take long. A far field, if it is asked for, takes the place of the rest, and about half of the budget.
+    Comparing each query with their mean keys costs 1 / sqrt(length) of softmax attention, and is not in the budget.
+    What is computed cluster by cluster has clusters twice as large: small ones take long. A far field, if asked for,
+    takes the place of the rest, and about half of the budget.
     """
     length, far_field = budget.length, fixed.get("far_field", False)
     fixed = {"rest": not far_field, **fixed, "far_field": far_field}
