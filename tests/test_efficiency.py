@@ -141,6 +141,12 @@ def test_between_two_machines_a_crossing_is_not_interpolated(column):
     assert bounds.loc["second", "above"] == bounds.loc["second", "up_to"] != 1024
 
 
+def test_a_case_that_was_timed_at_another_commit_than_softmax_is_not_interpolated():
+    table = crossing({"softmax": [1, 4, 16], "case": [2, 8, 8]})
+    table.loc[table["case"] == "case", "commit"] = "another"
+    assert crossing_bounds(table).loc["case"].tolist() == [1024, 2048]
+
+
 def test_a_length_where_one_was_timed_on_another_machine_does_not_count():
     table = crossing({"softmax": [1, 4, 16], "case": [2, 1, 8]})
     table.loc[(table["length"] == 1024) & (table["case"] == "case"), "device"] = "another"

@@ -7,7 +7,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from albert_study.evidence.growth import NOT_DRAWN, crossing_bounds, slopes
+from albert_study.evidence.growth import IN_BLOCKS, NOT_DRAWN, crossing_bounds, slopes
 from albert_study.evidence.looks import LOOK, add_legend, new_figure, save, style_of
 
 
@@ -47,6 +47,7 @@ def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.
 def plot_quality(table: pd.DataFrame) -> Figure:
     """What is kept of softmax attention on real text against the time it takes, one point per case."""
     figure, axes = new_figure(6.6, 3.6, ncols=2)
+    table = table[table["case"] != IN_BLOCKS]
     estimates = table["case"].str.startswith(("nystrom", "yoso"))  # no key is left out: all mass is there
     panels = {"mass": ("softmax's mass on the keys attended", table[~estimates]), "error": ("error of output", table)}
     for axis, (value, (label, rows)) in zip(axes[0], panels.items(), strict=True):

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 
 LEAST = 2048  # tokens, from which a power of growth is fitted
-NOT_DRAWN = ("random", "top-k", "shared-qk", "nystrom, transformers", "yoso-e")  # as fast as others that are drawn
+IN_BLOCKS = "lsh, in blocks"  # looks like other forms of lsh
+NOT_DRAWN = ("random", "top-k", "shared-qk", "nystrom, transformers", "yoso-e", IN_BLOCKS)  # others are as fast
 
 
 def slopes(table: pd.DataFrame, value: str) -> pd.Series:
@@ -19,24 +20,26 @@ def slopes(table: pd.DataFrame, value: str) -> pd.Series:
 def crossing_bounds(table: pd.DataFrame) -> pd.DataFrame:
     """The length from which each case is faster than softmax: columns `above` and `up_to`, NaN if it never is.
 
-    Both are the same number, interpolated on log axes, if the lengths around it were measured on one machine at one
-    commit. Otherwise the length lies between the two. `above` is 0 if a case is faster at the smallest length.
+    Both are the same number, interpolated on log axes, if case and softmax were measured on one machine at one commit
+    around it. Otherwise the length lies between the two. Lengths where the machines differ are left out.
+    `above` is 0 if a case is faster at the smallest length.
 
     Args:
         table: one row per case and length, with seconds, device and commit.
     """
     table = table.assign(where=table["device"] + " " + table["commit"])
-    seconds, where = (table.pivot(index="length", columns="case", values=value) for value in ("seconds", "where"))
+    values = ("seconds", "device", "where")
+    seconds, device, where = (table.pivot(index="length", columns="case", values=value) for value in values)
     found = {}
     for case in table["case"][table["case"] != "softmax"].unique():
-        ratio = (seconds[case] / seconds["softmax"])[where[case] == where["softmax"]]
+        ratio = (seconds[case] / seconds["softmax"])[device[case] == device["softmax"]]
         lengths, slower = ratio.index.to_numpy(float), np.flatnonzero(ratio >= 1)
         last = slower[-1] if len(slower) else -1
         if last == len(ratio) - 1:
             found[case] = (np.nan, np.nan)
         elif last < 0:
             found[case] = (0.0, lengths[0])
-        elif where.loc[lengths[last], case] != where.loc[lengths[last + 1], case]:
+        elif where.loc[lengths[last : last + 2], [case, "softmax"]].stack().nunique() > 1:
             found[case] = (lengths[last], lengths[last + 1])
         else:
             near = slice(last, last + 2)

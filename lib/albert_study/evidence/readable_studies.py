@@ -123,6 +123,10 @@ def change_tables(study: str, load: Callable) -> Named:
         yield f"{study}-published", Table(listing(rows, "row", {n.replace("_", " "): (n, "") for n in names}), note)
 
 
+def p_value(p: float) -> str:
+    return "<.001" if p < 0.001 else form(p, "3")
+
+
 def difference_tables(study: str, load: Callable) -> Named:
     """Every arm against softmax, and neighbours: difference with its interval, in asterisks where Holm leaves it."""
     rows = load(f"{study}-differences")
@@ -132,7 +136,7 @@ def difference_tables(study: str, load: Callable) -> Named:
             step=some["from"] + " → " + some["to"],
             shown=[f"**{form(d, signed)}**" if c else form(d, signed) for d, c in some[["difference", "clear"]].values],
             interval=[f"{form(low, signed)} to {form(high, signed)}" for low, high in some[["low", "high"]].values],
-            holm=["<.001" if p < 0.001 else form(p, "3") for p in some["p_holm"]],
+            holm=[p_value(p) if seeds > 1 else "" for p, seeds in some[["p_holm", "seeds"]].values],
             good=["yes" if yes else "" for yes in some["not_inferior"]],
         )
         columns = {"what changes": ("change", ""), "from": ("score_from", how), "to": ("score_to", how)}
@@ -140,6 +144,7 @@ def difference_tables(study: str, load: Callable) -> Named:
         columns |= {"loses < 1 %": ("good", ""), "cost": ("cost_to", "%"), "seeds": ("seeds", "0")}
         metric, examples = some["metric"].iloc[0], form(some["examples"].iloc[0], "0")
         note = f"{METRICS.get(metric, metric)}, {examples} examples. Study {study}: {model}."
+        note += " With one seed nothing is tested." if (some["seeds"] == 1).any() else ""
         yield f"{study}-differences-{task}", Table(listing(some, "step", columns), note)
 
 
