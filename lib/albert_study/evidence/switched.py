@@ -65,7 +65,12 @@ def predictors(switched: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot_switched(table: pd.DataFrame) -> Figure:
-    """What is left of the score, and the share of answers that change, against full cost; one column a task."""
+    """What is left of the score, and the share of answers that change, against full cost; one column a task.
+
+    Variants that were asked for one share alone, which make no line, are left out where there are others.
+    """
+    several = table.groupby("variant")["share_asked"].transform("nunique") > 1
+    table = table[several] if several.any() else table
     tasks = list(table["task"].unique())
     figure, axes = new_figure(max(6.6, 1.65 * len(tasks)), 4.4, nrows=2, ncols=len(tasks), sharey="row")
     looks = hollow(table.drop_duplicates("variant").sort_values("variant").set_index("variant")["attention"])
@@ -84,9 +89,10 @@ def plot_switched(table: pd.DataFrame) -> Figure:
         ticks = [2.0**k for k in range(-4, 2) if least < 2.0**k < most]
         for axis in (upper, lower):
             axis.set_xscale("log", base=2)
-            axis.set_xticks(ticks, [form(tick, "%") for tick in ticks])
+            axis.set_xticks(ticks, [form(100 * tick, "0") for tick in ticks])
             axis.set_xlim(least, most)  # the upper one may be empty: a share of nothing is not kept
-        lower.set(xlabel="full cost, of softmax's", ylim=(0, None))
+        lower.set(xlabel="full cost, % of softmax's")
+    axes[1, 0].set_ylim(0, 1.05 * table["changed"].max() or 1)
     axes[0, 0].set_ylabel("share of the score kept")
     axes[1, 0].set_ylabel("share of answers changed")
     with_most = max(axes[0], key=lambda axis: len(axis.get_legend_handles_labels()[1]))
