@@ -277,6 +277,7 @@ UNFINISHED = (
     "no-training",
     "more-training",
     "minilm",
+    "minilm-rates",
 )
 
 
