@@ -7,8 +7,9 @@ from datasets import Dataset
 
 from albert_lsh.tasks.table import find_task
 from albert_lsh.training.parameters import ParameterError
-from albert_study.evidence.details import Details, common_pieces, details, groups_of
+from albert_study.evidence.details import Details, common_pieces, details, distance, groups_of
 from albert_study.evidence.readable_measurements import detail_tables
+from albert_study.evidence.report import where_answers_change
 
 TASK = find_task("kor-qpair")
 ROWS = Dataset.from_dict(
@@ -37,6 +38,35 @@ def test_groups_are_what_asks_for_detail():
     assert groups["in common", "most"][2]
     assert groups["in common", "least"][5]
     assert common_pieces("", "") == 0
+
+
+def squad_rows():
+    names = ("Rome", "12 legions", "the river Tiber")
+    paragraph = "In winter Caesar came to Rome. He had 12 legions. They camped beside the river Tiber."
+    answers = [{"text": [name], "answer_start": [paragraph.index(name)]} for name in names]
+    questions = ["Where did Caesar come in winter?", "How many had he not?", "Beside what did they camp?"]
+    return Dataset.from_dict({"question": questions, "context": [paragraph] * 3, "answers": answers})
+
+
+def test_groups_of_squad_are_about_the_answer():
+    groups = groups_of(find_task("squad"), squad_rows())
+    assert groups["a number in the answer", "yes"].tolist() == [False, True, False]
+    assert groups["question is negated", "yes"].tolist() == [False, True, False]
+    assert groups["letters of the answer", "least"].tolist() == [True, False, False]
+    assert groups["answer begins at letter", "most"].tolist() == [False, False, True]
+    # Caesar and winter stand 15 and 22 letters before Rome; beside 7 before the river; nothing that the second asks is
+    # in the paragraph.
+    assert distance("Where did Caesar come in winter?", squad_rows()["context"][0], 25) == (15 + 22) / 2
+    assert groups["from the question's words", "least"].tolist() == [False, False, True]
+    assert groups["from the question's words", "most"].tolist() == [False, True, False]
+
+
+def test_answers_to_squad_differ_where_their_spans_do():
+    task, rows = find_task("squad"), squad_rows()
+    own = pd.DataFrame({"id": range(3), "answered": True, "start": [25, 38, 70], "end": [29, 48, 85]})
+    longer, later = own.assign(end=[29, 48, 84]), own.assign(start=[25, 41, 74])
+    table = details(task, rows, {"softmax": {0: own, 1: own}, "lsh": {0: longer, 1: later}})
+    assert table.loc[0, ["parted", "null", "above"]].tolist() == pytest.approx([1.5 / 3, 0, 1.5 / 3])
 
 
 def test_what_an_arm_changes_is_counted_above_what_a_seed_changes():
@@ -69,6 +99,16 @@ def test_people_see_what_an_arm_does_above_two_softmax_models(tmp_path):
     assert shown.rows.loc["all", "lsh"].startswith("2% (-")
     assert "numbers differ: yes" in shown.rows.index
     assert list(detail_tables(tmp_path / "elsewhere")) == []
+
+
+def test_the_report_says_in_which_third_an_arm_changes_more():
+    alike, other = range(2, 120, 6), range(5, 120, 6)  # where the texts have most in common, and least
+    softmax = {0: answers(), 1: answers(other)}
+    arms = {"softmax": softmax, "same": softmax, "lsh": {0: answers(alike), 1: answers(alike)}}
+    found = where_answers_change(details(TASK, ROWS, arms))
+    assert found["as much as two"] == ["same"]
+    (third,) = (one for one in found["thirds"] if one["feature"] == "in common")
+    assert third == {"feature": "in common", "more": "most", "arms": ["lsh"], "null": {"least": "50%", "most": "0%"}}
 
 
 def test_what_cannot_be_asked_is_refused():

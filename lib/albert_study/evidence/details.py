@@ -1,16 +1,16 @@
 """Which details are lost? Where an arm's answers part from softmax's, beside where two softmax models part.
 
 The original held that similar meaning survives hashing and detail is lost. Here the examples are grouped by what asks
-for detail: numbers that only one of two texts has, negation in one text alone, many words in common, length. In each
-group the share of answers that differ between an arm and softmax stands beside that between two softmax models with
-other seeds. What is above that is the arm's. No model runs; the texts are read from the Hub.
+for detail. Two texts: numbers that only one has, negation in one alone, many words in common, length. SQuAD: how long
+the answer is, where it begins, how far it is from the question's words, numbers in it. In each group the share of
+answers that differ between an arm and softmax stands beside that between two softmax models with other seeds. What is
+above that is the arm's. No model runs; the texts are read from the Hub.
 
     python -m albert_study.evidence.details study=albert task=kor-qpair 'arms=["new", "lsh"]'
 """
 
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
@@ -46,7 +46,7 @@ class Details:
         """From names and values; ParameterError says what is wrong with them."""
         with errors_named("details"):
             asked = from_given(cls, given, "details")
-            if len(find_task(asked.task).columns) != 2 or find_task(asked.task).is_squad:
+            if len(find_task(asked.task).columns) != 2:
                 raise ValueError(f"task={asked.task!r} must be one of pairs of texts")
             usual = f"results/runs/details/{asked.study}-{asked.task}.csv"
             return placed(cls(**{**vars(asked), "output": asked.output or usual}), ["output"])
@@ -65,18 +65,50 @@ def common_pieces(one: str, other: str) -> float:
     return len(pieces[0] & pieces[1]) / len(either) if either else 0.0
 
 
-def groups_of(task: Task, rows: Dataset) -> dict[tuple[str, str], np.ndarray]:
-    """By feature and group, which examples are in it: (examples,) bool."""
+def distance(question: str, paragraph: str, begins: int) -> float:
+    """Letters between an answer's first and the nearest place of a question's word, a mean over its words of four
+    letters and more that the paragraph has; the whole paragraph, if it has none."""
+    text, found = paragraph.lower(), []
+    for word in set(re.findall(r"\w{4,}", question.lower())):
+        if places := [match.start() for match in re.finditer(rf"\b{word}\b", text)]:
+            found.append(min(abs(place - begins) for place in places))
+    return float(np.mean(found)) if found else float(len(text))
+
+
+def of_pairs(task: Task, rows: Dataset) -> tuple[dict[str, list[bool]], dict[str, list[float]]]:
+    """What asks for detail in two texts, by feature: what holds or not, and what is measured."""
     pairs = list(zip(*(rows[column][:] for column in task.columns), strict=True))
-    found: dict[tuple[str, str], np.ndarray] = {("all", ""): np.ones(len(pairs), bool)}
-    tests: dict[str, Callable[[str, str], bool]] = {
-        "numbers differ": lambda one, other: numbers_in(one) != numbers_in(other),
-        "one is negated": lambda one, other: bool(NEGATION.search(one)) != bool(NEGATION.search(other)),
+    return {
+        "numbers differ": [numbers_in(one) != numbers_in(other) for one, other in pairs],
+        "one is negated": [bool(NEGATION.search(one)) != bool(NEGATION.search(other)) for one, other in pairs],
+    }, {
+        "in common": [common_pieces(*pair) for pair in pairs],
+        "letters": [len("".join(pair)) for pair in pairs],
     }
+
+
+def of_answers(rows: Dataset) -> tuple[dict[str, list[bool]], dict[str, list[float]]]:
+    """The same for SQuAD, of the first of a question's gold answers; a question without one has an empty one."""
+    texts = [(gold["text"] or [""])[0] for gold in rows["answers"]]
+    begin = [(gold["answer_start"] or [0])[0] for gold in rows["answers"]]
+    asked = list(zip(rows["question"], rows["context"], begin, strict=True))
+    return {
+        "a number in the answer": [bool(numbers_in(text)) for text in texts],
+        "question is negated": [bool(NEGATION.search(question)) for question, _, _ in asked],
+    }, {
+        "letters of the answer": [len(text) for text in texts],
+        "answer begins at letter": begin,
+        "from the question's words": [distance(*one) for one in asked],
+    }
+
+
+def groups_of(task: Task, rows: Dataset) -> dict[tuple[str, str], np.ndarray]:
+    """By feature and group, which examples are in it: (examples,) bool. What is measured is cut into thirds."""
+    tests, measures = of_answers(rows) if task.is_squad else of_pairs(task, rows)
+    found: dict[tuple[str, str], np.ndarray] = {("all", ""): np.ones(len(rows), bool)}
     for name, test in tests.items():
-        is_so = np.array([test(*pair) for pair in pairs])
+        is_so = np.array(test)
         found |= {(name, "yes"): is_so, (name, "no"): ~is_so}
-    measures = {"in common": [common_pieces(*pair) for pair in pairs], "letters": [len("".join(p)) for p in pairs]}
     for name, values in measures.items():
         third = pd.qcut(pd.Series(values).rank(method="first"), 3, labels=False).to_numpy()
         found |= {(name, group): third == number for number, group in enumerate(("least", "middle", "most"))}
@@ -84,9 +116,12 @@ def groups_of(task: Task, rows: Dataset) -> dict[tuple[str, str], np.ndarray]:
 
 
 def parted(task: Task, one: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
-    """By example, whether two models answer differently; of numbers, by how much."""
+    """By example, whether two models answer differently (SQuAD: with another span); of numbers, by how much."""
     if task.is_regression:
         return (one["logit_0"] - other["logit_0"]).abs().to_numpy(float)
+    if task.is_squad:
+        parts = ["answered", "start", "end"]
+        return (one[parts] != other[parts]).any(axis=1).to_numpy(float)
     return (one["answer"] != other["answer"]).to_numpy(float)
 
 

@@ -149,17 +149,19 @@ def kept(rows: pd.DataFrame) -> dict[str, Any]:
     } | {"tasks": tasks}
 
 
-def where_answers_change(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """The arms that change no more answers than another softmax model does, and those that change more where texts have
-    least, or most, in common."""
-    named = rows.assign(place=rows["feature"] + rows["group"]).groupby("place")
-    groups = (named.get_group(place).set_index("arm") for place in ("in commonleast", "in commonmost", "all"))
-    least, most, all_of = groups
-    return {
-        "as much as two": list(all_of.index[(all_of["low"] <= 0) & (all_of["high"] < 0.02)]),
-        "less alike": list(least.index[least["low"] > most["high"]]),
-        "more alike": list(least.index[most["low"] > least["high"]]),
-    }
+def where_answers_change(rows: pd.DataFrame) -> dict[str, Any]:
+    """The arms that change no more answers than another softmax model does; and by feature those that change more of
+    them in its highest, or its lowest, third of the examples, with what two softmax models change there."""
+    everywhere = rows[rows["feature"] == "all"].set_index("arm")
+    same = everywhere.index[(everywhere["low"] <= 0) & (everywhere["high"] < 0.02)]
+    found: dict[str, Any] = {"as much as two": list(same), "thirds": []}
+    for feature, of_feature in rows[rows["group"].isin(["least", "most"])].groupby("feature", sort=False):
+        thirds = {end: group.set_index("arm") for end, group in of_feature.groupby("group")}
+        for end, other in (("least", "most"), ("most", "least")):
+            if arms := list(thirds[end].index[thirds[end]["low"] > thirds[other]["high"]]):
+                null = {third: form(group["null"].iloc[0], "%") for third, group in thirds.items()}
+                found["thirds"] += [{"feature": feature, "more": end, "arms": arms, "null": null}]
+    return found
 
 
 def text_numbers(root: Path) -> dict[str, Any]:
