@@ -53,7 +53,7 @@ def weighted_pearson(labels: np.ndarray, values: np.ndarray) -> Callable[[np.nda
         mean_x, mean_y = weights @ x / total, weights @ y / total
         products = [weights @ (a * b) / total - m for a, b, m in ((x, y, mean_x * mean_y), (x, x, mean_x**2))]
         spread = products[1] * (weights @ y**2 / total - mean_y**2)
-        return np.divide(products[0], np.sqrt(spread), out=np.zeros_like(total), where=spread > 0)
+        return np.divide(products[0], np.sqrt(np.maximum(spread, 0)), out=np.zeros_like(total), where=spread > 0)
 
     return correlation
 

@@ -73,8 +73,10 @@ def listed(values: "pd.Series[Any]") -> str:
 
 
 def commits(rows: pd.DataFrame) -> str:
-    """The commits at which the rows were measured, shortened."""
+    """The commits at which the rows were measured, shortened; of more than two their number."""
     found = dict.fromkeys(commit for several in rows["commit"] for commit in str(several).split("; "))
+    if len(found) > 2:
+        return f"{len(found)} commits (named in results/)"
     return f"commit {', '.join(c[:10] + (' with changes' if c.endswith('-dirty') else '') for c in found)}"
 
 

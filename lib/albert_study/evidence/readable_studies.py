@@ -17,6 +17,7 @@ from albert_study.evidence.formats import (
     spread,
     wide,
 )
+from albert_study.evidence.variety import variety_table
 
 METRICS = {  # those that are shown, by the name they have in a table
     "f1": "F1", "accuracy": "accuracy", "accuracy_mismatched": "acc. mism.", "exact": "exact",
@@ -68,7 +69,9 @@ def score_tables(study: str, load: Callable) -> Named:
                 shown = rows.set_index("label")[column].map(lambda share: form(share, "%"))
                 place = next(i for i, name in enumerate(short) if str(name).startswith(f"{task} (")) + 1
                 short.insert(place, f"{task}: {title}", shown.reindex(short.index).fillna(""))
-    mean = "Mean ± standard deviation (number of seeds), development sets. "
+    held_out = "examples.held-out" in scores and scores["examples.held-out"].notna().all()
+    where = "held-out training examples" if held_out else "development sets"
+    mean = f"Mean ± standard deviation (number of seeds), {where}. "
     yield f"{study}-scores", Table(short, mean + note)
     alone = (scores["seeds"] == 1).all()
     every = Table(pivot(scores, tuple(METRICS)[:-1], counted=False), note)
@@ -77,6 +80,7 @@ def score_tables(study: str, load: Callable) -> Named:
     values |= {": examples/s": ("examples_per_second", "0")}
     on = f"On {', '.join(scores['processor'].unique())}. "
     yield from in_parts(f"{study}-attended", Table(wide(scores, "label", "task", values), on + note), 8)
+    yield from variety_table(study, scores)
     yield f"{study}-settings", Table(settings_of(scores), note)
 
 

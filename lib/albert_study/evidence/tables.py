@@ -34,6 +34,7 @@ from albert_study.evidence.records import (
 )
 from albert_study.evidence.statistics import paired, paired_ratio
 from albert_study.evidence.switched import predictors, switched_table
+from albert_study.evidence.variety import with_variety
 
 # Neighbouring arms: from, to, and what lies between them.
 CHANGES = (
@@ -220,7 +221,7 @@ def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
     switched = variants if variants.empty else switched_table(variants)
     return {
         "runs": runs.drop(columns=["folder", "study"]),
-        "scores": with_bag_of_words(score_table(runs), root),
+        "scores": with_variety(with_bag_of_words(score_table(runs), root), runs),
         "changes": changes(runs),
         "differences": differences(runs),
         "published": beside_published(runs, load_published(carried("studies/published.csv", root))),

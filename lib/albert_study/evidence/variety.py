@@ -1,0 +1,40 @@
+"""How varied an arm's answers are: 0 where it says the same to everything, 1 where they vary as the gold answers do.
+
+A model that has learnt nothing may have any correlation, of answers that differ in the third digit. This tells.
+"""
+
+import pandas as pd
+
+from albert_lsh.tasks.table import Task, find_task
+from albert_study.evidence.differences import predictions_of
+from albert_study.evidence.formats import Named, Table, about, wide
+
+
+def variety(task: Task, predictions: pd.DataFrame) -> float:
+    """Of numbers their standard deviation, of classes the share without the most frequent one; over the gold answers'.
+
+    Predictions are rounded as the run's precision rounds: in bf16 to three digits.
+    """
+    if task.is_regression:
+        return float(predictions["logit_0"].std() / predictions["label"].std())
+    answers, gold = (1 - predictions[name].value_counts(normalize=True).iloc[0] for name in ("answer", "label"))
+    return float(answers / gold)
+
+
+def with_variety(scores: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The scores with a column `variety`, a mean over seeds, of runs that kept their predictions; not of SQuAD."""
+    found = {}
+    for (name, model, arm), own in runs.groupby(["task", "model", "arm"], sort=False):
+        task = find_task(str(name))
+        if not task.is_squad and (tables := predictions_of(own)):
+            found[name, model, arm] = sum(variety(task, table) for table in tables.values()) / len(tables)
+    places = zip(scores["task"], scores["model"], scores["arm"], strict=True)
+    return scores.assign(variety=[found.get(place) for place in places]) if found else scores
+
+
+def variety_table(study: str, scores: pd.DataFrame) -> Named:
+    """The column as people read it, tasks across."""
+    if "variety" in scores and scores["variety"].notna().any():
+        shown = wide(scores, "arm", "task", {"": ("variety", "%1")})
+        note = "How varied the answers are: 0% says the same to everything, 100% varies as the gold answers do. "
+        yield f"{study}-variety", Table(shown, note + about(study, scores))
