@@ -9,7 +9,13 @@ def scores(task, metric, arms):
     """arms: score and cost by name."""
     values, costs = zip(*arms.values(), strict=True)
     rows = {"task": task, "model": "m", "arm": list(arms), "headline": metric, "seeds": 1, metric: values}
-    rows |= {f"sd.{metric}": None, "full_cost": costs, f"majority.{metric}": 0.5, f"chance.{metric}": 0.25}
+    rows |= {
+        f"sd.{metric}": None,
+        "full_cost": costs,
+        "attended_share": 1.0,
+        f"majority.{metric}": 0.5,
+        f"chance.{metric}": 0.25,
+    }
     return pd.DataFrame(rows | {"bag_of_words": 0.6})
 
 
@@ -22,9 +28,14 @@ def test_the_front_page_names_changes_in_words_with_the_range_of_their_costs():
     }
     ((name, table),) = front_table(lambda of: made[of])
     assert name == "front"
-    assert list(table.rows) == ["question pairs, ALBERT (accuracy)", "STS-B, MiniLM (Pearson)", "cost"]
-    assert table.rows.loc["softmax, as pretrained"].tolist() == ["0.900 (1)", "", "100%"]
-    assert table.rows.loc["**lsh**, ½ of the pairs"].tolist() == ["0.800 (1)", "0.700 (1)", "105% to 150%"]
-    assert table.rows.loc["always the same answer"].tolist() == ["0.500", "0.500", ""]
+    assert list(table.rows) == ["question pairs, ALBERT (accuracy)", "STS-B, MiniLM (Pearson)", "pairs seen", "cost"]
+    assert table.rows.loc["softmax, unchanged"].tolist() == ["0.900 (1)", "", "100%", "100%"]
+    assert table.rows.loc["**lsh**: clusters of keys, ½ asked for"].tolist() == [
+        "0.800 (1)",
+        "0.700 (1)",
+        "100%",
+        "105% to 150%",
+    ]
+    assert table.rows.loc["always the same answer"].tolist() == ["0.500", "0.500", "", ""]
     assert len(table.rows) == 4  # what nobody has run is not there, nor what the page does not speak of
     assert list(front_table(lambda of: pd.DataFrame())) == []

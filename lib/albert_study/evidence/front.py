@@ -2,20 +2,21 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pandas as pd
 
 from albert_study.evidence.formats import Named, Table, form
 from albert_study.evidence.readable_studies import pivot
 
 CHANGES = {
-    "softmax": "softmax, as pretrained",
+    "softmax": "softmax, unchanged",
     "new": "new projections",
     "shared-qk": "keys tied to queries",
     "reformer": "both, as in 2020",
-    "plain-lsh": "random hashing alone, ½ of the pairs",
-    "lsh": "**lsh**, ½ of the pairs",
-    "truncated": "softmax on half of the text",
-    "random": "random keys, ½ of the pairs",
+    "plain-lsh": "random hashing alone, ½ asked for",
+    "lsh": "**lsh**: clusters of keys, ½ asked for",
+    "truncated": "softmax, text cut to half the cost",
+    "random": "random keys, ½ asked for",
     "bag of words": "no encoder: a bag of words",
     "majority class": "always the same answer",
 }
@@ -26,26 +27,32 @@ TASKS = {
 }
 
 
+NOTE = """Mean ± standard deviation (number of seeds). Pairs seen: of those that softmax sees. Cost: the attention's \
+multiply-adds, choosing keys included, against softmax's. Both from the lowest to the highest of the tasks."""
+
+
 def front_table(load: Callable) -> Named:
-    """Scores of the changes on the front page's tasks, and what the attention costs there.
+    """Scores of the changes on the front page's tasks, the pairs that each attention sees there and what it costs.
 
     load: the table of results/tables that has a name.
     """
-    columns, costs = {}, []
+    found: dict[str, pd.DataFrame] = {}
     for (study, task), title in TASKS.items():
         scores = load(f"{study}-scores")
-        if scores.empty or (rows := scores[scores["task"] == task]).empty:
-            continue
-        columns[title] = pivot(rows).iloc[:, 0]
-        costs.append(rows.set_index("arm")["full_cost"])
-    if not columns:
+        if not scores.empty and (scores["task"] == task).any():
+            found[title] = scores[scores["task"] == task]
+    if not found:
         return
-    table = pd.DataFrame(columns).reindex(list(CHANGES)).fillna("")
-    low, high = (pd.concat(costs, axis="columns").agg(end, axis="columns").reindex(CHANGES) for end in ("min", "max"))
-    cost = [form(a, "%") if form(a, "%") == form(b, "%") else f"{form(a, '%')} to {form(b, '%')}"
-            for a, b in zip(low, high, strict=True)]  # fmt: skip
-    table["cost"] = cost
-    table.index = pd.Index(CHANGES.values())
-    note = "Mean ± standard deviation (number of seeds). Cost: multiply-adds of the attention, choosing keys included, "
-    note += "against softmax's, by task. Pairs seen, intervals and commits: docs/results.md."
-    yield "front", Table(table[(table.drop(columns="cost") != "").any(axis="columns")], note)
+    arms = list(CHANGES)
+    table = pd.DataFrame({title: pivot(rows).iloc[:, 0] for title, rows in found.items()}).reindex(arms).fillna("")
+    made = (table != "").any(axis="columns")
+    for name, column in (("pairs seen", "attended_share"), ("cost", "full_cost")):
+        shares = pd.DataFrame({title: rows.set_index("arm")[column] for title, rows in found.items()}).reindex(arms)
+        table[name] = [span(of_arm) for of_arm in shares.to_numpy()]
+    yield "front", Table(table[made].set_axis([CHANGES[arm] for arm in table[made].index]), NOTE)
+
+
+def span(shares: np.ndarray) -> str:
+    """ "57% to 65%"; "100%" where all are alike, nothing where there are none."""
+    low, high = (form(float(end), "%") for end in (np.fmin.reduce(shares), np.fmax.reduce(shares)))
+    return low if low == high else f"{low} to {high}"
