@@ -1,11 +1,13 @@
-"""Attention of short sequences: all scores in one fused product, most of them masked, which beats gathering rows.
+"""Attention of short sequences: all scores in one product, most of them masked, which beats gathering rows.
 
-The mask is the only matrix of length x length numbers. It is made again for every few rows, forward and backward.
+In the fused product the mask is the only matrix of length x length numbers, made again for every few rows, forward and
+backward. It cannot drop weights; where that is asked for, scores and weights are stored, as softmax attention does.
 """
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.compute.cpu import BACKWARD, FORWARD, without_log_sum
@@ -67,3 +69,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, seen: Seen, scaling: float
     rows = (x.flatten(0, 1).contiguous() for x in (query, key, value))  # the operators read garbage from other strides
     out, log_sum = MaskedAttention.apply(scaling, seen.flat(), *rows)
     return out.unflatten(0, query.shape[:2]), log_sum.unflatten(0, query.shape[:2])
+
+
+def attend_dropping(
+    query: Tensor, key: Tensor, value: Tensor, seen: Seen, scaling: float, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """The same step by step, on every device, with weights dropped."""
+    length, n_keys = query.shape[2], key.shape[2]
+    bias = mask_of(seen.flat(), slice(None), length, n_keys).view(*query.shape[:2], length, n_keys)
+    scores = (query @ key.transpose(-1, -2)).float() * scaling + bias
+    weights, best = scores.softmax(-1), scores.detach().argmax(-1, keepdim=True)
+    log_sum = scores.gather(-1, best) - weights.gather(-1, best).log()  # torch's logsumexp takes five times the softmax
+    return (F.dropout(weights, dropout).to(value.dtype) @ value).to(query.dtype), log_sum.squeeze(-1)

@@ -9,9 +9,11 @@ from albert_lsh.attention.rows import owners, sums_of, take
 from albert_lsh.attention.seen import Seen
 
 # On a CPU, computing all scores and masking most of them is faster than gathering keys in sequences of up to
-# DENSE_LENGTH tokens, and where each block is one query that sees more than 1 / DENSE_PART of the keys.
+# DENSE_LENGTH tokens, and where each block is one query that sees more than 1 / DENSE_PART of the keys. Where weights
+# are dropped it is faster up to SHARED_LENGTH tokens, and up to DENSE_LENGTH where each query has keys of its own.
 DENSE_LENGTH = 512
 DENSE_PART = 8
+SHARED_LENGTH = 256
 
 
 def attend(
@@ -30,11 +32,14 @@ def attend(
     """
     if gpu.is_available(query, key, value, dropout):
         return gpu.attend(query, key, value, seen, scaling)
+    alone = seen.queries.shape[-1] == 1
     if cpu.is_available(query, dropout):
-        many = seen.queries.shape[-1] == 1 and seen.keys.shape[-1] * DENSE_PART > key.shape[2]
+        many = alone and seen.keys.shape[-1] * DENSE_PART > key.shape[2]
         if seen.each_once and (many or query.shape[2] <= DENSE_LENGTH):
             return dense.attend(query, key, value, seen, scaling)
         return cpu.attend(query, key, value, seen, scaling)
+    if dropout and seen.each_once and query.shape[2] <= (DENSE_LENGTH if alone else SHARED_LENGTH):
+        return dense.attend_dropping(query, key, value, seen, scaling, dropout)
     return plain.attend(query, key, value, seen, scaling=scaling, dropout=dropout)
 
 
