@@ -3,6 +3,7 @@
 A model that has learnt nothing may have any correlation, of answers that differ in the third digit. This tells.
 """
 
+import numpy as np
 import pandas as pd
 
 from albert_lsh.tasks.table import Task, find_task
@@ -28,8 +29,10 @@ def with_variety(scores: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         task = find_task(str(name))
         if not task.is_squad and (tables := predictions_of(own)):
             found[name, model, arm] = sum(variety(task, table) for table in tables.values()) / len(tables)
+    if not found:
+        return scores
     places = zip(scores["task"], scores["model"], scores["arm"], strict=True)
-    return scores.assign(variety=[found.get(place) for place in places]) if found else scores
+    return scores.assign(variety=np.array([found.get(place, np.nan) for place in places]))
 
 
 def variety_table(study: str, scores: pd.DataFrame) -> Named:
