@@ -41,10 +41,14 @@ def test_output_and_gradients_are_the_references(name, settings, shape, kind):
     check_reference(name, settings, shape, kind)
 
 
+@pytest.mark.parametrize("way", ["all scores", "gathered"])
 @pytest.mark.parametrize("kind", ["full", "scattered"])
 @of_sparse
-def test_what_training_computes_is_the_references(name, settings, kind):
+def test_what_training_computes_is_the_references(monkeypatch, name, settings, kind, way):
     """Dropout takes other ways than the fused kernel's. This one is too rare to drop anything."""
+    if way == "gathered":
+        monkeypatch.setattr(dispatch, "DENSE_LENGTH", 0)
+        monkeypatch.setattr(dispatch, "SHARED_LENGTH", 0)
     check_reference(name, settings, (2, 2, 37, 12), kind, dropout=1e-12)
 
 
@@ -99,12 +103,22 @@ def check_reference(name, settings, shape, kind, dropout=0.0):
 @pytest.mark.parametrize("kind", ["full", "padded"])
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
 def test_half_precision_rounds_no_worse_than_softmax(name, settings, dtype, kind):
+    check_half_precision(name, settings, dtype, kind)
+
+
+@pytest.mark.parametrize("kind", ["full", "padded"])
+@of_sparse
+def test_half_precision_in_training_rounds_no_worse_than_softmax(name, settings, kind):
+    check_half_precision(name, settings, torch.bfloat16, kind, dropout=1e-12)
+
+
+def check_half_precision(name, settings, dtype, kind, dropout=0.0):
     """The error allowed is three times what torch's own softmax attention makes of the same rounded inputs."""
     shape = (2, 2, 37, 16)
     inputs, mask = tensors(shape, dtype), padding(shape, kind)
     upstream = torch.randn(shape, generator=torch.Generator().manual_seed(2))
     keywords = {"scaling": shape[-1] ** -0.5, "generator": torch.Generator().manual_seed(3)}
-    measured = run(lambda *t: attention.attend(name, *t, mask, seed=3, **settings), inputs, upstream)
+    measured = run(lambda *t: attention.attend(name, *t, mask, seed=3, dropout=dropout, **settings), inputs, upstream)
     exact = [t.double() for t in inputs]
     reference = run(
         lambda *t: REFERENCES[name](*t, mask, **keywords, **attention.check(name, settings)), exact, upstream

@@ -73,10 +73,11 @@ def listed(values: "pd.Series[Any]") -> str:
 
 
 def commits(rows: pd.DataFrame) -> str:
-    """The commits at which the rows were measured, shortened; of more than two their number."""
+    """The commits at which the rows were measured, shortened; of more than two how many, and how many had changes."""
     found = dict.fromkeys(commit for several in rows["commit"] for commit in str(several).split("; "))
     if len(found) > 2:
-        return f"{len(found)} commits (named in results/)"
+        changed = sum(commit.endswith("-dirty") for commit in found)
+        return f"{len(found)} commits (named in results/{f'; {changed} with changes' if changed else ''})"
     return f"commit {', '.join(c[:10] + (' with changes' if c.endswith('-dirty') else '') for c in found)}"
 
 

@@ -25,8 +25,6 @@ TASKS = {
     ("albert", "kor-qpair"): "question pairs, ALBERT (accuracy)",
     ("minilm", "stsb"): "STS-B, MiniLM (Pearson)",
 }
-
-
 NOTE = """Mean ± standard deviation (number of seeds). Pairs seen: of those that softmax sees. Cost: the attention's \
 multiply-adds, choosing keys included, against softmax's. Both from the lowest to the highest of the tasks."""
 
