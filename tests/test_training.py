@@ -51,6 +51,17 @@ def test_a_run_records_curves_costs_and_what_it_attended(tmp_path):
     assert (table["label"] == table["answer"]).mean() == baselines["score"]["accuracy"]
 
 
+def test_what_was_evaluated_after_the_last_step_is_not_predicted_again(tmp_path):
+    done, encoded, _ = fit(make(tmp_path))
+    task, calls = tasks.find_task("mini-mrpc"), []
+    done.trainer.model.register_forward_hook(lambda *_: calls.append(None))
+    kept = score_splits(done.trainer, task, encoded)[1]
+    assert not calls
+    again = score_splits(done.trainer, task, encoded)[1]  # the model may have been changed since
+    assert len(calls) == 5
+    assert kept.equals(again)
+
+
 def test_the_same_seed_trains_the_same(tmp_path):
     histories = [fit(make(tmp_path / str(i), seed=seed))[0].history for i, seed in enumerate((0, 0, 1))]
     assert histories[0].equals(histories[1])

@@ -19,6 +19,7 @@ from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from albert_lsh.errors import OneLineError
 from albert_lsh.model.load import without_bars
@@ -126,10 +127,14 @@ class LengthGrouped(LengthGroupedSampler):
 
 
 class StudyTrainer(Trainer):
-    """Trainer with an order of examples that can be resumed; it evaluates in the order of the data."""
+    """Trainer with an order of examples that can be resumed; it evaluates in the order of the data.
+
+    What training evaluates after its last step is kept for the first `predict` of the same data.
+    """
 
     train_dataset: Any
     args: TrainingArguments
+    last: EvalLoopOutput | None = None  # of training's newest evaluation, until a step or a `predict` follows it
 
     def _get_train_sampler(self, train_dataset=None):
         if self.args.train_sampling_strategy != "group_by_length":
@@ -140,6 +145,22 @@ class StudyTrainer(Trainer):
 
     def _get_eval_sampler(self, eval_dataset):
         return SequentialSampler(eval_dataset)
+
+    def training_step(self, *args, **kwargs):
+        self.last = None
+        return super().training_step(*args, **kwargs)
+
+    def evaluation_loop(self, *args, **kwargs):
+        found = super().evaluation_loop(*args, **kwargs)
+        if self.is_in_train:
+            self.last = found
+        return found
+
+    def predict(self, test_dataset, *args, **kwargs):
+        last, self.last = self.last, None
+        if last is None or test_dataset is not self.eval_dataset:
+            return super().predict(test_dataset, *args, **kwargs)
+        return PredictionOutput(last.predictions, last.label_ids, last.metrics)
 
 
 def training_arguments(asked: Any, folder: Path, **own: Any) -> TrainingArguments:
