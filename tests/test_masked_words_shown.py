@@ -37,3 +37,17 @@ def test_a_panel_a_length(root, tmp_path):
     assert [axis.get_title() for axis in figure.axes if axis.get_title()] == ["32 tokens", "128 tokens"]
     assert load_masked_words(tmp_path / "elsewhere").empty
     assert list(masked_words_tables(tmp_path / "elsewhere")) == []
+
+
+def test_a_row_a_pass_alone_and_left_out(root):
+    rows = [("all", None, 0.9), ("one", "[0]", 0.1), ("two", "[1]", 0.2), ("three", "[2]", 0.3)]
+    rows += [("without one", "[1, 2]", 0.8), ("without two", "[0, 2]", 0.7), ("without three", "[0, 1]", 0.6)]
+    table = pd.DataFrame(rows, columns=["variant", "passes", "change"])
+    table = table.assign(attention="lsh", share_asked=0.25, length=64, softmax_loss=5.0, standard_error=0.05)
+    table = table.assign(difference=-table["change"], model="some/albert", commit="0123456789abc")
+    table.to_csv(root / "results/runs/masked-words/depths.csv", index=False)
+    made = dict(masked_words_tables(root))["masked-words-depths"]
+    assert list(made.rows.index) == ["1", "2", "3"]
+    assert made.rows.loc["2"].tolist() == ["-0.20 ± 0.10", "0.20", "-0.70 ± 0.10", "0.70"]
+    assert "lsh in some of a model's 3 passes" in made.note
+    assert "In all passes: -0.90 ± 0.10, either way 0.90" in made.note

@@ -4,6 +4,7 @@ Both are of results/runs/<study>/<length>.csv, which the studies `masked-words` 
 `probe.masked_words`: what is reported, and on other paragraphs what was chosen by.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,15 @@ def load_masked_words(root: Path, study: str = "masked-words") -> pd.DataFrame:
 
 
 def masked_words_tables(root: Path) -> Named:
-    """A table a study and share: by variant and length how the loss of a masked word changes, and the full cost."""
+    """A table a study and share: by variant and length how the loss of a masked word changes, and the full cost.
+
+    And one of the passes, if `lsh` was measured in single ones.
+    """
     for study in ("masked-words", "lsh-choice"):
         if not (rows := load_masked_words(root, study)).empty:
             yield from tables_by_share(study, rows)
+    if (path := root / "results/runs/masked-words/depths.csv").exists():
+        yield "masked-words-depths", table_of_passes(pd.read_csv(path))
 
 
 def tables_by_share(study: str, rows: pd.DataFrame) -> Named:
@@ -44,6 +50,30 @@ def tables_by_share(study: str, rows: pd.DataFrame) -> Named:
         note += "paragraphs; how much a word's loss changes either way; full cost. "
         note += f"{form(share, '%')} of the pairs where there is a choice. {rows['model'].iloc[0]}, {commits(rows)}."
         yield f"{study}-{form(100 * share, '0')}", Table(pd.DataFrame(cells).reindex(order).fillna(""), note)
+
+
+def table_of_passes(rows: pd.DataFrame) -> Table:
+    """A row a pass: the loss with an attention in that pass alone, and in all but that pass."""
+    everywhere = rows[rows["passes"].isna()].iloc[0]
+    inside = {index: json.loads(passes) for index, passes in rows["passes"].dropna().items()}
+    depth = 1 + max(max(passes) for passes in inside.values())
+    cells: dict[str, dict[str, str]] = {}
+    for index, passes in inside.items():
+        alone, row = len(passes) == 1, rows.loc[index]
+        (number,) = passes if alone else set(range(depth)) - set(passes)
+        shown = f"{form(row['difference'], '+2')} ± {form(2 * row['standard_error'], '2')}"
+        where = "in this pass alone" if alone else "in all others"
+        cells.setdefault(str(number + 1), {}).update({where: shown, f"{where}, either way": form(row["change"], "2")})
+    order = ["in this pass alone", "in this pass alone, either way", "in all others", "in all others, either way"]
+    table = pd.DataFrame.from_dict(cells, orient="index").sort_index(key=lambda names: names.astype(int))
+    softmax, length = form(everywhere["softmax_loss"], "2"), everywhere["length"]
+    note = f"{everywhere['attention']} in some of a model's {depth} passes, softmax in the others: loss "
+    note += f"of a masked word, nothing trained, in nats above softmax's ({softmax}, {length} tokens), ± two standard "
+    note += "errors over paragraphs; how much a word's loss changes either way. In all passes: "
+    note += f"{form(everywhere['difference'], '+2')} ± {form(2 * everywhere['standard_error'], '2')}, either way "
+    note += f"{form(everywhere['change'], '2')}. {form(everywhere['share_asked'], '%')} of the pairs. "
+    note += f"{everywhere['model']}, {commits(rows)}."
+    return Table(table[order].rename_axis("pass"), note)
 
 
 def plot_masked_words(rows: pd.DataFrame) -> Figure:
