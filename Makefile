@@ -7,6 +7,7 @@ BIN := .venv/bin
 
 # make bench                time and memory of the attentions (two hours and more), as studies/efficiency.yaml asks
 # make report               report, poster and summary from results/; a study's own is report/build/<study>.pdf
+# make recompute            all tables, figures and pages from saved predictions alone, in two minutes
 # make site                 report/results.html, the page to explore, from results/
 # make docs                 docs/api/, pages on the library's public names
 # make faults               200 faults and more, an hour: killed, starved, damaged (docs/faults.md)
@@ -16,7 +17,7 @@ BIN := .venv/bin
 # make format               rewrite style
 # make lock                 write the versions that are installed, with hashes and licences (uv)
 # make refresh              copy tables and the repository's address to where they are shown
-.PHONY: study test bench faults colab report site docs release install format lock refresh
+.PHONY: study test bench faults colab report recompute site docs release install format lock refresh
 
 study: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m albert_study.make $(STUDY)
@@ -39,6 +40,12 @@ colab: install
 
 report: install
 	$(BIN)/python -m albert_study.evidence.report
+
+recompute: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m albert_study.evidence.recompute
+	$(BIN)/python tools/refresh.py
+	$(BIN)/python -m albert_study.evidence.report
+	$(BIN)/python -m albert_study.evidence.site
 
 site: install
 	$(BIN)/python -m albert_study.evidence.site

@@ -85,6 +85,14 @@ def test_a_forest_plot_has_a_point_for_each_arm_and_task(tmp_path):
     assert points[1] == pytest.approx(other["difference"].tolist())
 
 
+def test_a_forest_plot_names_the_score_of_softmax_over_the_most_seeds(tmp_path):
+    rows = differences(runs_of(tmp_path, {"softmax": 0.9, "new": 0.7, "lsh": 0.9}))
+    early = rows[rows["to"] == "new"].assign(seeds=1, score_from=0.5)
+    (axis,) = plot_differences(pd.concat([early, rows[rows["to"] == "lsh"]])).axes
+    score = rows["score_from"].iloc[0]
+    assert f"({score:.3f})" in axis.get_xlabel()
+
+
 def test_the_bag_of_words_stands_below_scores_of_the_same_examples(tmp_path):
     folder = tmp_path / "results" / "runs" / "bag-of-words"
     folder.mkdir(parents=True)

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from albert_study.evidence.formats import form, scale_of
 from albert_study.evidence.report import DOCUMENTS, fingerprint, inputs, write_inputs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -162,13 +163,15 @@ def test_the_page_on_faults_counts_the_cases_that_are_drawn():
 def test_differences_in_the_text_are_those_of_the_tables():
     """Somebody types them, and tables change when seeds are added."""
     pages = [ROOT / "README.md", ROOT / "docs/results.md"]
-    number = r"([+-]0\.\d{3})"
+    number = r"([+-]\d+\.\d+)"
     typed = {
         found for page in pages for found in re.findall(rf"{number}\s+\({number}\s+to\s+{number}", page.read_text())
     }
     tables = [pd.read_csv(path) for path in (ROOT / "results/tables").glob("*-differences.csv")]
-    rows = pd.concat(tables)[["difference", "low", "high"]]
-    there = {tuple(f"{value:+.3f}" for value in row) for row in rows.itertuples(index=False)}
+    there = {
+        tuple(form(row[name], f"+{scale_of(row['task'])[1]}") for name in ("difference", "low", "high"))
+        for row in pd.concat(tables).to_dict("records")
+    }
     assert typed
     assert typed <= there, typed - there
 

@@ -7,9 +7,14 @@ import re
 import subprocess
 from pathlib import Path
 
+import pandas as pd
+import pytest
+
 from albert_lsh import attention
 from albert_lsh.training.parameters import Parameters
 from albert_lsh.training.record import read_result
+from albert_study.evidence.records import list_studies
+from albert_study.evidence.tables import write_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = subprocess.run(
@@ -104,3 +109,15 @@ def test_arms_named_after_an_attention_have_it():
     for path, _, asked in records():
         if path.startswith("results/runs/") and (arm := Path(path).parts[-3]) in {*attention.names(), "plain-lsh"}:
             assert asked["attention"] == arm, path
+
+
+@pytest.mark.filterwarnings("ignore:.*runs of the study are made")
+def test_tables_are_what_the_records_give(tmp_path):
+    (tmp_path / "results").mkdir()
+    for path in [ROOT / "studies", *(ROOT / "results").iterdir()]:
+        if path.name != "tables":
+            (tmp_path / path.relative_to(ROOT)).symlink_to(path)
+    for study in list_studies(ROOT).index:
+        for path in write_tables(study, tmp_path):
+            kept = pd.read_csv(ROOT / path.relative_to(tmp_path))
+            pd.testing.assert_frame_equal(pd.read_csv(path), kept, rtol=1e-3, obj=path.name)

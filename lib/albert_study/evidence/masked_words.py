@@ -55,11 +55,11 @@ def tables_by_share(study: str, rows: pd.DataFrame) -> Named:
 def table_of_passes(rows: pd.DataFrame) -> Table:
     """A row a pass: the loss with an attention in that pass alone, and in all but that pass."""
     everywhere = rows[rows["passes"].isna()].iloc[0]
-    inside = {index: json.loads(passes) for index, passes in rows["passes"].dropna().items()}
-    depth = 1 + max(max(passes) for passes in inside.values())
+    some = [(json.loads(row["passes"]), row) for row in rows.dropna(subset=["passes"]).to_dict("records")]
+    depth = 1 + max(max(passes) for passes, _ in some)
     cells: dict[str, dict[str, str]] = {}
-    for index, passes in inside.items():
-        alone, row = len(passes) == 1, rows.loc[index]
+    for passes, row in some:
+        alone = len(passes) == 1
         (number,) = passes if alone else set(range(depth)) - set(passes)
         shown = f"{form(row['difference'], '+2')} ± {form(2 * row['standard_error'], '2')}"
         where = "in this pass alone" if alone else "in all others"

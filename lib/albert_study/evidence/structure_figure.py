@@ -71,7 +71,7 @@ def draw_replaced(axis: Axes, heights: list[float], high: float) -> None:
     width = 4.24 / len(REPLACED)
     for column, (name, cells) in enumerate(REPLACED.items()):
         x, colour = 2.36 + column * width, STYLES[name].colour if name in STYLES else "#999999"
-        heading: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold", "fontsize": 8}
+        heading: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
         axis.text(x + width / 2, 2.62, name.replace("-", "-\n", 1), **heading)
         for y, text in zip(heights, cells, strict=True):
             look = {"fc": lighter(colour), "ec": colour} if text else {"ec": "#cccccc"}

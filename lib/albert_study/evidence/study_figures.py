@@ -152,11 +152,12 @@ def plot_differences(table: pd.DataFrame) -> Figure:
             face = style.colour if row["clear"] else "white"
             look: dict[str, Any] = {"fmt": "o", "color": style.colour, "markerfacecolor": face, "capsize": 2}
             axis.errorbar(row["difference"], place, xerr=error, **look)
-        margin = MARGIN * abs(rows["score_from"].iloc[0])
+        score = rows.sort_values("seeds")["score_from"].iloc[-1]  # softmax's, over the most seeds
+        margin = MARGIN * abs(score)
         axis.axvspan(-margin, margin, color="#dddddd", zorder=0)
         axis.axvline(0, color="black", linewidth=0.6)
         metric, seeds = METRICS.get(rows["metric"].iloc[0], rows["metric"].iloc[0]), between(rows["seeds"])
-        softmax = form(rows["score_from"].iloc[0], str(scale_of(str(task))[1]))
+        softmax = form(score, str(scale_of(str(task))[1]))
         axis.set_title(f"{plain(task)}\n{plain(str(model).split('/')[-1])}", loc="left")
         axis.set_xlabel(f"{metric} − softmax's ({softmax});\nseeds: {seeds}")
         axis.set_ylim(len(arms) - 0.5, -0.5)
