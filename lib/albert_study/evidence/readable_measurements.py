@@ -53,7 +53,7 @@ def constant_tables(load: Callable) -> Named:
     rows["right"] = [f"{right:,} of {n:,}" for right, n in zip(rows["right"], rows["examples"], strict=True)]
     rows["between"] = rows["between"].where(rows["metric"].isin(["accuracy", "exact"]))
     columns = {"always": ("answer", ""), "right": ("right", ""), "its score": ("constant", "")}
-    columns |= {"the original's LSH": ("original", ""), "examples between": ("between", "0")}
+    columns |= {"the original's LSH": ("original", ""), "LSH's lead, examples": ("between", "0")}
     yield "constant-answers", Table(listing(rows, "name", columns), f"{commits(rows).capitalize()}.")
 
 
