@@ -2,7 +2,7 @@
 
     python -m albert_study.evidence.recompute          (make recompute: report, page and README's tables as well)
 
-What it writes is what is committed: `git diff` then shows nothing.
+In a fresh checkout it writes what is committed: `git diff` then shows nothing.
 """
 
 import warnings
