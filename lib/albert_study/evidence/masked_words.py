@@ -34,6 +34,11 @@ def masked_words_tables(root: Path) -> Named:
         yield "masked-words-depths", table_of_passes(pd.read_csv(path))
 
 
+def with_error(row: Any) -> str:
+    """How far a loss is from softmax's, ± two standard errors."""
+    return f"{form(row['difference'], '+2')} ± {form(2 * row['standard_error'], '2')}"
+
+
 def tables_by_share(study: str, rows: pd.DataFrame) -> Named:
     softmax = rows.groupby("length")["softmax_loss"].first()
     per = ", ".join(f"{loss:.2f} at {length} tokens" for length, loss in softmax.items())
@@ -41,8 +46,7 @@ def tables_by_share(study: str, rows: pd.DataFrame) -> Named:
         some = rows[rows["share_asked"].isna() | (rows["share_asked"] == share)]
         cells: dict[str, dict[str, str]] = {}
         for row in some.to_dict("records"):
-            shown = f"{form(row['difference'], '+2')} ± {form(2 * row['standard_error'], '2')}"
-            values = {"tokens": shown, "either way": form(row["change"], "2"), "cost": form(row["cost"], "%")}
+            values = {"tokens": with_error(row), "either way": form(row["change"], "2"), "cost": form(row["cost"], "%")}
             for name, text in values.items():
                 cells.setdefault(f"{row['length']} {name}", {})[row["variant"]] = text
         order = some[some["length"] == some["length"].max()].sort_values("change")["variant"]
@@ -61,17 +65,18 @@ def table_of_passes(rows: pd.DataFrame) -> Table:
     for passes, row in some:
         alone = len(passes) == 1
         (number,) = passes if alone else set(range(depth)) - set(passes)
-        shown = f"{form(row['difference'], '+2')} ± {form(2 * row['standard_error'], '2')}"
         where = "in this pass alone" if alone else "in all others"
-        cells.setdefault(str(number + 1), {}).update({where: shown, f"{where}, either way": form(row["change"], "2")})
+        cells.setdefault(str(number + 1), {}).update(
+            {where: with_error(row), f"{where}, either way": form(row["change"], "2")}
+        )
     order = ["in this pass alone", "in this pass alone, either way", "in all others", "in all others, either way"]
     table = pd.DataFrame.from_dict(cells, orient="index").sort_index(key=lambda names: names.astype(int))
     softmax, length = form(everywhere["softmax_loss"], "2"), everywhere["length"]
     note = f"{everywhere['attention']} in some of a model's {depth} passes, softmax in the others: loss "
     note += f"of a masked word, nothing trained, in nats above softmax's ({softmax}, {length} tokens), ± two standard "
     note += "errors over paragraphs; how much a word's loss changes either way. In all passes: "
-    note += f"{form(everywhere['difference'], '+2')} ± {form(2 * everywhere['standard_error'], '2')}, either way "
-    note += f"{form(everywhere['change'], '2')}. {form(everywhere['share_asked'], '%')} of the pairs. "
+    note += f"{with_error(everywhere)}, either way {form(everywhere['change'], '2')}. "
+    note += f"{form(everywhere['share_asked'], '%')} of the pairs. "
     note += f"{everywhere['model']}, {commits(rows)}."
     return Table(table[order].rename_axis("pass"), note)
 
