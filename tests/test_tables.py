@@ -10,13 +10,19 @@ import pytest
 from albert_lsh.errors import OneLineError
 from albert_lsh.training.files import repository_root
 from albert_study.evidence.formats import Table, form, in_parts, wide
-from albert_study.evidence.looks import save
+from albert_study.evidence.looks import save, style_of
 from albert_study.evidence.readable import readable_tables
 from albert_study.evidence.readable_studies import pivot
 from albert_study.evidence.records import list_studies, load_published, load_runs
 from albert_study.evidence.report import build
 from albert_study.evidence.statistics import Difference, paired
-from albert_study.evidence.study_figures import draw_figures, plot_loss, plot_scores, write_figures
+from albert_study.evidence.study_figures import (
+    draw_figures,
+    plot_convergence,
+    plot_loss,
+    plot_scores,
+    write_figures,
+)
 from albert_study.evidence.tables import beside_published, changes, score_table, write_tables
 
 # F1 by arm and seed; accuracy is 0.1 less everywhere.
@@ -246,6 +252,15 @@ def test_pretraining_that_went_on_from_other_weights_is_not_drawn_beside_what_be
 def test_a_loss_has_the_unit_of_its_task(tmp_path, task, unit):
     write_run(tmp_path, "softmax", 0, {"f1": 0.5}, task=task, study="units")
     assert plot_loss(runs_of(tmp_path, "units")).axes[0].get_ylabel() == f"loss ({unit})"
+
+
+def test_an_arm_trained_longer_is_drawn_as_the_same_arm_trained_shorter(tmp_path):
+    """`new` has softmax's attention, and a colour of its own."""
+    for arm in ("softmax-10-epochs", "new-10-epochs"):
+        write_run(tmp_path, arm, 0, {"f1": 0.5}, study="longer")
+    figure = plot_convergence(runs_of(tmp_path, "longer").assign(attention="softmax"))
+    colours = {str(line.get_label()): line.get_color() for line in figure.axes[1].lines}
+    assert colours == {"softmax-10-epochs": style_of("softmax").colour, "new-10-epochs": style_of("new").colour}
 
 
 def test_the_report_compiles_with_one_study_and_with_more(tree):

@@ -50,7 +50,8 @@ def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str) -> None:
         if rows.empty:
             continue
         points = rows.round({over: 4}).groupby(over)[value].agg(["mean", "min", "max"])
-        style = style_of(str(arm) if arm in STYLES else of_arm["attention"].iloc[0])
+        shorter = EPOCHS_ARM.sub("", str(arm))
+        style = style_of(shorter if shorter in STYLES else of_arm["attention"].iloc[0])
         colour = lighter(style.colour) if of_arm["random_weights"].iloc[0] else style.colour
         look: dict[str, Any] = {"color": colour, "linestyle": style.line, "label": plain(arm)}
         if value != "train_loss" or len(points) < 2:
