@@ -77,7 +77,7 @@ def plot_loss(runs: pd.DataFrame) -> Figure:
 def plot_convergence(runs: pd.DataFrame) -> Figure:
     """The arms trained for more epochs: losses and score of one task against the epoch."""
     task, headline = runs["task"].iloc[0], runs["headline"].iloc[0]
-    figure, axes = new_figure(6.6, 2.4, ncols=3)
+    figure, axes = new_figure(6.6, 2.0, ncols=3)
     draw_baselines(axes[0, 2], score_table(runs).iloc[0], horizontal=True)
     titles = (f"{task}, training loss", "evaluation loss", f"score ({seeds_of(runs)})")
     for axis, column, title in zip(axes[0], ("train_loss", "eval_loss", headline), titles, strict=True):
