@@ -71,6 +71,19 @@ def test_softmax_is_the_model_as_transformers_loads_it(folder, name):
     torch.testing.assert_close(out, expected, atol=2e-6, rtol=0)
 
 
+def test_alberts_activation_is_one_operation_and_its_gradients_are_those_of_transformers():
+    config = AlbertConfig(**SMALL, embedding_size=16, max_position_embeddings=40, attn_implementation="sdpa")
+    ours = load_model(config, head="base").train()
+    plain = AlbertModel(config).train()
+    plain.load_state_dict(ours.state_dict())
+    assert (plain.config.hidden_act, ours.config.hidden_act) == ("gelu_new", "gelu_pytorch_tanh")
+    for model in (ours, plain):
+        model(**batch()).last_hidden_state[:, 0].exp().sum().backward()
+    for (name, weight), expected in zip(ours.named_parameters(), plain.parameters(), strict=True):
+        if expected.grad is not None:
+            torch.testing.assert_close(weight.grad, expected.grad, atol=6e-5, rtol=1e-6, msg=name)
+
+
 @pytest.mark.parametrize("name", attention.names())
 def test_every_pretrained_weight_that_the_attention_can_use_is_used(folder, name):
     pretrained = AutoModel.from_pretrained(folder).state_dict()

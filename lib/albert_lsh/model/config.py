@@ -49,6 +49,8 @@ def loading(what: str) -> Iterator[None]:
 def load_config(name_or_path: str | PreTrainedConfig, **overrides):
     """The config of a model that `load_model` knows.
 
+    ALBERT's activation, gelu_new, becomes gelu_pytorch_tanh: the same function as one operation, in place of eight.
+
     Raises:
         ModelError: no such model, or one that cannot be reached; an override that is no option of its config.
     """
@@ -68,6 +70,8 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
     if unknown:
         raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}")
     check_type(config, name_or_path)
+    if getattr(config, "hidden_act", None) == "gelu_new":  # DistilBERT calls it otherwise
+        config.hidden_act = "gelu_pytorch_tanh"
     return config
 
 
