@@ -96,6 +96,17 @@ def test_runs_come_in_order_and_one_row_each(tree):
     assert len(runs_of(tree, study=None)) == len(runs) + 1
 
 
+def test_a_table_names_all_machines_and_shows_no_speed_where_there_are_two(tree):
+    write_tables("mini", tree)
+    assert "mrpc: examples/s" in readable_tables(tree)["mini-attended"].rows
+    path = tree / "results/runs/mini/mrpc/model/softmax/seed-1/result.json"
+    path.write_text(path.read_text().replace("some processor", "another"))
+    write_tables("mini", tree)
+    table = readable_tables(tree)["mini-attended"]
+    assert table.note.startswith("On cpu, some processor; cpu, another. ")
+    assert list(table.rows) == ["mrpc: pairs"]
+
+
 def test_scores_are_means_and_sample_deviations_over_the_seeds_there_are(tree):
     scores = score_table(runs_of(tree)).set_index("arm")
     assert list(scores["seeds"]) == [3, 2, 1]

@@ -77,8 +77,10 @@ def score_tables(study: str, load: Callable) -> Named:
     every = Table(pivot(scores, tuple(METRICS)[:-1], counted=False), note)
     yield from in_parts(f"{study}-metrics", every, 8 if alone else 6)
     values = {": pairs": ("attended_share", "%"), ": cost": ("full_cost", "%")}
-    values |= {": examples/s": ("examples_per_second", "0")}
-    on = f"On {', '.join(scores['processor'].unique())}. "
+    machines = dict.fromkeys(one for several in scores["processor"] for one in several.split("; "))
+    if len(machines) == 1:  # speeds of different machines say nothing about attentions
+        values |= {": examples/s": ("examples_per_second", "0")}
+    on = f"On {'; '.join(machines)}. "
     yield from in_parts(f"{study}-attended", Table(wide(scores, "label", "task", values), on + note), 8)
     yield from variety_table(study, scores)
     yield f"{study}-settings", Table(settings_of(scores), note)

@@ -76,7 +76,7 @@ def _score_row(arm: pd.DataFrame) -> dict[str, Any]:
     row |= {name: mean[name] for name in COSTS if name in mean}
     row |= {name: listed(arm[name]) for name in [*SETTINGS, "commit"]}
     row |= {str(name): value for name, value in first.items() if str(name).startswith("examples.")}
-    row["processor"] = first["processor"]
+    row["processor"] = listed(arm["processor"])
     for metric in metrics_of(arm):
         row |= {metric: mean[f"metric.{metric}"], f"sd.{metric}": sd[f"metric.{metric}"]}
         row |= {f"{kind}.{metric}": mean.get(f"{kind}.{metric}", math.nan) for kind in ("majority", "chance")}
