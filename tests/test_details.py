@@ -98,17 +98,26 @@ def test_people_see_what_an_arm_does_above_two_softmax_models(tmp_path):
     assert shown.rows.loc["all", ["examples", "two softmax models"]].tolist() == ["120", "1%"]
     assert shown.rows.loc["all", "lsh"].startswith("2% (-")
     assert "numbers differ: yes" in shown.rows.index
+    assert shown.note.startswith("Answers that differ")
+    table.assign(study="albert", commit="0123456789abc", task="kor-sts").to_csv(
+        folder / "albert-kor-sts.csv", index=False
+    )
+    shown = dict(detail_tables(tmp_path))["details-albert-kor-sts"]
+    assert (shown.rows.loc["all", "two softmax models"], shown.note[:7]) == ("0.01", "How far")
     assert list(detail_tables(tmp_path / "elsewhere")) == []
 
 
-def test_the_report_says_in_which_third_an_arm_changes_more():
+def test_the_report_says_where_an_arm_changes_more():
     alike, other = range(2, 120, 6), range(5, 120, 6)  # where the texts have most in common, and least
     softmax = {0: answers(), 1: answers(other)}
     arms = {"softmax": softmax, "same": softmax, "lsh": {0: answers(alike), 1: answers(alike)}}
     found = where_answers_change(details(TASK, ROWS, arms))
     assert found["as much as two"] == ["same"]
-    (third,) = (one for one in found["thirds"] if one["feature"] == "in common")
-    assert third == {"feature": "in common", "more": "most", "arms": ["lsh"], "null": {"least": "50%", "most": "0%"}}
+    (most,) = (one for one in found["more"] if one["feature"] == "in common")
+    assert most == {"feature": "in common", "where": "most", "arms": {"lsh": ["50%", "-25%"]}}
+    numbers = {"softmax": {0: answers(), 1: answers()}, "lsh": {0: answers(range(0, 120, 6))}}
+    (yes,) = (one for one in where_answers_change(details(TASK, ROWS, numbers))["more"] if "numbers" in one["feature"])
+    assert yes == {"feature": "numbers differ", "where": "yes", "arms": {"lsh": ["100%", "0%"]}}
 
 
 def test_what_cannot_be_asked_is_refused():

@@ -61,7 +61,8 @@ def detail_tables(root: Path) -> Named:
     """By group of examples how many more answers an arm changes than another softmax model does."""
     for path in sorted((root / "results" / "runs" / "details").glob("*.csv")):
         rows = pd.read_csv(path, keep_default_na=False)
-        unit = "%" if not TASKS[rows["task"].iloc[0]].is_regression else "2"
+        numbers = TASKS[rows["task"].iloc[0]].is_regression
+        unit = "2" if numbers else "%"
         cells: dict[str, dict[str, str]] = {"examples": {}, "two softmax models": {}}
         for row in rows.to_dict("records"):
             name = f"{row['feature']}: {row['group']}" if row["group"] else row["feature"]
@@ -71,6 +72,8 @@ def detail_tables(root: Path) -> Named:
             known = row["low"] < row["high"]  # no draw of the bootstrap differs where too few examples do
             cells.setdefault(row["arm"], {})[name] = form(row["above"], unit) + (f" ({interval})" if known else "")
         note = "Answers that differ from those of another softmax model, and how many more do under each arm, with "
+        if numbers:
+            note = "How far answers lie from those of another softmax model, and how much farther under each arm, with "
         note += f"95 % intervals over examples. Study {rows['study'].iloc[0]}, {rows['task'].iloc[0]}, {commits(rows)}."
         yield f"details-{path.stem}", Table(pd.DataFrame(cells), note)
 
