@@ -18,6 +18,22 @@ def test_variety_is_0_for_one_answer_and_1_for_answers_as_varied_as_the_gold_one
     assert variety(find_task("mrpc"), classes.assign(answer=[0, 1, 0, 1])) == 2
 
 
+def test_answers_to_squad_vary_where_one_stands_elsewhere_than_the_one_before():
+    places = pd.DataFrame({"start": [4, 4, 4, 9], "end": [9, 9, 12, 12]})
+    assert variety(find_task("squad"), places) == 0.75  # the first counts as another
+
+
+@pytest.mark.parametrize("drawn", ["eval_examples", "held_out_examples"])
+def test_of_a_part_of_squad_it_is_not_said(drawn, tmp_path):
+    """There a question and the one before it are of different paragraphs."""
+    pd.DataFrame({"id": ["a", "b"], "start": [4, 4], "end": [9, 9]}).to_parquet(tmp_path / "predictions.parquet")
+    run = {"task": "squad", "model": "m", "arm": "new", "seed": 0, "folder": tmp_path}
+    runs = pd.DataFrame([run | {"eval_examples": None, "held_out_examples": None}])
+    scores = pd.DataFrame({"task": "squad", "model": "m", "arm": ["new"], "commit": "0123456789"})
+    assert with_variety(scores, runs)["variety"].tolist() == [0.5]
+    assert "variety" not in with_variety(scores, runs.assign(**{drawn: 100}))
+
+
 def test_the_table_has_a_mean_over_seeds_of_the_runs_that_kept_their_predictions(tmp_path):
     rows = []
     for arm, seed, answers in (("softmax", 0, [0, 1, 1, 1]), ("softmax", 1, [0, 0, 1, 1]), ("new", 0, None)):

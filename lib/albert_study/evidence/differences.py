@@ -20,6 +20,7 @@ NEIGHBOURS = (
     ("shared-qk", "reformer", "new projections, with tying"),
     ("shared-qk", "shared-qk-lsh", "hashing, with tying"),
     ("reformer", "new-shared-qk-lsh", "hashing, with tying and new projections"),
+    ("new", "new-shared-qk-lsh", "tying and hashing, with new projections"),
     ("softmax", "plain-lsh", "plain hashing alone"),
     ("softmax", "lsh", "lsh alone"),
     ("random", "lsh", "lsh instead of random keys"),

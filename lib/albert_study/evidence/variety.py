@@ -1,6 +1,7 @@
 """How varied an arm's answers are: 0 where it says the same to everything, 1 where they vary as the gold answers do.
 
-A model that has learnt nothing may have any correlation, of answers that differ in the third digit. This tells.
+A model that has learnt nothing may have any correlation, of answers that differ in the third digit. This tells. Of
+SQuAD, whose gold answers no prediction keeps, it is not set against theirs: it tells whether the question matters.
 """
 
 import numpy as np
@@ -14,8 +15,12 @@ from albert_study.evidence.formats import Named, Table, about, wide
 def variety(task: Task, predictions: pd.DataFrame) -> float:
     """Of numbers their standard deviation, of classes the share without the most frequent one; over the gold answers'.
 
-    Predictions are rounded as the run's precision rounds: in bf16 to three digits.
+    Predictions are rounded as the run's precision rounds: in bf16 to three digits. Of SQuAD, in the order of its data:
+    the share of answers that stand elsewhere than that to the question before, mostly one about the same paragraph.
     """
+    if task.is_squad:
+        places = predictions[["start", "end"]]
+        return float((places != places.shift()).any(axis=1).mean())
     if task.is_regression:
         return float(predictions["logit_0"].std() / predictions["label"].std())
     answers, gold = (1 - predictions[name].value_counts(normalize=True).iloc[0] for name in ("answer", "label"))
@@ -23,11 +28,15 @@ def variety(task: Task, predictions: pd.DataFrame) -> float:
 
 
 def with_variety(scores: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The scores with a column `variety`, a mean over seeds, of runs that kept their predictions; not of SQuAD."""
+    """The scores with a column `variety`, a mean over seeds, of runs that kept their predictions.
+
+    Not of a part of SQuAD: it is drawn, and no question follows one about the same paragraph.
+    """
     found = {}
     for (name, model, arm), own in runs.groupby(["task", "model", "arm"], sort=False):
         task = find_task(str(name))
-        if not task.is_squad and (tables := predictions_of(own)):
+        is_part = task.is_squad and own[["eval_examples", "held_out_examples"]].notna().any(axis=None)
+        if not is_part and (tables := predictions_of(own)):
             found[name, model, arm] = sum(variety(task, table) for table in tables.values()) / len(tables)
     if not found:
         return scores
@@ -40,4 +49,6 @@ def variety_table(study: str, scores: pd.DataFrame) -> Named:
     if "variety" in scores and scores["variety"].notna().any():
         shown = wide(scores, "arm", "task", {"": ("variety", "%1")})
         note = "How varied the answers are: 0% says the same to everything, 100% varies as the gold answers do. "
+        if any(find_task(str(name)).is_squad for name in scores["task"]):
+            note += "Of SQuAD: how many answers stand elsewhere than that to the question before. "
         yield f"{study}-variety", Table(shown, note + about(study, scores))
