@@ -79,10 +79,11 @@ def test_asked_for_by_its_name_it_is_lsh(plain, tmp_path):
     plain.save_pretrained(tmp_path)
     named = AutoModel.from_pretrained(tmp_path, attn_implementation="albert_lsh")
     expected = states(load_model(tmp_path, head="base", attention="lsh"))
-    assert torch.equal(states(named), expected)
+    # load_model computes ALBERT's activation as one operation: the same but for rounding.
+    torch.testing.assert_close(states(named), expected, atol=2e-6, rtol=0)
     later = AutoModel.from_pretrained(tmp_path)
     later.set_attn_implementation("albert_lsh")
-    assert torch.equal(states(later), expected)
+    torch.testing.assert_close(states(later), expected, atol=2e-6, rtol=0)
     made = AutoModel.from_config(copy.deepcopy(plain.config), attn_implementation="albert_lsh")
     with record_passes(made) as passes:
         states(made)

@@ -35,7 +35,7 @@ def with_variety(scores: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     found = {}
     for (name, model, arm), own in runs.groupby(["task", "model", "arm"], sort=False):
         task = find_task(str(name))
-        is_part = task.is_squad and own[["eval_examples", "held_out_examples"]].notna().any(axis=None)
+        is_part = task.is_squad and own.filter(["eval_examples", "held_out_examples"]).notna().any(axis=None)
         if not is_part and (tables := predictions_of(own)):
             found[name, model, arm] = sum(variety(task, table) for table in tables.values()) / len(tables)
     if not found:
