@@ -94,7 +94,7 @@ def test_another_address_takes_the_place_of_the_old_one_everywhere(refresh, monk
     refreshed = refresh.refreshed()
     assert not [path.name for path, text in refreshed.items() if ours in text]
     assert "git clone https://github.com/own/copy && cd copy" in refreshed[ROOT / "README.md"]
-    assert not [path.name for path, text in refreshed.items() if "a placeholder" in text]
+    assert not [path.name for path, text in refreshed.items() if "a placeholder" in text.lower()]
 
 
 def test_a_new_place_leaves_the_text_up_to_the_next_table(refresh):

@@ -46,7 +46,7 @@ if importlib.util.find_spec("albert_lsh") is None:
 if "COLAB_RELEASE_TAG" in os.environ:
     print("Colab deletes this machine and the results on it. To keep them on your Drive, set below:")
     print('results_root = "/content/drive/MyDrive/albert-lsh"')"""
-NOT_YET = "The address is a placeholder until the repository is public.\n\n"  # in README
+NOT_YET = "(A placeholder until public.)\n\n"  # in README
 NOTE = ', " (a placeholder: the repository is not public yet)"'
 PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"
 BADGE = re.compile(r"(\| \[(\w+\.ipynb)\].*?\| \[!\[Open in Colab\]\[badge\]\])\(.*?\)")
