@@ -18,7 +18,6 @@ from typing import Any
 
 import pandas as pd
 
-from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import repository_root, write_atomically
 from albert_study.carried import carried
 from albert_study.evidence.formats import between, commits, form, scale_of, spread
@@ -156,18 +155,14 @@ ENDS = (("least", "most"), ("no", "yes"))  # groups of examples that are set aga
 def where_answers_change(rows: pd.DataFrame) -> dict[str, Any]:
     """The arms that change no more answers than another softmax model does; and by feature those that change more of
     them, beyond what another softmax model changes, in one group of examples than in its opposite."""
-    unit = "2" if TASKS[rows["task"].iloc[0]].is_regression else "%"
     everywhere = rows[rows["feature"] == "all"].set_index("arm")
     same = everywhere.index[(everywhere["low"] <= 0) & (everywhere["high"] < 0.02)]
     found: dict[str, Any] = {"as much as two": list(same), "more": []}
     for feature, of_feature in rows.groupby("feature", sort=False):
         groups = {name: group.set_index("arm") for name, group in of_feature.groupby("group")}
         for one, other in (pair for ends in ENDS if set(ends) <= set(groups) for pair in (ends, ends[::-1])):
-            here, there = groups[one], groups[other]
-            arms = here.index[here["low"] > there["high"]]
-            above = {arm: [form(group.loc[arm, "above"], unit) for group in (here, there)] for arm in arms}
-            if above:
-                found["more"] += [{"feature": feature, "where": one, "arms": above}]
+            if arms := list(groups[one].index[groups[one]["low"] > groups[other]["high"]]):
+                found["more"] += [{"feature": feature, "where": one, "arms": arms}]
     return found
 
 
