@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -125,16 +126,18 @@ def compared(study: str, root: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def longer(run: pd.Series, root: Path) -> dict[str, str]:
-    """A run of many epochs as the text quotes it: its score, and its losses at the first evaluation and at the last."""
-    history = pd.read_csv(root / run["output_dir"] / "history.csv").dropna(subset=["eval_loss"])
-    losses = {
-        f"{place} {name}": form(row[f"{name}_loss"], "2")
-        for place, row in (("first", history.iloc[0]), ("last", history.iloc[-1]))
-        for name in ("train", "eval")
-    }
-    how = str(scale_of(run["task"])[1])
-    return {"arm": run["arm"], "epochs": form(run["epochs"], "0"), "score": form(run["score"], how)} | losses
+def longer(runs: pd.DataFrame, root: Path) -> dict[str, Any]:
+    """An arm trained for many epochs as the text quotes it: means over its runs, of its score and of its losses at the
+    first evaluation and at the last."""
+    losses: dict[str, list[float]] = {}
+    for folder in runs["output_dir"]:
+        history = pd.read_csv(root / folder / "history.csv").dropna(subset=["eval_loss"])
+        for (place, row), name in product({"first": 0, "last": -1}.items(), ("train", "eval")):
+            losses.setdefault(f"{place} {name}", []).append(history.iloc[row][f"{name}_loss"])
+    one = runs.iloc[0]
+    shown = {"arm": one["arm"], "task": one["task"], "epochs": form(one["epochs"], "0"), "runs": len(runs)}
+    score = form(runs["score"].mean(), str(scale_of(one["task"])[1]))
+    return shown | {"score": score} | {name: form(sum(of) / len(of), "2") for name, of in losses.items()}
 
 
 def kept(rows: pd.DataFrame) -> dict[str, Any]:
@@ -179,7 +182,8 @@ def text_numbers(root: Path) -> dict[str, Any]:
         numbers["bound"] |= dict(zip(names, (form(v, "2") for v in times["seconds"]), strict=True))
         numbers["bound"]["commit"] = commits(rows)
     if len(rows := load_measurements("more-training-runs", "tables", root)):
-        numbers["more training"] = [longer(row, root) for _, row in rows.iterrows()]
+        arms = rows.groupby(["task", "arm"], sort=False)
+        numbers["more training"] = [longer(runs, root) for _, runs in arms]
     if len(rows := load_masked_words(root)):
         losses = rows.groupby("length")["softmax_loss"].first().map(lambda loss: form(loss, "1"))
         numbers["masked words"] = {str(length): loss for length, loss in losses.items()}
