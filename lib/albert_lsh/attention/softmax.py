@@ -4,11 +4,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from albert_lsh.attention.compute.cpu import is_slow
 from albert_lsh.attention.definition import Attention
 
 
 def softmax_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None) -> Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention` over all tokens."""
+    """`torch.nn.functional.scaled_dot_product_attention` over all tokens; step by step where that is faster."""
+    if is_slow(query):
+        return eager_attention(query, key, value, padding_mask, scaling=scaling, dropout=dropout)
     mask = None if padding_mask is None else padding_mask[:, None, None, :]
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
 

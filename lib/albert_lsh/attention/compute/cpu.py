@@ -21,6 +21,9 @@ from albert_lsh.attention.compute.plain import times_met
 from albert_lsh.attention.rows import AT_ONCE, MASKED, slices
 from albert_lsh.attention.seen import Seen
 
+# Tokens up to which the fused backward takes longer than plain products in bfloat16; see `is_slow`.
+SLOW_LENGTH = 256
+
 FORWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 BACKWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
 
@@ -32,6 +35,18 @@ def is_available(query: Tensor, dropout: float) -> bool:
     """
     there = FORWARD is not None and BACKWARD is not None
     return there and query.device.type == "cpu" and query.dtype != torch.float64 and dropout == 0
+
+
+def is_slow(query: Tensor) -> bool:
+    """Whether storing all scores takes less time than torch's fused attention: in short sequences in bfloat16, with a
+    backward pass.
+
+    With 12 heads of 64 and 32 sequences of 30 tokens the fused forward and backward take five times as long, with 16 of
+    200 tokens 1.8 times (one core of an AMD EPYC with AVX512-BF16). In float32 the fused ones are the faster.
+    """
+    trains = torch.is_grad_enabled() and query.requires_grad
+    in_bfloat16 = query.device.type == "cpu" and query.dtype == torch.bfloat16
+    return trains and in_bfloat16 and query.shape[2] <= SLOW_LENGTH
 
 
 def without_log_sum(out: Tensor, upstream: Tensor, of_log_sum: Tensor | None) -> Tensor:

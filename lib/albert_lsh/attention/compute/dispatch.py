@@ -34,13 +34,14 @@ def attend(
     if gpu.is_available(query, key, value, dropout):
         return gpu.attend(query, key, value, seen, scaling)
     alone = seen.queries.shape[-1] == 1
+    short = seen.each_once and query.shape[2] <= (DENSE_LENGTH if alone else SHARED_LENGTH)
+    if short and (dropout or cpu.is_slow(query)):
+        return dense.step_by_step(query, key, value, seen, scaling, dropout)
     if cpu.is_available(query, dropout):
         many = alone and seen.keys.shape[-1] * DENSE_PART > key.shape[2]
         if seen.each_once and (many or query.shape[2] <= DENSE_LENGTH):
             return dense.attend(query, key, value, seen, scaling)
         return cpu.attend(query, key, value, seen, scaling)
-    if dropout and seen.each_once and query.shape[2] <= (DENSE_LENGTH if alone else SHARED_LENGTH):
-        return dense.attend_dropping(query, key, value, seen, scaling, dropout)
     return plain.attend(query, key, value, seen, scaling=scaling, dropout=dropout)
 
 
