@@ -146,6 +146,7 @@ def kept(rows: pd.DataFrame) -> dict[str, Any]:
     return {
         f"{variant} {share:g}": [
             {name: form(row[name], "%") for name in ("kept", "kept_low", "kept_high", "changed", "cost")}
+            | {"models": form(row["seeds"], "0")}
             for row in of.set_index("task").reindex(tasks).to_dict("records")
         ]
         for (variant, share), of in rows.groupby(["variant", "share_asked"], sort=False)
