@@ -12,7 +12,7 @@ CHANGES = {
     "softmax": "softmax, unchanged",
     "new": "new projections",
     "shared-qk": "keys tied to queries",
-    "reformer": "both, as in 2020",
+    "reformer": "both, as in 2020 up to 64 tokens",
     "plain-lsh": "random hashing alone, ½ asked for",
     "lsh": "**lsh**: clusters of keys, ½ asked for",
     "truncated": "softmax, text cut to half the cost",
