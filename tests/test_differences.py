@@ -90,7 +90,7 @@ def test_a_forest_plot_names_the_score_of_softmax_over_the_most_seeds(tmp_path):
     early = rows[rows["to"] == "new"].assign(seeds=1, score_from=0.5)
     (axis,) = plot_differences(pd.concat([early, rows[rows["to"] == "lsh"]])).axes
     score = rows["score_from"].iloc[0]
-    assert f"({score:.3f})" in axis.get_xlabel()
+    assert f"\n{score:.3f};" in axis.get_xlabel()
 
 
 def test_the_bag_of_words_stands_below_scores_of_the_same_examples(tmp_path):

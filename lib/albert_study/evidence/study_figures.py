@@ -11,7 +11,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import repository_root
@@ -137,10 +137,14 @@ def draw_bars(axis: Axes, arms: pd.DataFrame, title: str, slots: int) -> None:
     axis.set_title(f"{plain(title)}: {arms['headline'].iloc[0]} (of {top})", loc="left")
 
 
+TICKS = (-0.5, -0.05, 0.0)  # of differences of scores from 0 to 1
+
+
 def plot_differences(table: pd.DataFrame) -> Figure:
     """A forest plot: every arm's difference from softmax with its 95 % interval; one panel a model and task.
 
-    table: rows of `differences`. A full marker: clear after Holm's correction. The line at the bottom is softmax.
+    table: rows of `differences`. A full marker: clear after Holm's correction. Beyond the grey band, a loss or gain of
+    1 % of softmax's score, the scale is logarithmic: some arms lose hundredths of it, others nearly all.
     """
     table = table[table["from"] == "softmax"]
     panels = list(table.groupby(["model", "task"], sort=False))
@@ -156,14 +160,19 @@ def plot_differences(table: pd.DataFrame) -> Figure:
         score = rows.sort_values("seeds")["score_from"].iloc[-1]  # softmax's, over the most seeds
         margin = MARGIN * abs(score)
         axis.axvspan(-margin, margin, color="#dddddd", zorder=0)
+        axis.set_xscale("symlog", linthresh=margin, linscale=0.4)
+        ticks = [tick * scale_of(str(task))[0] for tick in TICKS]
+        axis.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
+        axis.xaxis.set_minor_locator(NullLocator())
         axis.axvline(0, color="black", linewidth=0.6)
         metric, seeds = METRICS.get(rows["metric"].iloc[0], rows["metric"].iloc[0]), between(rows["seeds"])
         softmax = form(score, str(scale_of(str(task))[1]))
         axis.set_title(f"{plain(task)}\n{plain(str(model).split('/')[-1])}", loc="left")
-        axis.set_xlabel(f"{metric} − softmax's ({softmax});\nseeds: {seeds}")
+        axis.set_xlabel(f"{metric} − softmax's\n{softmax}; seeds: {seeds}")
         axis.set_ylim(len(arms) - 0.5, -0.5)
         axis.grid(axis="y", color="#eeeeee", linewidth=0.6)
     axes[0, 0].set_yticks(range(len(arms)), [plain(arm) for arm in arms])
+    figure.supxlabel("grey: ± 1 % of softmax's score; beyond it the scale is logarithmic", fontsize=8)
     return figure
 
 
