@@ -12,6 +12,7 @@ from albert_lsh.attention.seen import Seen
 # DENSE_LENGTH tokens, and where each block is one query that sees more than 1 / DENSE_PART of the keys. Where weights
 # are dropped it is faster up to SHARED_LENGTH tokens, and up to DENSE_LENGTH where each query has keys of its own; that
 # way takes much less memory, too, and serves all devices (its time on a GPU was not measured).
+# It also serves where torch's fused backward is slow (`cpu.is_slow`).
 DENSE_LENGTH = 512
 DENSE_PART = 8
 SHARED_LENGTH = 256
