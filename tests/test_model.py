@@ -140,6 +140,18 @@ def test_all_passes_train_and_differ_and_evaluation_repeats(folder, name):
     assert all(tied in k or any(part in k for part in blind) for k in unused), unused
 
 
+@pytest.mark.parametrize("name", attention.names())
+def test_gradients_are_finite_in_float16(folder, name):
+    """The precision of Colab's T4. The package's own attention made NaN of the zeros that fill up its buckets."""
+    model = load_model(folder, attention=name, settings=SETTINGS.get(name), seed=0).train()
+    with torch.autocast("cpu", torch.float16):
+        out = model(**batch()).logits
+    out.float().square().sum().backward()
+    gradients = {key: weight.grad for key, weight in model.named_parameters() if weight.grad is not None}
+    assert len(gradients) > 10
+    assert [key for key, gradient in gradients.items() if not gradient.isfinite().all()] == []
+
+
 def test_training_draws_new_hashes_and_dropout_is_used(folder):
     model = load_model(folder, head="base", attention="lsh", settings=SETTINGS["lsh"]).train()
     for module in model.modules():

@@ -42,6 +42,25 @@ def pad_to_multiple(rows: Tensor, padding_mask: Tensor | None, multiple: int) ->
     return F.pad(rows, (0, 0, 0, extra)), padding_mask
 
 
+class NotInFloat16(nn.Module):
+    """An attention of the package, computed in float32 where its inputs are float16, under autocast too.
+
+    It divides keys by their length, but at least by 1e-12, which is 0 in float16: rows of zeros, with which buckets are filled
+    up, would become NaN, and with them the gradients of all others.
+    """
+
+    def __init__(self, core: nn.Module):
+        super().__init__()
+        self.core = core
+
+    def forward(self, qk: Tensor, v: Tensor, **kwargs) -> tuple[Tensor, Tensor, Tensor]:
+        if qk.dtype != torch.float16:
+            return self.core(qk, v, **kwargs)
+        with torch.autocast(qk.device.type, enabled=False):
+            out, weights, buckets = self.core(qk.float(), v.float(), **kwargs)
+        return out.to(v.dtype), weights, buckets
+
+
 def reformer_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, **settings) -> Tensor:
     """`LSHAttention` (or `FullQKAttention` up to the threshold) of the package; `key` and `scaling` are not used.
 
@@ -82,7 +101,7 @@ def run_package(
         v, _ = pad_to_multiple(v, mask, 2 * bucket_size)
         qk, mask = pad_to_multiple(qk, mask, 2 * bucket_size)
     with torch_seed_from(generator):
-        out, _, buckets = core(qk, v, input_mask=mask)
+        out, _, buckets = NotInFloat16(core)(qk, v, input_mask=mask)
     out = out[:, :length].unflatten(0, (batch, heads)).to(query.dtype)
     return out, None if full else buckets
 
@@ -108,6 +127,7 @@ class ReformerSelfAttention(nn.Module):
             full_attn_thres=full_attn_thres,
             dropout=config.attention_probs_dropout_prob,
         )
+        self.lsh.lsh_attn, self.lsh.full_attn = map(NotInFloat16, (self.lsh.lsh_attn, self.lsh.full_attn))
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *, current_pass: Any, **kwargs):
         length = hidden_states.shape[1]
