@@ -93,6 +93,13 @@ def test_a_forest_plot_names_the_score_of_softmax_over_the_most_seeds(tmp_path):
     assert f"\n{score:.3f};" in axis.get_xlabel()
 
 
+def test_a_forest_plot_goes_no_further_than_scores(tmp_path):
+    rows = differences(runs_of(tmp_path, {"softmax": 0.9, "new": 0.7, "lsh": 0.9}))
+    rows = rows[rows["from"] == "softmax"].assign(score_from=0.9, low=-4.0, high=3.0)
+    (axis,) = plot_differences(rows).axes
+    assert axis.get_xlim() == pytest.approx((-1.35, 0.1))
+
+
 def test_the_bag_of_words_stands_below_scores_of_the_same_examples(tmp_path):
     folder = tmp_path / "results" / "runs" / "bag-of-words"
     folder.mkdir(parents=True)

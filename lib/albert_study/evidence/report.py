@@ -140,6 +140,15 @@ def longer(runs: pd.DataFrame, root: Path) -> dict[str, Any]:
     return shown | {"score": score} | {name: form(sum(of) / len(of), "2") for name, of in losses.items()}
 
 
+def learnt(runs: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """How many runs of each arm reach half of softmax's mean correlation, task by task: "2 of 3"."""
+    found: dict[str, dict[str, str]] = {}
+    for task, rows in runs[runs["headline"] == "pearson"].groupby("task", sort=False):
+        enough = rows["score"] > rows["score"][rows["arm"] == "softmax"].mean() / 2
+        found[str(task)] = {str(arm): f"{of.sum()} of {len(of)}" for arm, of in enough.groupby(rows["arm"], sort=False)}
+    return found
+
+
 def kept(rows: pd.DataFrame) -> dict[str, Any]:
     """What each switched variant keeps, changes and costs at each share, task by task."""
     tasks = list(rows["task"].unique())
@@ -185,6 +194,9 @@ def text_numbers(root: Path) -> dict[str, Any]:
     if len(rows := load_measurements("more-training-runs", "tables", root)):
         arms = rows.groupby(["task", "arm"], sort=False)
         numbers["more training"] = [longer(runs, root) for _, runs in arms]
+    for study in ("albert", "minilm"):
+        if len(rows := load_measurements(f"{study}-runs", "tables", root)):
+            numbers.setdefault("learnt", {})[study] = learnt(rows)
     if len(rows := load_masked_words(root)):
         losses = rows.groupby("length")["softmax_loss"].first().map(lambda loss: form(loss, "1"))
         numbers["masked words"] = {str(length): loss for length, loss in losses.items()}

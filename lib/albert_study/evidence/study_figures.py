@@ -144,7 +144,8 @@ def plot_differences(table: pd.DataFrame) -> Figure:
     """A forest plot: every arm's difference from softmax with its 95 % interval; one panel a model and task.
 
     table: rows of `differences`. A full marker: clear after Holm's correction. Beyond the grey band, a loss or gain of
-    1 % of softmax's score, the scale is logarithmic: some arms lose hundredths of it, others nearly all.
+    1 % of softmax's score, the scale is logarithmic: some arms lose hundredths of it, others nearly all. An interval is
+    drawn as far as scores go, from half of softmax's below zero to a perfect one.
     """
     table = table[table["from"] == "softmax"]
     panels = list(table.groupby(["model", "task"], sort=False))
@@ -164,6 +165,8 @@ def plot_differences(table: pd.DataFrame) -> Figure:
         ticks = [tick * scale_of(str(task))[0] for tick in TICKS]
         axis.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
         axis.xaxis.set_minor_locator(NullLocator())
+        lowest, highest = axis.get_xlim()
+        axis.set_xlim(max(lowest, -1.5 * abs(score)), min(highest, scale_of(str(task))[0] - score))
         axis.axvline(0, color="black", linewidth=0.6)
         metric, seeds = METRICS.get(rows["metric"].iloc[0], rows["metric"].iloc[0]), between(rows["seeds"])
         softmax = form(score, str(scale_of(str(task))[1]))
