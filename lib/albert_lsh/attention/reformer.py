@@ -45,8 +45,8 @@ def pad_to_multiple(rows: Tensor, padding_mask: Tensor | None, multiple: int) ->
 class NotInFloat16(nn.Module):
     """An attention of the package, computed in float32 where its inputs are float16, under autocast too.
 
-    It divides keys by their length, but at least by 1e-12, which is 0 in float16: rows of zeros, with which buckets are filled
-    up, would become NaN, and with them the gradients of all others.
+    It divides keys by their length, but at least by 1e-12, which is 0 in float16: rows of zeros, with which buckets are
+    filled up, would become NaN, and with them the gradients of all others.
     """
 
     def __init__(self, core: nn.Module):
