@@ -3,11 +3,13 @@
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from albert_lsh.training.files import repository_root
 from albert_study.evidence.looks import save
 from albert_study.evidence.readable import readable_tables
+from albert_study.evidence.readable_studies import switched_tables
 from albert_study.evidence.records import load_switched
 from albert_study.evidence.switched import kept_between, plot_switched, switched_table
 from albert_study.evidence.tables import write_tables
@@ -28,6 +30,13 @@ def test_the_share_asked_for_is_a_number_and_no_part_of_a_name(switched):
     assert not rows["variant"].str.contains(r"\d").any()
     table = readable_tables(repository_root())["no-training-switched-stsb"].rows
     assert [name for name in table if "," not in name] == ["50%", "33%", "25%", "12.5%"]
+
+
+def test_the_note_on_a_table_says_of_how_many_models_its_rows_are(switched):
+    rows = switched_table(load_switched("no-training", switched))
+    tables = dict(switched_tables("a", lambda name: rows if name == "a-switched" else pd.DataFrame()))
+    assert "1000 examples, 1 to 2 models. " in tables["a-switched-squad"].note
+    assert "408 examples, 1 model. " in tables["a-switched-mrpc"].note
 
 
 def test_a_model_that_has_nothing_to_keep_is_drawn(switched, tmp_path):
