@@ -14,7 +14,7 @@ from albert_study.evidence.looks import save, style_of
 from albert_study.evidence.readable import readable_tables
 from albert_study.evidence.readable_studies import pivot
 from albert_study.evidence.records import list_studies, load_published, load_runs
-from albert_study.evidence.report import build, learnt
+from albert_study.evidence.report import build, reaching_half
 from albert_study.evidence.statistics import Difference, paired
 from albert_study.evidence.study_figures import (
     draw_figures,
@@ -302,7 +302,7 @@ def test_runs_that_reach_half_of_softmaxs_correlation_are_counted():
     runs = pd.concat([runs, pd.DataFrame([("softmax", "mrpc", "f1", 0.8)])]).set_axis(
         ["arm", "task", "headline", "score"], axis=1
     )
-    assert learnt(runs) == {"stsb": {"softmax": "2 of 2", "plain-lsh": "1 of 3", "new": "0 of 1"}}
+    assert reaching_half(runs) == {"stsb": {"softmax": "2 of 2", "plain-lsh": "1 of 3", "new": "0 of 1"}}
 
 
 def test_a_table_whose_results_are_gone_leaves_the_report(tree):

@@ -167,9 +167,8 @@ def switched_tables(study: str, load: Callable) -> Named:
         ]
         zero = f"the majority class ({form(first['majority'], how)})" if first["majority"] else "a score of zero"
         note = f"{first['score_name']}, softmax {form(first['softmax'], how)}, 0% is {zero}; "
-        note += (
-            f"{first['examples']} examples, {between(some['seeds'])} model{'s' if some['seeds'].max() > 1 else ''}. "
-        )
+        models = between(some["seeds"]) + (" models" if some["seeds"].max() > 1 else " model")
+        note += f"{first['examples']} examples, {models}. "
         table = wide(some.assign(shown=kept).sort_values("share_asked", ascending=False, kind="stable"),
                      "variant", "share_asked", SWITCHED, asked)  # fmt: skip
         yield f"{study}-switched-{task}", Table(table.loc[some["variant"].unique()], note + about(study, some))

@@ -140,7 +140,7 @@ def longer(runs: pd.DataFrame, root: Path) -> dict[str, Any]:
     return shown | {"score": score} | {name: form(sum(of) / len(of), "2") for name, of in losses.items()}
 
 
-def learnt(runs: pd.DataFrame) -> dict[str, dict[str, str]]:
+def reaching_half(runs: pd.DataFrame) -> dict[str, dict[str, str]]:
     """How many runs of each arm reach half of softmax's mean correlation, task by task: "2 of 3"."""
     found: dict[str, dict[str, str]] = {}
     for task, rows in runs[runs["headline"] == "pearson"].groupby("task", sort=False):
@@ -196,7 +196,7 @@ def text_numbers(root: Path) -> dict[str, Any]:
         numbers["more training"] = [longer(runs, root) for _, runs in arms]
     for study in ("albert", "minilm"):
         if len(rows := load_measurements(f"{study}-runs", "tables", root)):
-            numbers.setdefault("learnt", {})[study] = learnt(rows)
+            numbers.setdefault("reaching half", {})[study] = reaching_half(rows)
     if len(rows := load_masked_words(root)):
         losses = rows.groupby("length")["softmax_loss"].first().map(lambda loss: form(loss, "1"))
         numbers["masked words"] = {str(length): loss for length, loss in losses.items()}
