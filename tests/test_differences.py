@@ -74,6 +74,15 @@ def test_people_see_the_interval_and_bold_only_what_holm_leaves(tmp_path):
     assert table.note == "accuracy, 400 examples. Study albert: m."
 
 
+def test_cross_validated_differences_are_over_folds(tmp_path):
+    rows = differences(runs_of(tmp_path, {"softmax": 0.9, "new": 0.7}, seeds=(0,)).assign(folds=5))
+    ((_, table),) = difference_tables("minilm", lambda name: rows)
+    assert table.rows["folds"].tolist() == ["1"]
+    assert table.note.endswith("With one fold nothing is tested.")
+    (axis,) = plot_differences(rows).axes
+    assert axis.get_xlabel().endswith("; folds: 1")
+
+
 def test_a_forest_plot_has_a_point_for_each_arm_and_task(tmp_path):
     first = differences(runs_of(tmp_path / "1", {"softmax": 0.9, "new": 0.7, "lsh": 0.9}))
     other = differences(runs_of(tmp_path / "2", {"softmax": 0.8, "lsh": 0.9})).assign(task="mrpc")

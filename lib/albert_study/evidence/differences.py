@@ -59,13 +59,14 @@ def differences(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each comparison that can be made from predictions, by model and task; empty where there are none.
 
     Columns: model, task, metric, change, from, to, score_from, score_to (means over the seeds of both), difference,
-    low, high (95 %), p, not_inferior, seeds, examples, cost_from, cost_to, p_holm, clear (p_holm is
-    below 5 %). With one seed, whose interval covers examples alone, nothing is clear or not inferior.
+    low, high (95 %), p, not_inferior, seeds, over ("seeds"; in cross-validation "folds"), examples, cost_from,
+    cost_to, p_holm, clear (p_holm is below 5 %). With one seed, whose interval covers examples alone, nothing is clear
+    or not inferior.
     """
     rows: list[dict[str, Any]] = []
-    for (model, task), group in runs.groupby(["model", "task"], sort=False):
+    for (model, task), group in runs.assign(folds=runs.get("folds")).groupby(["model", "task"], sort=False):
         arms = {str(arm): predictions_of(own) for arm, own in group.groupby("arm", sort=False)}
-        metric = group["headline"].iloc[0]
+        metric, over = group["headline"].iloc[0], "folds" if group["folds"].notna().any() else "seeds"
         for before, after, what in comparisons([arm for arm, own in arms.items() if own]):
             seeds = arms[before].keys() & arms[after].keys()
             if not seeds:
@@ -77,7 +78,7 @@ def differences(runs: pd.DataFrame) -> pd.DataFrame:
             row |= {"score_from": scores[before], "score_to": scores[after], "difference": found.mean}
             row |= {"low": found.low, "high": found.high, "p": found.p}
             row |= {"not_inferior": found.seeds > 1 and not_inferior(found, scores[before]), "seeds": found.seeds}
-            row |= {"examples": found.examples}
+            row |= {"over": over, "examples": found.examples}
             if "full_cost" in group:
                 costs = both["full_cost"].mean()
                 row |= {"cost_from": costs[before], "cost_to": costs[after]}

@@ -147,10 +147,10 @@ def difference_tables(study: str, load: Callable) -> Named:
         )
         columns = {"what changes": ("change", ""), "from": ("score_from", how), "to": ("score_to", how)}
         columns |= {"difference": ("shown", ""), "95 % interval": ("interval", ""), "p (Holm)": ("holm", "")}
-        columns |= {"loses < 1 %": ("good", ""), "cost": ("cost_to", "%"), "seeds": ("seeds", "0")}
+        columns |= {"loses < 1 %": ("good", ""), "cost": ("cost_to", "%"), some["over"].iloc[0]: ("seeds", "0")}
         metric, examples = some["metric"].iloc[0], form(some["examples"].iloc[0], "0")
         note = f"{METRICS.get(metric, metric)}, {examples} examples. Study {study}: {model}."
-        note += " With one seed nothing is tested." if (some["seeds"] == 1).any() else ""
+        note += f" With one {some['over'].iloc[0][:-1]} nothing is tested." if (some["seeds"] == 1).any() else ""
         yield f"{study}-differences-{task}", Table(listing(some, "step", columns), note)
 
 

@@ -119,7 +119,8 @@ def compared(study: str, root: Path) -> dict[str, dict[str, Any]]:
         how = str(scale_of(row["task"])[1])
         shown = {name: form(row[name], how) for name in ("score_from", "score_to")}
         shown |= {name: form(row[name], f"+{how}") for name in ("difference", "low", "high")}
-        shown |= {"seeds": row["seeds"], "examples": row["examples"], "cost": form(row.get("cost_to"), "%")}
+        shown |= {name: row[name] for name in ("seeds", "over", "examples")}
+        shown |= {"cost": form(row.get("cost_to"), "%")}
         verdicts = {name: bool(row[name]) for name in ("clear", "not_inferior")}
         kept = form(row["score_to"] / row["score_from"], "%") if row["score_from"] > 0 else ""
         found.setdefault(row["task"], {})[f"{row['from']} → {row['to']}"] = shown | verdicts | {"kept": kept}
@@ -194,9 +195,8 @@ def text_numbers(root: Path) -> dict[str, Any]:
     if len(rows := load_measurements("more-training-runs", "tables", root)):
         arms = rows.groupby(["task", "arm"], sort=False)
         numbers["more training"] = [longer(runs, root) for _, runs in arms]
-    for study in ("albert", "minilm"):
-        if len(rows := load_measurements(f"{study}-runs", "tables", root)):
-            numbers.setdefault("reaching half", {})[study] = reaching_half(rows)
+    if len(rows := load_measurements("albert-runs", "tables", root)):
+        numbers["reaching half"] = reaching_half(rows)
     if len(rows := load_masked_words(root)):
         losses = rows.groupby("length")["softmax_loss"].first().map(lambda loss: form(loss, "1"))
         numbers["masked words"] = {str(length): loss for length, loss in losses.items()}

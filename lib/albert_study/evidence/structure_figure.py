@@ -1,5 +1,6 @@
 """The layer drawn, with what each attention replaces in it; and the way from a pretrained encoder to a table."""
 
+import re
 import textwrap
 from itertools import pairwise
 from typing import Any
@@ -19,8 +20,8 @@ REPLACED = {
     "reformer": ("new", "query,\nlength 1", "new", "hashed\nbuckets", "new"),
     "shared-qk": ("", "query,\nlength 1", "", "all but\nitself", ""),
     "shared-qk-lsh": ("", "query,\nlength 1", "", "hashed\nbuckets", ""),
+    "new-shared-qk-lsh": ("new", "query,\nlength 1", "new", "hashed\nbuckets", "new"),  # an arm: all three changes
     "lsh": ("", "", "", "clusters\nthat fit", ""),
-    "window": ("", "", "", "nearest\nkeys", ""),
     "random": ("", "", "", "random\nclusters", ""),
 }
 
@@ -72,7 +73,7 @@ def draw_replaced(axis: Axes, heights: list[float], high: float) -> None:
     for column, (name, cells) in enumerate(REPLACED.items()):
         x, colour = 2.36 + column * width, STYLES[name].colour if name in STYLES else "#999999"
         heading: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
-        axis.text(x + width / 2, 2.62, name.replace("-", "-\n", 1), **heading)
+        axis.text(x + width / 2, 2.62, re.sub("-(?=shared|qk)", "-\n", name), **heading)
         for y, text in zip(heights, cells, strict=True):
             look = {"fc": lighter(colour), "ec": colour} if text else {"ec": "#cccccc"}
             draw_box(axis, x + 0.02, y, width - 0.04, high, text or "kept", **look)

@@ -171,7 +171,7 @@ def plot_differences(table: pd.DataFrame) -> Figure:
         metric, seeds = METRICS.get(rows["metric"].iloc[0], rows["metric"].iloc[0]), between(rows["seeds"])
         softmax = form(score, str(scale_of(str(task))[1]))
         axis.set_title(f"{plain(task)}\n{plain(str(model).split('/')[-1])}", loc="left")
-        axis.set_xlabel(f"{metric} − softmax's\n{softmax}; seeds: {seeds}")
+        axis.set_xlabel(f"{metric} − softmax's\n{softmax}; {rows['over'].iloc[0]}: {seeds}")
         axis.set_ylim(len(arms) - 0.5, -0.5)
         axis.grid(axis="y", color="#eeeeee", linewidth=0.6)
     axes[0, 0].set_yticks(range(len(arms)), [plain(arm) for arm in arms])
