@@ -285,6 +285,8 @@ def test_the_report_compiles_with_one_study_and_with_more(tree):
         write_run(tree, "plain-lsh", seed, {"exact": 60.0, "f1": 70.0 + seed}, task="squad", study="minilm")
         write_run(tree, "random", seed, {"exact": 50.0, "f1": 60.0}, task="squad", study="minilm")
     write_run(tree, "softmax", 0, {"pearson": -0.1}, task="stsb", study="alone", headline="pearson")
+    path = tree / "results/runs/alone/stsb/model/softmax/seed-0/result.json"
+    path.write_text(path.read_text().replace('"train_seconds": 10.0', '"train_seconds": 7200.0'))
     write_tables("minilm", tree)
     write_tables("alone", tree)
     assert build(tree)[0].read_bytes() != first
@@ -292,6 +294,7 @@ def test_the_report_compiles_with_one_study_and_with_more(tree):
     assert [study["name"] for study in numbers["studies"]] == ["minilm", "alone", "mini"]
     assert numbers["studies"][0]["differences"][0]["text"].startswith("random keys instead of hashed ones −10.5 ± 0.5.")
     assert numbers["studies"][1]["seeds"] == "1 seed"
+    assert numbers["trained"] == {"runs": 11, "hours": "2"}
     shown = pd.read_csv(tree / "report" / "tables" / "alone-scores.csv", index_col=0)
     assert shown.loc["softmax", "stsb (pearson)"] == "−0.100 (1)"
 

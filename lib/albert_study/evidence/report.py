@@ -195,6 +195,9 @@ def text_numbers(root: Path) -> dict[str, Any]:
     if len(rows := load_measurements("more-training-runs", "tables", root)):
         arms = rows.groupby(["task", "arm"], sort=False)
         numbers["more training"] = [longer(runs, root) for _, runs in arms]
+    trained = pd.concat([pd.DataFrame(), *(load_measurements(f"{s}-runs", "tables", root) for s in studies_of(root))])
+    if len(trained):
+        numbers["trained"] = {"runs": len(trained), "hours": form(trained["train_seconds"].sum() / 3600, "0")}
     if len(rows := load_measurements("albert-runs", "tables", root)):
         numbers["reaching half"] = reaching_half(rows)
     if len(rows := load_masked_words(root)):

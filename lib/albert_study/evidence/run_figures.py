@@ -21,13 +21,14 @@ def subplots(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
 
 
 def plot_history(history: pd.DataFrame) -> Figure:
-    """Training and evaluation loss against the step; in pretraining also the masked tokens' (`mlm_loss`)."""
+    """Training and evaluation loss (nats, of numbers squared errors) against the step; in pretraining also the masked
+    tokens' (`mlm_loss`)."""
     figure, axis = subplots(6, 3)
     for name, style in (("train_loss", "-"), ("eval_loss", "o--"), ("mlm_loss", "o--")):
         if name in history:
             rows = history.dropna(subset=[name])
             axis.plot(rows["step"], rows[name], style, label=name.replace("_", " "))
-    axis.set(xlabel="optimiser step", ylabel="loss (nats)", ylim=(0, None))
+    axis.set(xlabel="optimiser step", ylabel="loss", ylim=(0, None))
     axis.legend(frameon=False)
     return figure
 
@@ -44,7 +45,7 @@ def plot_histories(histories: dict[str, pd.DataFrame], metric: str = "accuracy")
         (line,) = axes[0].plot(training["step"], training["train_loss"], linewidth=0.8, **look)
         for axis, column in zip(axes, ("eval_loss", metric), strict=True):
             axis.plot(evaluation["step"], evaluation[column], "o--", color=line.get_color(), label=label)
-    axes[0].set(xlabel="optimiser step", ylabel="loss (nats)", ylim=(0, None))
+    axes[0].set(xlabel="optimiser step", ylabel="loss", ylim=(0, None))
     axes[1].set(xlabel="optimiser step", ylabel=metric)
     axes[0].legend(frameon=False)
     return figure
