@@ -45,11 +45,12 @@ def test_every_arm_stands_against_softmax_and_its_neighbours(tmp_path):
     assert not rows.loc[("softmax", "new"), "not_inferior"]
 
 
-def test_an_interval_of_one_seed_says_how_many_it_has(tmp_path):
-    same = differences(runs_of(tmp_path / "same", {"softmax": 0.9, "lsh": 0.99}, seeds=(0,)))
-    assert not same["not_inferior"].any()
-    table = differences(runs_of(tmp_path, {"softmax": 0.9, "lsh": 0.5}, seeds=(0,)))
-    assert table[["seeds", "examples", "clear"]].values.tolist() == [[1, 400, False]]  # other seeds may differ
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_nothing_is_clear_from_fewer_than_three_seeds(tmp_path, seeds):
+    same = differences(runs_of(tmp_path / "same", {"softmax": 0.9, "lsh": 0.99}, seeds=range(seeds)))
+    assert same["not_inferior"].tolist() == [seeds == 3]
+    table = differences(runs_of(tmp_path, {"softmax": 0.9, "lsh": 0.5}, seeds=range(seeds)))
+    assert table[["seeds", "examples", "clear"]].values.tolist() == [[seeds, 400, seeds == 3]]
 
 
 def test_runs_without_predictions_are_left_out(tmp_path):
@@ -78,7 +79,7 @@ def test_cross_validated_differences_are_over_folds(tmp_path):
     rows = differences(runs_of(tmp_path, {"softmax": 0.9, "new": 0.7}, seeds=(0,)).assign(folds=5))
     ((_, table),) = difference_tables("minilm", lambda name: rows)
     assert table.rows["folds"].tolist() == ["1"]
-    assert table.note.endswith("With one fold nothing is tested.")
+    assert table.note.endswith("With fewer than 3 folds nothing is tested.")
     (axis,) = plot_differences(rows).axes
     assert axis.get_xlabel().endswith("; folds: 1")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from albert_lsh.tasks.predictions import read_predictions
-from albert_study.evidence.bootstrap import difference, holm, not_inferior
+from albert_study.evidence.bootstrap import CLEAR_FROM, difference, holm, not_inferior
 
 # From, to, and what lies between them.
 NEIGHBOURS = (
@@ -60,31 +60,32 @@ def differences(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: model, task, metric, change, from, to, score_from, score_to (means over the seeds of both), difference,
     low, high (95 %), p, not_inferior, seeds, over ("seeds"; in cross-validation "folds"), examples, cost_from,
-    cost_to, p_holm, clear (p_holm is below 5 %). With one seed, whose interval covers examples alone, nothing is clear
-    or not inferior.
+    cost_to, p_holm, clear (p_holm is below 5 %). From fewer than CLEAR_FROM seeds nothing is tested or not inferior.
     """
     rows: list[dict[str, Any]] = []
     for (model, task), group in runs.assign(folds=runs.get("folds")).groupby(["model", "task"], sort=False):
         arms = {str(arm): predictions_of(own) for arm, own in group.groupby("arm", sort=False)}
-        metric, over = group["headline"].iloc[0], "folds" if group["folds"].notna().any() else "seeds"
+        metric = group["headline"].iloc[0]
+        folds = int(group["folds"].iloc[0]) if group["folds"].notna().all() else None
         for before, after, what in comparisons([arm for arm, own in arms.items() if own]):
             seeds = arms[before].keys() & arms[after].keys()
             if not seeds:
                 continue
-            found = difference(arms[before], arms[after], metric)
+            found = difference(arms[before], arms[after], metric, folds=folds)
             both = group[group["seed"].isin(seeds)].groupby("arm")
             scores = both["score"].mean()
             row = {"model": model, "task": task, "metric": metric, "change": what, "from": before, "to": after}
             row |= {"score_from": scores[before], "score_to": scores[after], "difference": found.mean}
             row |= {"low": found.low, "high": found.high, "p": found.p}
-            row |= {"not_inferior": found.seeds > 1 and not_inferior(found, scores[before]), "seeds": found.seeds}
-            row |= {"over": over, "examples": found.examples}
+            row |= {"not_inferior": found.seeds >= CLEAR_FROM and not_inferior(found, scores[before])}
+            row |= {"seeds": found.seeds, "over": "folds" if folds else "seeds", "examples": found.examples}
             if "full_cost" in group:
                 costs = both["full_cost"].mean()
                 row |= {"cost_from": costs[before], "cost_to": costs[after]}
             rows.append(row)
     table = pd.DataFrame(rows)
     if rows:
-        table["p_holm"] = table.groupby("model")["p"].transform(holm)
-        table["clear"] = (table["p_holm"] < LEVEL) & (table["seeds"] > 1)
+        tested = table[table["seeds"] >= CLEAR_FROM]
+        table["p_holm"] = tested.groupby("model")["p"].transform(holm)
+        table["clear"] = table["p_holm"] < LEVEL
     return table

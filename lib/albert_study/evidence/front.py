@@ -26,7 +26,7 @@ TASKS = {
     ("minilm", "stsb"): "STS-B, MiniLM (Pearson)",
 }
 NOTE = """Mean ± standard deviation (number of seeds). Pairs seen: of those that softmax sees. Cost: the attention's \
-multiply-adds, choosing keys included, against softmax's. Both from the lowest to the highest of the tasks."""
+multiply-adds, choosing keys included, against softmax's. Both are ranges over the tasks."""
 
 
 def front_table(load: Callable) -> Named:

@@ -36,7 +36,7 @@ STYLES = {  # colours after Okabe and Ito, told apart by colour-blind readers to
     "lsh": Style("#0072b2", (0, (7, 1.5)), "D", "---"),
     "window": Style("#56b4e9", ":", "P", "..."),
     "random": Style("#009e73", (0, (1, 1.5)), "X", "|||"),
-    "top-k": Style("#f0e442", (0, (3, 1, 1, 1)), "*", "++"),
+    "top-k": Style("#cfae00", (0, (3, 1, 1, 1)), "*", "++"),
     "nystrom": Style("#882255", (0, (5, 1, 1, 1, 1, 1)), "p", "oo"),
     "yoso": Style("#44aa99", (0, (2, 1)), "<", "OO"),
     "yoso-e": Style("#117733", (0, (4, 2)), ">", "**"),

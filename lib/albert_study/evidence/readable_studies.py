@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
+from albert_study.evidence.bootstrap import CLEAR_FROM
 from albert_study.evidence.formats import (
     Named,
     Table,
@@ -142,7 +143,7 @@ def difference_tables(study: str, load: Callable) -> Named:
             step=some["from"] + " → " + some["to"],
             shown=[f"**{form(d, signed)}**" if c else form(d, signed) for d, c in some[["difference", "clear"]].values],
             interval=[f"{form(low, signed)} to {form(high, signed)}" for low, high in some[["low", "high"]].values],
-            holm=[p_value(p) if seeds > 1 else "" for p, seeds in some[["p_holm", "seeds"]].values],
+            holm=["" if pd.isna(p) else p_value(p) for p in some["p_holm"]],
             good=["yes" if yes else "" for yes in some["not_inferior"]],
         )
         columns = {"what changes": ("change", ""), "from": ("score_from", how), "to": ("score_to", how)}
@@ -150,7 +151,8 @@ def difference_tables(study: str, load: Callable) -> Named:
         columns |= {"loses < 1 %": ("good", ""), "cost": ("cost_to", "%"), some["over"].iloc[0]: ("seeds", "0")}
         metric, examples = some["metric"].iloc[0], form(some["examples"].iloc[0], "0")
         note = f"{METRICS.get(metric, metric)}, {examples} examples. Study {study}: {model}."
-        note += f" With one {some['over'].iloc[0][:-1]} nothing is tested." if (some["seeds"] == 1).any() else ""
+        few = (some["seeds"] < CLEAR_FROM).any()
+        note += f" With fewer than {CLEAR_FROM} {some['over'].iloc[0]} nothing is tested." if few else ""
         yield f"{study}-differences-{task}", Table(listing(some, "step", columns), note)
 
 

@@ -17,7 +17,7 @@ PARTS = ("query projection", "key projection", "value projection", "attention co
 REPLACED = {
     "softmax": ("", "", "", "", ""),
     "new": ("new", "new", "new", "", "new"),  # an arm: softmax with new projections
-    "reformer": ("new", "query,\nlength 1", "new", "hashed\nbuckets", "new"),
+    "reformer": ("new", "query,\nlength 1", "new", "hashed\nif > 64", "new"),
     "shared-qk": ("", "query,\nlength 1", "", "all but\nitself", ""),
     "shared-qk-lsh": ("", "query,\nlength 1", "", "hashed\nbuckets", ""),
     "new-shared-qk-lsh": ("new", "query,\nlength 1", "new", "hashed\nbuckets", "new"),  # an arm: all three changes
