@@ -53,8 +53,8 @@ def test_the_interval_covers_examples_and_seeds(seeds):
 
 
 def test_the_interval_covers_the_parts_of_a_cross_validation():
-    """Five parts of 200 examples, each answered by a model of its own; the second arm is better by 0.05. A fifth of what
-    chance does to the models is common to all of them, because they share training examples."""
+    """Five parts of 200 examples, each answered by a model of its own; the second arm is better by 0.05. A fifth of
+    what chance does to the models is common to all of them, because they share training examples."""
     generator, inside, experiments = np.random.default_rng(3), 0, 300
     for _ in range(experiments):
         arms: list[dict] = [{}, {}]
