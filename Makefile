@@ -43,6 +43,7 @@ report: install
 
 recompute: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m albert_study.evidence.recompute
+	$(BIN)/python -m albert_study.efficiency.figures
 	$(BIN)/python tools/refresh.py
 	$(BIN)/python -m albert_study.evidence.report
 	$(BIN)/python -m albert_study.evidence.site

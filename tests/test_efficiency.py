@@ -11,6 +11,7 @@ from albert_lsh.attention import coverage
 from albert_lsh.training.files import repository_root
 from albert_lsh.training.parameters import ParameterError
 from albert_study.efficiency.contenders import CONTENDERS
+from albert_study.efficiency.figures import redraw
 from albert_study.efficiency.measure import GrowingTable, measure_efficiency, measure_memory
 from albert_study.efficiency.parameters import STEPS, EfficiencyParameters
 from albert_study.efficiency.workloads import inputs, measure_memory_here
@@ -103,6 +104,18 @@ def test_an_interrupted_table_goes_on_and_appears_when_it_is_finished(tmp_path):
 def test_what_is_slow_is_left_out_at_longer_lengths(tmp_path):
     table = measure_efficiency(ask(tmp_path, lengths=[64, 128], slowest=0.0, memory=False))["time"]
     assert set(table["length"]) == {64}
+
+
+def test_the_reports_figures_are_drawn_again_from_what_was_measured(tmp_path):
+    assert redraw(tmp_path) == []
+    for name in ("time", "memory"):
+        path = repository_root() / "results" / "efficiency" / f"{name}-cpu-fp32.csv"
+        (tmp_path / "results" / "efficiency").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "results" / "efficiency" / path.name).write_text(path.read_text())
+    drawn = [path.relative_to(tmp_path) for path in redraw(tmp_path)]
+    assert [path.name for path in drawn] == ["efficiency-time.svg", "efficiency-memory.svg"]
+    for path in drawn:  # the committed ones are not older than their tables
+        assert (tmp_path / path).read_text() == (repository_root() / path).read_text()
 
 
 def test_slopes_are_powers_of_the_length():

@@ -1,4 +1,7 @@
-"""Figures of time, memory and quality, from the tables of `measure.measure_efficiency`."""
+"""Figures of time, memory and quality, from the tables of `measure.measure_efficiency`.
+
+`python -m albert_study.efficiency.figures` draws those of the report again, from results/efficiency/.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +10,10 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
+from albert_lsh.training.files import repository_root
 from albert_study.evidence.growth import IN_BLOCKS, NOT_DRAWN, crossing_bounds, slopes
 from albert_study.evidence.looks import LOOK, add_legend, new_figure, save, style_of
+from albert_study.evidence.records import load_measurements
 
 
 def case_look(case: str) -> dict[str, Any]:
@@ -75,4 +80,17 @@ def draw_efficiency(tables: dict[str, pd.DataFrame]) -> dict[str, Figure]:
 
 def save_efficiency(tables: dict[str, pd.DataFrame], folder: str) -> list[Path]:
     """Save the figures of the tables in a folder, as SVG and PDF; returns the SVGs."""
-    return [save(figure, Path(folder) / name)[0] for name, figure in draw_efficiency(tables).items()]
+    with mpl.rc_context(LOOK):  # without its salt the same figure would be another file
+        return [save(figure, Path(folder) / name)[0] for name, figure in draw_efficiency(tables).items()]
+
+
+def redraw(root: Path) -> list[Path]:
+    """The figures of what was measured below `root` in float32 on a CPU, which are the report's; returns the SVGs."""
+    names = ("time", "memory", "quality")
+    measured = {name: load_measurements(f"{name}-cpu-fp32", "efficiency", root) for name in names}
+    tables = {name: rows for name, rows in measured.items() if len(rows)}
+    return save_efficiency(tables, str(root / "figures")) if "time" in tables else []
+
+
+if __name__ == "__main__":
+    print(*redraw(repository_root()), sep="\n")
