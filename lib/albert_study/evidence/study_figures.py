@@ -137,7 +137,7 @@ def draw_bars(axis: Axes, arms: pd.DataFrame, title: str, slots: int) -> None:
     axis.set_title(f"{plain(title)}: {arms['headline'].iloc[0]} (of {top})", loc="left")
 
 
-TICKS = (-0.5, -0.05, 0.0)  # of differences of scores from 0 to 1
+TICKS = (-0.5, -0.05, 0.0, 0.05)  # of differences of scores from 0 to 1
 
 
 def plot_differences(table: pd.DataFrame) -> Figure:
@@ -162,11 +162,12 @@ def plot_differences(table: pd.DataFrame) -> Figure:
         margin = MARGIN * abs(score)
         axis.axvspan(-margin, margin, color="#dddddd", zorder=0)
         axis.set_xscale("symlog", linthresh=margin, linscale=0.4)
-        ticks = [tick * scale_of(str(task))[0] for tick in TICKS]
+        lowest, highest = axis.get_xlim()
+        highest = min(highest, scale_of(str(task))[0] - score)
+        ticks = [tick * scale_of(str(task))[0] for tick in TICKS if tick * scale_of(str(task))[0] < highest]
         axis.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
         axis.xaxis.set_minor_locator(NullLocator())
-        lowest, highest = axis.get_xlim()
-        axis.set_xlim(max(lowest, -1.5 * abs(score)), min(highest, scale_of(str(task))[0] - score))
+        axis.set_xlim(max(lowest, -1.5 * abs(score)), highest)
         axis.axvline(0, color="black", linewidth=0.6)
         metric, seeds = METRICS.get(rows["metric"].iloc[0], rows["metric"].iloc[0]), between(rows["seeds"])
         softmax = form(score, str(scale_of(str(task))[1]))
@@ -175,7 +176,8 @@ def plot_differences(table: pd.DataFrame) -> Figure:
         axis.set_ylim(len(arms) - 0.5, -0.5)
         axis.grid(axis="y", color="#eeeeee", linewidth=0.6)
     axes[0, 0].set_yticks(range(len(arms)), [plain(arm) for arm in arms])
-    figure.supxlabel("grey: ± 1 % of softmax's score; beyond it the scale is logarithmic", fontsize=8)
+    note = "grey: ± 1 % of softmax's score; beyond it the scale is logarithmic; full points: clear after Holm's correction"
+    figure.supxlabel(note, fontsize=8)
     return figure
 
 
