@@ -232,3 +232,10 @@ def test_poster_and_summary_have_one_page(committed):
     for name in ("poster", "summary"):
         pages = typst.compile(str(committed / f"report/{name}.typ"), root=str(committed), format="svg")
         assert isinstance(pages, bytes), name  # a list where there are several
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "figures").glob("*.svg")), ids=lambda path: path.stem)
+def test_a_figure_is_not_wider_than_the_reports_page(path):
+    """A wider one would be shrunk there, and its type with it."""
+    (width,) = re.findall(r'<svg[^>]* width="([\d.]+)pt"', path.read_text())
+    assert float(width) <= 168 / 25.4 * 72

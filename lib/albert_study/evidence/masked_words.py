@@ -84,7 +84,7 @@ def table_of_passes(rows: pd.DataFrame) -> Table:
 def plot_masked_words(rows: pd.DataFrame) -> Figure:
     """How the loss of a masked word changes against the full cost, one column a length; see the table's note."""
     lengths = list(rows["length"].unique())
-    figure, axes = new_figure(6.6, 4.6, nrows=2, ncols=len(lengths), sharey="row", sharex=True)
+    figure, axes = new_figure(6.6, 3.6, nrows=2, ncols=len(lengths), sharey="row", sharex=True)
     looks = hollow(rows.drop_duplicates("variant").set_index("variant")["attention"])
     for (upper, lower), length in zip(axes.T, lengths, strict=True):
         for variant, some in rows[rows["length"] == length].groupby("variant", sort=False):
@@ -99,7 +99,7 @@ def plot_masked_words(rows: pd.DataFrame) -> Figure:
     axes[0, 0].set_yscale("symlog", linthresh=0.1)
     axes[1, 0].set_yscale("log")
     axes[0, 0].margins(y=0.08)
-    axes[0, 0].set_ylabel("nats above softmax's")
-    axes[1, 0].set_ylabel("change of a word, either way")
+    axes[0, 0].set_ylabel("nats above\nsoftmax's")
+    axes[1, 0].set_ylabel("change, either way")
     add_legend(figure, axes[0, 0], 4)
     return figure

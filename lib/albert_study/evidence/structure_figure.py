@@ -42,7 +42,7 @@ def draw_arrow(axis: Axes, *points: tuple[float, float]) -> None:
 
 def plot_structure() -> Figure:
     """ALBERT, its shared layer, and which parts of the layer's attention block each attention replaces."""
-    figure, axes = new_figure(6.6, 4.0)
+    figure, axes = new_figure(6.6, 3.6)
     axis = axes[0, 0]
     axis.set(xlim=(0, 6.6), ylim=(0, 4.0))
     axis.axis("off")
@@ -85,7 +85,7 @@ def draw_replaced(axis: Axes, heights: list[float], high: float) -> None:
 
 def plot_flow() -> Figure:
     """From a pretrained encoder to a table: what is trained, what is only switched, and what is kept of each run."""
-    figure, axes = new_figure(6.6, 2.3)
+    figure, axes = new_figure(6.6, 1.7)
     axis = axes[0, 0]
     axis.set(xlim=(0, 6.6), ylim=(0, 2.3))
     axis.axis("off")

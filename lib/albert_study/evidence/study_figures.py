@@ -150,7 +150,7 @@ def plot_differences(table: pd.DataFrame) -> Figure:
     table = table[table["from"] == "softmax"]
     panels = list(table.groupby(["model", "task"], sort=False))
     arms = list(dict.fromkeys(table["to"]))
-    figure, axes = new_figure(6.6, 0.19 * len(arms) + 1.2, ncols=len(panels), sharey=True)
+    figure, axes = new_figure(6.6, 0.17 * len(arms) + 1.15, ncols=len(panels), sharey=True)
     for axis, ((model, task), rows) in zip(axes[0], panels, strict=True):
         for row in rows.to_dict("records"):
             place, style = arms.index(row["to"]), style_of(row["to"])

@@ -72,7 +72,7 @@ def plot_switched(table: pd.DataFrame) -> Figure:
     several = table.groupby("variant")["share_asked"].transform("nunique") > 1
     table = table[several] if several.any() else table
     tasks = list(table["task"].unique())
-    figure, axes = new_figure(max(6.6, 1.65 * len(tasks)), 4.4, nrows=2, ncols=len(tasks), sharey="row")
+    figure, axes = new_figure(6.6, 3.6, nrows=2, ncols=len(tasks), sharey="row")
     looks = hollow(table.drop_duplicates("variant").sort_values("variant").set_index("variant")["attention"])
     for (upper, lower), task in zip(axes.T, tasks, strict=True):
         of_task = table[table["task"] == task]
@@ -84,17 +84,17 @@ def plot_switched(table: pd.DataFrame) -> Figure:
             lower.plot(rows["cost"], rows["changed"], **look)
         upper.axhline(1, color="black", linewidth=0.5)
         upper.axhline(0, color="black", linewidth=0.5, linestyle=":")
-        upper.set(title=f"{plain(task)} ({of_task['score_name'].iloc[0]})", ylim=(-0.35, 1.15))
+        upper.set(title=f"{plain(task)}\n{of_task['score_name'].iloc[0]}", ylim=(-0.35, 1.15))
         least, most = of_task["cost"].min() * 0.8, of_task["cost"].max() * 1.25
-        ticks = [2.0**k for k in range(-4, 2) if least < 2.0**k < most]
+        ticks = [2.0**k for k in range(-4, 2, 2) if least < 2.0**k < most]
         for axis in (upper, lower):
             axis.set_xscale("log", base=2)
             axis.set_xticks(ticks, [form(100 * tick, "0") for tick in ticks])
             axis.set_xlim(least, most)  # the upper one may be empty: a share of nothing is not kept
-        lower.set(xlabel="full cost, % of softmax's")
     axes[1, 0].set_ylim(0, 1.05 * table["changed"].max() or 1)
-    axes[0, 0].set_ylabel("share of the score kept")
-    axes[1, 0].set_ylabel("share of answers changed")
+    axes[0, 0].set_ylabel("score kept")
+    axes[1, 0].set_ylabel("answers changed")
+    axes[1, len(tasks) // 2].set_xlabel("full cost, % of softmax's")
     with_most = max(axes[0], key=lambda axis: len(axis.get_legend_handles_labels()[1]))
     add_legend(figure, with_most, 4)
     return figure
