@@ -176,7 +176,9 @@ def plot_differences(table: pd.DataFrame) -> Figure:
         axis.set_ylim(len(arms) - 0.5, -0.5)
         axis.grid(axis="y", color="#eeeeee", linewidth=0.6)
     axes[0, 0].set_yticks(range(len(arms)), [plain(arm) for arm in arms])
-    note = "grey: ± 1 % of softmax's score; beyond it the scale is logarithmic; full points: clear after Holm's correction"
+    note = (
+        "grey: ± 1 % of softmax's score; beyond it the scale is logarithmic; full points: clear after Holm's correction"
+    )
     figure.supxlabel(note, fontsize=8)
     return figure
 
