@@ -89,10 +89,17 @@ def test_a_forest_plot_has_a_point_for_each_arm_and_task(tmp_path):
     other = differences(runs_of(tmp_path / "2", {"softmax": 0.8, "lsh": 0.9})).assign(task="mrpc")
     figure = plot_differences(pd.concat([first, other]))
     left, right = figure.axes
-    assert [text.get_text() for text in left.get_yticklabels()] == ["new", "lsh"]
+    assert [text.get_text() for text in left.get_yticklabels()] == ["new projections", "lsh"]
     points = [[line.get_xdata()[0] for line in axis.lines if line.get_marker() == "o"] for axis in (left, right)]
     assert points[0] == pytest.approx(first[first["from"] == "softmax"]["difference"].tolist())
     assert points[1] == pytest.approx(other["difference"].tolist())
+
+
+def test_a_forest_plot_has_the_changes_first_and_what_was_added_last(tmp_path):
+    arms = {"softmax": 0.9, "mine": 0.8, "truncated": 0.8, "lsh": 0.9, "shared-qk": 0.6, "new": 0.7}
+    (axis,) = plot_differences(differences(runs_of(tmp_path, arms))).axes
+    labels = [text.get_text() for text in axis.get_yticklabels()]
+    assert labels == ["new projections", "tied keys", "lsh", "softmax, cut text", "mine"]
 
 
 def test_a_forest_plot_names_the_score_of_softmax_over_the_most_seeds(tmp_path):

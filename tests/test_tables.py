@@ -292,7 +292,6 @@ def test_the_report_compiles_with_one_study_and_with_more(tree):
     assert build(tree)[0].read_bytes() != first
     numbers = json.loads((tree / "report" / "numbers.json").read_text())
     assert [study["name"] for study in numbers["studies"]] == ["minilm", "alone", "mini"]
-    assert numbers["studies"][0]["differences"][0]["text"].startswith("random keys instead of hashed ones −10.5 ± 0.5.")
     assert numbers["studies"][1]["seeds"] == "1 seed"
     assert numbers["trained"] == {"runs": 11, "hours": "2"}
     shown = pd.read_csv(tree / "report" / "tables" / "alone-scores.csv", index_col=0)

@@ -4,7 +4,7 @@ Intervals cover seeds and examples (`bootstrap`); p-values are Holm's within a m
 if it stands beside all others that were made.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -12,22 +12,38 @@ import pandas as pd
 from albert_lsh.tasks.predictions import read_predictions
 from albert_study.evidence.bootstrap import CLEAR_FROM, difference, holm, not_inferior
 
-# From, to, and what lies between them.
+# What an arm is, beside softmax, in words and in the order of figures.
+ARMS = {
+    "new": "new projections",
+    "shared-qk": "tied keys",
+    "reformer": "new, tied (as in 2020)",
+    "shared-qk-lsh": "tied, hashed",
+    "new-shared-qk-lsh": "new, tied, hashed",
+    "plain-lsh": "random hashing",
+    "lsh": "lsh",
+    "lsh-third": "lsh at a third",
+    "lsh-half": "lsh at a half",
+    "random-rest": "random keys, mean key",
+    "random": "random keys",
+    "window": "nearest keys",
+    "nystrom": "Nyström",
+    "yoso-e": "YOSO-E",
+    "truncated": "softmax, cut text",
+}
+# Other neighbours: from, to, and what lies between them.
 NEIGHBOURS = (
-    ("softmax", "new", "new projections"),
-    ("softmax", "shared-qk", "tying queries and keys"),
     ("new", "reformer", "tying, with new projections"),
     ("shared-qk", "reformer", "new projections, with tying"),
     ("shared-qk", "shared-qk-lsh", "hashing, with tying"),
     ("reformer", "new-shared-qk-lsh", "hashing, with tying and new projections"),
     ("new", "new-shared-qk-lsh", "tying and hashing, with new projections"),
-    ("softmax", "plain-lsh", "plain hashing alone"),
-    ("softmax", "lsh", "lsh alone"),
     ("random", "lsh", "lsh instead of random keys"),
     ("random", "random-rest", "a mean key for the rest"),
     ("random-rest", "lsh", "lsh instead of random keys, both with a rest"),
     ("window", "lsh", "lsh instead of the nearest keys"),
     ("truncated", "lsh", "lsh instead of shorter texts"),
+    ("nano-random", "nano", "pretraining"),
+    ("nano-lsh-random", "nano-lsh", "pretraining, with hashing"),
 )
 LEVEL = 0.05
 
@@ -44,15 +60,19 @@ def predictions_of(runs: pd.DataFrame) -> dict[int, pd.DataFrame]:
     return found
 
 
-def comparisons(arms: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Every arm but softmax against softmax, then the neighbours that are not among these."""
-    named = {(before, after): what for before, after, what in NEIGHBOURS}
-    for arm in arms:
-        if arm != "softmax" and "softmax" in arms:
-            yield "softmax", arm, named.get(("softmax", arm), "against softmax")
-    for before, after, what in NEIGHBOURS:
-        if before != "softmax" and {before, after} <= set(arms):
-            yield before, after, what
+def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """From, to and what changes: every arm but softmax against softmax, then the other neighbours."""
+    arms = list(arms)
+    for arm in in_order(arms) if "softmax" in arms else ():
+        if arm != "softmax":
+            yield "softmax", arm, ARMS.get(arm, arm)
+    yield from (step for step in NEIGHBOURS if {step[0], step[1]} <= set(arms))
+
+
+def in_order(arms: Iterable[str]) -> list[str]:
+    """The arms, each once, as figures have them; those without a place there last."""
+    places = list(ARMS)
+    return sorted(dict.fromkeys(arms), key=lambda arm: places.index(arm) if arm in ARMS else len(places))
 
 
 def differences(runs: pd.DataFrame) -> pd.DataFrame:
@@ -67,7 +87,7 @@ def differences(runs: pd.DataFrame) -> pd.DataFrame:
         arms = {str(arm): predictions_of(own) for arm, own in group.groupby("arm", sort=False)}
         metric = group["headline"].iloc[0]
         folds = int(group["folds"].iloc[0]) if group["folds"].notna().all() else None
-        for before, after, what in comparisons([arm for arm, own in arms.items() if own]):
+        for before, after, what in comparisons(arm for arm, own in arms.items() if own):
             seeds = arms[before].keys() & arms[after].keys()
             if not seeds:
                 continue

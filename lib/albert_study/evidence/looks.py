@@ -44,6 +44,7 @@ STYLES = {  # colours after Okabe and Ito, told apart by colour-blind readers to
     "new": Style("#aa4499", (0, (8, 2)), "H", "////"),
     "new-shared-qk-lsh": Style("#cc6677", (0, (3, 1, 1, 1, 1, 1)), "8", "\\\\"),
     "lsh-third": Style("#4477aa", (0, (2, 2)), "D", "--"),
+    "lsh-half": Style("#88bbdd", (0, (4, 2)), "D", "-"),
     "truncated": Style("#666666", (0, (1, 1)), "o", ".."),
 }
 SPARE = (  # for attentions that are added

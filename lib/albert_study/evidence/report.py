@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import pandas as pd
 
 from albert_lsh.training.files import repository_root, write_atomically
 from albert_study.carried import carried
-from albert_study.evidence.formats import between, commits, form, scale_of, spread
+from albert_study.evidence.formats import between, commits, form, scale_of
 from albert_study.evidence.masked_words import load_masked_words
 from albert_study.evidence.readable import readable_tables, studies_of
 from albert_study.evidence.records import load_measurements
@@ -75,15 +74,13 @@ def write_inputs(root: Path) -> str:
 
 
 def study_numbers(study: str, root: Path) -> dict[str, Any]:
-    """A study's name and tasks, how many seeds its arms have, its differences in words, and where it learnt nothing."""
+    """A study's name and tasks, how many seeds its arms have, and where it learnt nothing."""
     scores = load_measurements(f"{study}-scores", "tables", root)
-    changes = load_measurements(f"{study}-changes", "tables", root)
     return {
         "name": study,
         "tasks": list(scores["task"].unique()),
         "baselines": {str(task): baselines(rows.iloc[0]) for task, rows in scores.groupby("task", sort=False)},
         "seeds": between(scores["seeds"]) + (" seed" if scores["seeds"].max() == 1 else " seeds"),
-        "differences": list(differences(changes[changes["headline"]])) if len(changes) else [],
         "not learnt": [
             f"{row['task']} with {row['arm']} ({study}: {form(row['score'], how)} against {form(row['majority'], how)})"
             for row in scores.to_dict("records")
@@ -97,19 +94,6 @@ def baselines(row: pd.Series) -> dict[str, str]:
     named = {"a bag of words": "bag_of_words", "always the same answer": "majority", "chance": "chance"}
     how = str(scale_of(row["task"])[1])
     return {name: form(row[column], how) for name, column in named.items() if pd.notna(row.get(column))}
-
-
-def differences(changes: pd.DataFrame) -> Iterator[dict[str, str]]:
-    """For each task what every change costs, in a sentence."""
-    for task, rows in changes.groupby("task", sort=False):
-        how = f"+{scale_of(str(task))[1]}"
-        parts = [
-            f"{row['change']} {spread(row['difference'], row['standard_error'], how)}" for _, row in rows.iterrows()
-        ]
-        text = "; ".join(parts) + "."
-        if len(reformer := rows[rows["to"] == "reformer"]):
-            text += f" reformer attended to {form(reformer['attended_to'].iloc[0], '%')} of the pairs."
-        yield {"task": str(task), "seeds": between(rows["seeds"]), "text": text}
 
 
 def compared(study: str, root: Path) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import repository_root
 from albert_study.evidence.bootstrap import MARGIN
+from albert_study.evidence.differences import ARMS, in_order
 from albert_study.evidence.formats import between, form, scale_of, spread
 from albert_study.evidence.looks import LOOK, STYLES, add_legend, lighter, new_figure, plain, save, style_of
 from albert_study.evidence.masked_words import load_masked_words, plot_masked_words
@@ -149,7 +150,7 @@ def plot_differences(table: pd.DataFrame) -> Figure:
     """
     table = table[table["from"] == "softmax"]
     panels = list(table.groupby(["model", "task"], sort=False))
-    arms = list(dict.fromkeys(table["to"]))
+    arms = in_order(table["to"])
     figure, axes = new_figure(6.6, 0.17 * len(arms) + 1.15, ncols=len(panels), sharey=True)
     for axis, ((model, task), rows) in zip(axes[0], panels, strict=True):
         for row in rows.to_dict("records"):
@@ -175,7 +176,7 @@ def plot_differences(table: pd.DataFrame) -> Figure:
         axis.set_xlabel(f"{metric} − softmax's\n{softmax}; {rows['over'].iloc[0]}: {seeds}")
         axis.set_ylim(len(arms) - 0.5, -0.5)
         axis.grid(axis="y", color="#eeeeee", linewidth=0.6)
-    axes[0, 0].set_yticks(range(len(arms)), [plain(arm) for arm in arms])
+    axes[0, 0].set_yticks(range(len(arms)), [ARMS.get(arm, plain(arm)) for arm in arms])
     note = (
         "grey: ± 1 % of softmax's score; beyond it the scale is logarithmic; full points: clear after Holm's correction"
     )

@@ -1,7 +1,7 @@
 """Tables of a study, as numbers: results/tables/*.csv. `readable` turns them into what people read.
 
 score_table(runs)                    one row a task, model and arm
-changes(runs)                        one row a pair of neighbouring arms and metric
+changes(runs)                        one row a pair of arms and metric, where runs have kept no predictions
 beside_published(runs, published)    ours beside studies/published.csv
 write_tables("minilm")               all of a study's, as results/tables/minilm-*.csv
 """
@@ -19,7 +19,7 @@ from albert_lsh import attention
 from albert_lsh.training.files import repository_root, write_atomically
 from albert_study.carried import carried
 from albert_study.evidence.bootstrap import holm
-from albert_study.evidence.differences import LEVEL, differences
+from albert_study.evidence.differences import LEVEL, comparisons, differences
 from albert_study.evidence.formats import listed
 from albert_study.evidence.records import (
     COSTS,
@@ -36,22 +36,6 @@ from albert_study.evidence.statistics import paired, paired_ratio
 from albert_study.evidence.switched import predictors, switched_table
 from albert_study.evidence.variety import with_variety
 
-# Neighbouring arms: from, to, and what lies between them.
-CHANGES = (
-    ("softmax", "reformer", "the original's changes at once"),
-    ("softmax", "shared-qk", "tying queries and keys"),
-    ("shared-qk", "shared-qk-lsh", "hashing on top of tying"),
-    ("shared-qk-lsh", "reformer", "new projections"),
-    ("shared-qk", "reformer", "new projections, and what hashing there is"),
-    ("softmax", "plain-lsh", "plain hashing alone"),
-    ("softmax", "lsh", "lsh alone"),
-    ("plain-lsh", "window", "the nearest keys instead of hashed ones"),
-    ("plain-lsh", "random", "random keys instead of hashed ones"),
-    ("lsh", "window", "the nearest keys instead of hashed ones"),
-    ("lsh", "random", "random keys instead of hashed ones"),
-    ("nano-random", "nano", "pretraining"),
-    ("nano-lsh-random", "nano-lsh", "pretraining, with hashing"),
-)
 ARM = ["task", "model", "arm"]  # what is averaged over seeds
 HEAD_DIM = 64  # of ALBERT and BERT
 # Two pretraining runs that differ in nothing but these saw the same sequences, masks and first weights.
@@ -91,7 +75,7 @@ def metrics_of(runs: pd.DataFrame) -> Iterator[str]:
 
 
 def changes(runs: pd.DataFrame) -> pd.DataFrame:
-    """What lies between neighbouring arms, per task, model and metric, paired by seed.
+    """What lies between arms, per task, model and metric, paired by seed: `differences` for runs without predictions.
 
     Only seeds that both arms have count; `standard_error` is that of the mean difference, NaN with one such seed.
     `p_holm` is corrected for the study's number of comparisons of headlines, and `clear` says whether it is below 5 %.
@@ -100,7 +84,7 @@ def changes(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (task, model), group in runs.groupby(["task", "model"], sort=False):
         arms = {arm: rows_of.set_index("seed") for arm, rows_of in group.groupby("arm")}
-        for before, after, what in (c for c in CHANGES if c[0] in arms and c[1] in arms):
+        for before, after, what in comparisons(arms):
             seeds = arms[before].index.intersection(arms[after].index)
             shares = [arms[arm].loc[seeds, "attended_share"].mean() for arm in (before, after)]
             for metric in metrics_of(group):
@@ -219,11 +203,12 @@ def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
         warnings.warn(f"{study}: {made} of the study are made; missing: {', '.join(missing[:3])}{more}", stacklevel=3)
     variants, held_out = (load_switched(study, root, split) for split in ("validation", "held-out"))
     switched = variants if variants.empty else switched_table(variants)
+    found = differences(runs)
     return {
         "runs": runs.drop(columns=["folder", "study"]),
         "scores": with_variety(with_bag_of_words(score_table(runs), root), runs),
-        "changes": changes(runs),
-        "differences": differences(runs),
+        "changes": changes(runs) if found.empty else pd.DataFrame(),
+        "differences": found,
         "published": beside_published(runs, load_published(carried("studies/published.csv", root))),
         "variants": variants if variants.empty else variants.drop(columns="folder"),
         "switched": switched,
