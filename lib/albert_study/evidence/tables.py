@@ -83,7 +83,7 @@ def changes(runs: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for (task, model), group in runs.groupby(["task", "model"], sort=False):
-        arms = {arm: rows_of.set_index("seed") for arm, rows_of in group.groupby("arm")}
+        arms = {str(arm): rows_of.set_index("seed") for arm, rows_of in group.groupby("arm")}
         for before, after, what in comparisons(arms):
             seeds = arms[before].index.intersection(arms[after].index)
             shares = [arms[arm].loc[seeds, "attended_share"].mean() for arm in (before, after)]
