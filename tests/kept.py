@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from albert_lsh import Parameters, find_task, load_data, load_tokenizer
-from albert_lsh.tasks.table import encode
+from albert_lsh.tasks.data import encode
 from albert_lsh.training.fine_tuning import fine_tune
 
 

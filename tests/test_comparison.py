@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from albert_lsh.tasks.table import load_data
+from albert_lsh.tasks.data import load_data
 from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_study.comparison import Comparison, compare, score_and_cost
 from albert_study.evidence.records import load_runs

@@ -15,7 +15,8 @@ import pandas as pd
 import pytest
 
 from albert_lsh import load_tokenizer
-from albert_lsh.tasks.table import encode, find_task, load_data
+from albert_lsh.tasks.data import encode, load_data
+from albert_lsh.tasks.table import find_task
 from albert_lsh.training import locks
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.parameters import Parameters

@@ -17,7 +17,8 @@ from datasets import Dataset
 
 from albert_lsh import load_model, load_tokenizer
 from albert_lsh.model.config import ModelError
-from albert_lsh.tasks.table import encode, find_task, load_data
+from albert_lsh.tasks.data import encode, load_data
+from albert_lsh.tasks.table import find_task
 from albert_lsh.training.checkpoints import newest, seal
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.record import read_result

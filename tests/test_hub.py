@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-LOAD = "from albert_lsh.tasks.table import load_data; print(*load_data('sst2')['train']['sentence'])"
+LOAD = "from albert_lsh.tasks.data import load_data; print(*load_data('sst2')['train']['sentence'])"
 
 
 @pytest.fixture

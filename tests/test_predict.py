@@ -12,14 +12,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from transformers import pipeline
 
 from albert_lsh import load_model
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.predict import main
 from albert_lsh.tasks import squad
-from albert_lsh.tasks import table as tasks
+from albert_lsh.tasks.data import encode, load_data
 from albert_lsh.tasks.metrics import for_trainer
+from albert_lsh.tasks.table import Task, find_task
 from albert_lsh.training.parameters import Parameters
 from albert_lsh.training.recipe import keep_model, prepare_model, train
 from albert_lsh.training.trainer import StudyTrainer
@@ -31,11 +33,11 @@ LENGTHS = {"mini-mrpc": 18, "mini-sst2": 16, "mini-mnli": 20, "mini-squad": 32, 
 
 
 class Trained(NamedTuple):
-    task: tasks.Task
+    task: Task
     model: str  # its folder
     rows: list[dict]  # of the validation split
     trainer: StudyTrainer
-    encoded: tasks.Dataset  # what the trainer evaluates of it
+    encoded: Dataset  # what the trainer evaluates of it
 
     def write(self, path):
         """The rows as a JSON list, every column of the task's data in it."""
@@ -50,20 +52,20 @@ def trained(tmp_path_factory):
 
     def make(name):
         if name not in made:
-            folder, task = tmp_path_factory.mktemp(name), tasks.find_task(name)
+            folder, task = tmp_path_factory.mktemp(name), find_task(name)
             given = {"task": name, "attention": "lsh", "attention_settings": {"n_hashes": 2, "cluster_size": 4}}
             given |= {"epochs": 1, "max_length": LENGTHS[name], "learning_rate": 1e-3, "batch_size": 16}
             given |= {"precision": "fp32", "device": "cpu", "save_model": True, "output_dir": str(folder)}
             given |= {"train_examples": 96, "eval_examples": 24}
             run = Parameters.check(given, "squad.ipynb" if task.is_squad else "glue.ipynb")
-            data, tokenizer = tasks.load_data(name, train_examples=96, eval_examples=24), load_tokenizer("mini")
+            data, tokenizer = load_data(name, train_examples=96, eval_examples=24), load_tokenizer("mini")
             rows = data[task.evaluation[0]]
             if task.is_squad:
                 encoded = {k: squad.windows(part, tokenizer, max_length=run.max_length) for k, part in data.items()}
                 model = prepare_model(run, head="question-answering")
                 metrics = squad.for_trainer(rows, encoded["validation"])
             else:
-                encoded = tasks.encode(data, task, tokenizer, run.max_length)
+                encoded = encode(data, task, tokenizer, run.max_length)
                 model = prepare_model(run, head="classification", **task.model_options)
                 metrics = for_trainer(task)
             seen = encoded[task.evaluation[0]]
@@ -125,7 +127,7 @@ def test_answers_are_those_of_evaluation(trained, name, tmp_path, capsys):
     assert len(kept.encoded) > 24  # some paragraphs have several windows
     rows = kept.write(tmp_path / "rows.json")
     found = ask(capsys, "--model", kept.model, "--task", name, rows)
-    logits, examples = kept.trainer.predict(kept.encoded).predictions[:2], tasks.Dataset.from_list(kept.rows)
+    logits, examples = kept.trainer.predict(kept.encoded).predictions[:2], Dataset.from_list(kept.rows)
     expected = squad.best_answers(examples, kept.encoded, *logits, no_answer=kept.task.no_answer)
     assert [row["answer"] for row in found] == [expected[row["id"]].text for row in kept.rows]
     assert ("" in {row["answer"] for row in found}) == kept.task.no_answer
@@ -161,7 +163,7 @@ def test_no_answer_stands_nowhere_and_an_empty_context_has_none(trained):
 
 def test_regression_gives_the_number(tmp_path, capsys):
     torch.manual_seed(0)
-    model, tokenizer = load_model("mini", **tasks.find_task("stsb").model_options), load_tokenizer("mini")
+    model, tokenizer = load_model("mini", **find_task("stsb").model_options), load_tokenizer("mini")
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     pairs = [("The food was lovely.", "The food was awful."), ("It was Monday.", "This was Monday.")]
@@ -180,7 +182,7 @@ def test_a_model_without_names_for_its_classes_takes_the_tasks(tmp_path, capsys)
     (tmp_path / "text.txt").write_text("The food was lovely.\n")
     for task in ("mini-sst2", "cola"):
         (found,) = ask(capsys, "--model", tmp_path, "--task", task, tmp_path / "text.txt")
-        assert list(found["scores"]) == list(tasks.find_task(task).labels)
+        assert list(found["scores"]) == list(find_task(task).labels)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_texts_that_cannot_be_read_are_named(tmp_path, name, content, message):
 
 def test_a_model_of_another_task_is_refused(trained, tmp_path, capsys):
     def refused(task, model, message, *more):
-        text = "\t".join(["text"] * len(tasks.find_task(task).columns))
+        text = "\t".join(["text"] * len(find_task(task).columns))
         (tmp_path / "text.txt").write_text(text)
         with pytest.raises(SystemExit, match=f"^error: {message}"):
             main(["predict", "--model", str(model), "--task", task, str(tmp_path / "text.txt"), *more])
@@ -319,7 +321,7 @@ def test_an_error_is_one_line_and_exit_code_1(trained, tmp_path):
 @pytest.mark.parametrize("name", ["mini-mrpc", "mini-squad"])
 def test_scores_that_are_not_finite_are_an_error_and_not_printed(trained, name, tmp_path, capsys):
     """The embedding of one word is broken, and only the second example has it."""
-    folder, task = shutil.copytree(trained(name).model, tmp_path / "model"), tasks.find_task(name)
+    folder, task = shutil.copytree(trained(name).model, tmp_path / "model"), find_task(name)
     broken = load_tokenizer("mini").convert_tokens_to_ids("awful" if name == "mini-mrpc" else "kite")
     texts = ["It was lovely.\tIt was {}.", "Who lost something?\tAnna lost a red {}."][task.is_squad]
     words = ["great", "awful"] if name == "mini-mrpc" else ["ball", "kite"]

@@ -9,8 +9,8 @@ from datasets import Dataset
 
 from albert_lsh import find_task, load_data, load_tokenizer
 from albert_lsh.tasks import metrics, squad
+from albert_lsh.tasks.data import encode
 from albert_lsh.tasks.predictions import read_predictions, write_predictions
-from albert_lsh.tasks.table import encode
 from albert_lsh.training.parameters import Parameters
 from albert_lsh.training.recipe import attended, prepare_model, train
 from albert_lsh.training.record import environment, read_result, write_result

@@ -6,16 +6,17 @@ from datasets import Dataset
 
 from albert_lsh import load_tokenizer
 from albert_lsh.tasks import metrics, mini
-from albert_lsh.tasks import table as tasks
+from albert_lsh.tasks.data import check_rows, encode, load_data
+from albert_lsh.tasks.table import TASKS, TaskError, find_task
 from albert_lsh.training.parameters import ParameterError, Parameters
 
 
 def test_the_table_has_glue_without_wnli_squad_korean_tasks_and_the_embedded_ones():
     glue = ["mrpc", "mnli", "sst2", "qnli", "qqp", "rte", "cola", "stsb"]
     korean = ["kor-sts", "kor-qpair", "nsmc", "korquad", "klue-nli"]
-    assert list(tasks.TASKS) == [*glue, "squad", "squad-v2", *korean, *mini.MINI_NAMES]
-    with pytest.raises(tasks.TaskError, match="task='wnli' is not one of: mrpc"):
-        tasks.load_data("wnli")
+    assert list(TASKS) == [*glue, "squad", "squad-v2", *korean, *mini.MINI_NAMES]
+    with pytest.raises(TaskError, match="task='wnli' is not one of: mrpc"):
+        load_data("wnli")
 
 
 def test_a_local_folder_is_read_like_the_hub(tmp_path):
@@ -25,44 +26,44 @@ def test_a_local_folder_is_read_like_the_hub(tmp_path):
         rows.to_parquet(tmp_path / "sst2" / f"{split}-00000-of-00001.parquet")
     readme = "---\nconfigs:\n- config_name: sst2\n  data_files:\n  - split: train\n    path: sst2/train-*\n"
     (tmp_path / "README.md").write_text(readme + "  - split: validation\n    path: sst2/validation-*\n---\n")
-    data = tasks.load_data("sst2", tmp_path, train_examples=2)
+    data = load_data("sst2", tmp_path, train_examples=2)
     assert {split: len(part) for split, part in data.items()} == {"train": 2, "validation": 3}
     (tmp_path / "README.md").write_text(readme.replace("name: sst2", "name: mrpc") + "---\n")
-    with pytest.raises(tasks.TaskError, match="split 'train' has no sentence1, sentence2"):
-        tasks.load_data("mrpc", tmp_path)
+    with pytest.raises(TaskError, match="split 'train' has no sentence1, sentence2"):
+        load_data("mrpc", tmp_path)
 
 
 def test_the_labels_of_every_task_are_called_label(tmp_path):
     rows = {"question1": ["a", "b"], "question2": ["c", "d"], "is_duplicate": [0, 1]}
     for split in ("train", "validation"):
         Dataset.from_dict(rows).to_parquet(tmp_path / f"{split}.parquet")
-    data = tasks.load_data("kor-qpair", tmp_path)
+    data = load_data("kor-qpair", tmp_path)
     assert data["validation"]["label"][:] == [0, 1]
     Dataset.from_dict({**rows, "is_duplicate": [0, 2]}).to_parquet(tmp_path / "train.parquet")
-    with pytest.raises(tasks.TaskError, match="split 'train', row 1: is_duplicate=2 must be 0 to 1"):
-        tasks.load_data("kor-qpair", tmp_path)
+    with pytest.raises(TaskError, match="split 'train', row 1: is_duplicate=2 must be 0 to 1"):
+        load_data("kor-qpair", tmp_path)
     for split in ("train", "validation"):
         unlabelled = Dataset.from_dict({**rows, "label": [0, 1]}).remove_columns("is_duplicate")
         unlabelled.to_parquet(tmp_path / f"{split}.parquet")
-    with pytest.raises(tasks.TaskError, match="split 'train' has no is_duplicate"):
-        tasks.load_data("kor-qpair", tmp_path)
+    with pytest.raises(TaskError, match="split 'train' has no is_duplicate"):
+        load_data("kor-qpair", tmp_path)
 
 
 def test_held_out_examples_are_training_examples_that_are_not_trained_on():
-    data = tasks.load_data("mini-sst2", train_examples=50, eval_examples=7, held_out_examples=20)
+    data = load_data("mini-sst2", train_examples=50, eval_examples=7, held_out_examples=20)
     assert {split: len(rows) for split, rows in data.items()} == {"train": 50, "held-out": 20}
-    everything = tasks.load_data("mini-sst2")
+    everything = load_data("mini-sst2")
     texts = [data[split]["sentence"][:] for split in ("train", "held-out")]
     assert {*texts[0], *texts[1]} <= set(everything["train"]["sentence"][:])
-    assert data["train"]["idx"][:] == tasks.load_data("mini-sst2", train_examples=50)["train"]["idx"][:]
+    assert data["train"]["idx"][:] == load_data("mini-sst2", train_examples=50)["train"]["idx"][:]
     assert not {*data["train"]["idx"]} & {*data["held-out"]["idx"]}
-    with pytest.raises(tasks.TaskError, match="train_examples=None of 6000: the run saw all training examples"):
-        tasks.load_data("mini-sst2", held_out_examples=20)
+    with pytest.raises(TaskError, match="train_examples=None of 6000: the run saw all training examples"):
+        load_data("mini-sst2", held_out_examples=20)
 
 
 def test_every_example_is_in_one_fold_and_trained_on_in_the_others():
-    sizes = {split: len(rows) for split, rows in tasks.load_data("mini-sst2").items()}
-    parts = [tasks.load_data("mini-sst2", fold=(part, 3)) for part in range(3)]
+    sizes = {split: len(rows) for split, rows in load_data("mini-sst2").items()}
+    parts = [load_data("mini-sst2", fold=(part, 3)) for part in range(3)]
     everything = set(range(sum(sizes.values())))
     evaluated = [number for part in parts for number in part["fold"]["idx"]]
     assert sorted(evaluated) == sorted(everything)
@@ -87,28 +88,26 @@ def test_a_task_without_training_data_is_cut_by_article(tmp_path):
         for answers in [{"text": ["a"], "answer_start": [0]}]
     ]
     Dataset.from_list(rows).to_parquet(tmp_path / "validation.parquet")
-    data = tasks.load_data("korquad", tmp_path)
+    data = load_data("korquad", tmp_path)
     titles = {split: set(of_split["title"]) for split, of_split in data.items()}
     assert {split: len(names) for split, names in titles.items()} == {"train": 113, "validation": 27}
     assert not titles["train"] & titles["validation"]
     assert len(data["train"]) + len(data["validation"]) == len(rows)
-    assert tasks.load_data("korquad", tmp_path)["validation"]["id"][:] == data["validation"]["id"][:]
+    assert load_data("korquad", tmp_path)["validation"]["id"][:] == data["validation"]["id"][:]
 
 
 def test_data_that_cannot_be_had_is_one_clear_error(tmp_path, monkeypatch):
-    with pytest.raises(tasks.TaskError, match=r"data_dir='.*nowhere' is not a folder \(task 'sst2'\)"):
-        tasks.load_data("sst2", tmp_path / "nowhere")
-    with pytest.raises(
-        tasks.TaskError, match='task=\'sst2\': .*; without a network set task="mini-sst2", model="mini"$'
-    ):
-        tasks.load_data("sst2", tmp_path)
+    with pytest.raises(TaskError, match=r"data_dir='.*nowhere' is not a folder \(task 'sst2'\)"):
+        load_data("sst2", tmp_path / "nowhere")
+    with pytest.raises(TaskError, match='task=\'sst2\': .*; without a network set task="mini-sst2", model="mini"$'):
+        load_data("sst2", tmp_path)
 
 
 def test_a_damaged_file_is_named_by_its_task_and_folder(tmp_path):
     for split in ("train", "validation"):
         (tmp_path / f"{split}.parquet").write_text("garbage")
-    with pytest.raises(tasks.TaskError, match=r"task='sst2': the data could not be loaded from .*damaged file.*"):
-        tasks.load_data("sst2", tmp_path)
+    with pytest.raises(TaskError, match=r"task='sst2': the data could not be loaded from .*damaged file.*"):
+        load_data("sst2", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -125,39 +124,39 @@ def test_a_damaged_file_is_named_by_its_task_and_folder(tmp_path):
 )
 def test_a_row_that_is_no_example_of_the_task_is_named(name, row, message):
     rows = Dataset.from_list([row])
-    with pytest.raises(tasks.TaskError, match=f"task='{name}': split 'train', row 0: {message}"):
-        tasks.check_rows(rows, tasks.find_task(name), "train")
+    with pytest.raises(TaskError, match=f"task='{name}': split 'train', row 0: {message}"):
+        check_rows(rows, find_task(name), "train")
 
 
 def test_a_split_that_is_not_there_is_named():
-    with pytest.raises(tasks.TaskError, match="task='sst2': there is no split 'validation'"):
-        tasks.check_rows(Dataset.from_dict({}), tasks.find_task("sst2"), "validation")
+    with pytest.raises(TaskError, match="task='sst2': there is no split 'validation'"):
+        check_rows(Dataset.from_dict({}), find_task("sst2"), "validation")
 
 
 def test_subsets_are_the_same_for_every_run():
-    first, again = (tasks.load_data("mini-sst2", train_examples=50, eval_examples=20) for _ in range(2))
+    first, again = (load_data("mini-sst2", train_examples=50, eval_examples=20) for _ in range(2))
     assert first["train"]["sentence"] == again["train"]["sentence"]
     assert {split: len(rows) for split, rows in first.items()} == {"train": 50, "validation": 20}
 
 
 @pytest.mark.parametrize("name", [name for name in mini.MINI_NAMES if "squad" not in name])
 def test_classes_are_named_as_in_the_data(name):
-    data, task = tasks.load_data(name, train_examples=1, eval_examples=1), tasks.find_task(name)
+    data, task = load_data(name, train_examples=1, eval_examples=1), find_task(name)
     assert tuple(data["train"].features["label"].names) == task.labels
     assert task.model_options["id2label"] == dict(enumerate(task.labels))
 
 
 def test_a_task_says_what_its_models_answer():
-    counts = {name: task.num_labels for name, task in tasks.TASKS.items() if not task.is_squad}
+    counts = {name: task.num_labels for name, task in TASKS.items() if not task.is_squad}
     several = {"mnli", "mini-mnli", "klue-nli", "stsb", "kor-sts"}
     assert {name for name, n in counts.items() if n != 2} == several
-    assert tasks.find_task("stsb").model_options == {"num_labels": 1, "problem_type": "regression"}
-    assert [name for name, task in tasks.TASKS.items() if task.no_answer] == ["squad-v2", "mini-squad-v2"]
+    assert find_task("stsb").model_options == {"num_labels": 1, "problem_type": "regression"}
+    assert [name for name, task in TASKS.items() if task.no_answer] == ["squad-v2", "mini-squad-v2"]
 
 
 def test_encoding_cuts_and_keeps_labels_and_segments():
-    data = tasks.load_data("mini-mnli", train_examples=30, eval_examples=10)
-    encoded = tasks.encode(data, tasks.find_task("mini-mnli"), load_tokenizer("mini"), max_length=16)
+    data = load_data("mini-mnli", train_examples=30, eval_examples=10)
+    encoded = encode(data, find_task("mini-mnli"), load_tokenizer("mini"), max_length=16)
     assert set(encoded) == {"train", "validation_matched", "validation_mismatched"}
     row = encoded["train"][0]
     assert row["labels"] == data["train"][0]["label"]

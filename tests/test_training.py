@@ -13,8 +13,9 @@ from transformers import RobertaConfig, RobertaModel
 from albert_lsh.model.interface import record_passes
 from albert_lsh.model.load import load_model, load_tokenizer, max_positions
 from albert_lsh.tasks import squad
-from albert_lsh.tasks import table as tasks
+from albert_lsh.tasks.data import encode, load_data
 from albert_lsh.tasks.metrics import for_trainer, score_splits
+from albert_lsh.tasks.table import find_task
 from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_lsh.training.recipe import attended, keep_model, prepare_model, sample, train
 
@@ -27,9 +28,9 @@ def make(folder, notebook="glue.ipynb", **changes):
 
 
 def fit(run):
-    task, tokenizer = tasks.find_task(run.task), load_tokenizer(run.model)
-    data = tasks.load_data(run.task, train_examples=run.train_examples, eval_examples=run.eval_examples)
-    encoded = tasks.encode(data, task, tokenizer, run.max_length)
+    task, tokenizer = find_task(run.task), load_tokenizer(run.model)
+    data = load_data(run.task, train_examples=run.train_examples, eval_examples=run.eval_examples)
+    encoded = encode(data, task, tokenizer, run.max_length)
     model = prepare_model(run, head="classification", num_labels=task.num_labels)
     done = train(model, tokenizer, run, encoded["train"], encoded["validation"], for_trainer(task))
     return done, encoded, attended(model, tokenizer, encoded["validation"], examples=16)
@@ -45,7 +46,7 @@ def test_a_run_records_curves_costs_and_what_it_attended(tmp_path):
     assert done.cost["peak_memory_bytes"] > 1e8
     assert 0.2 < seen.pairs < 0.7
     assert list((tmp_path / "logs").iterdir())
-    baselines, table = score_splits(done.trainer, tasks.find_task(run.task), encoded)
+    baselines, table = score_splits(done.trainer, find_task(run.task), encoded)
     last = evaluated.iloc[-1]
     assert baselines["score"] == {name: last[name] for name in ("accuracy", "f1")}
     assert (table["label"] == table["answer"]).mean() == baselines["score"]["accuracy"]
@@ -53,7 +54,7 @@ def test_a_run_records_curves_costs_and_what_it_attended(tmp_path):
 
 def test_what_was_evaluated_after_the_last_step_is_not_predicted_again(tmp_path):
     done, encoded, _ = fit(make(tmp_path))
-    task, calls = tasks.find_task("mini-mrpc"), []
+    task, calls = find_task("mini-mrpc"), []
     done.trainer.model.register_forward_hook(lambda *_: calls.append(None))
     kept = score_splits(done.trainer, task, encoded)[1]
     assert not calls
@@ -124,10 +125,10 @@ def test_a_sparse_attention_that_sees_everything_says_so_once(caplog, name, sett
 
 
 def test_pairs_and_cost_are_shares_of_the_whole_texts():
-    task, tokenizer = tasks.find_task("mini-mrpc"), load_tokenizer("mini")
-    data = tasks.load_data("mini-mrpc", train_examples=8, eval_examples=20)
-    whole = tasks.encode(data, task, tokenizer, 64)["validation"]
-    cut = tasks.encode(data, task, tokenizer, 16)["validation"]
+    task, tokenizer = find_task("mini-mrpc"), load_tokenizer("mini")
+    data = load_data("mini-mrpc", train_examples=8, eval_examples=20)
+    whole = encode(data, task, tokenizer, 64)["validation"]
+    cut = encode(data, task, tokenizer, 16)["validation"]
     assert whole["whole_length"] == whole["length"] == cut["whole_length"]
     kept = sum(n**2 for n in cut["length"]) / sum(n**2 for n in whole["length"])
     assert kept < 0.5
@@ -152,7 +153,7 @@ def test_evaluation_settings_change_the_score_and_not_what_is_learned(tmp_path):
     few, data = {"n_hashes": 1, "cluster_size": 1, "global_tokens": 0}, {"train_examples": 256, "eval_examples": 200}
     plain, encoded, share = fit(make(tmp_path / "plain", **data))
     other, _, other_share = fit(make(tmp_path / "other", evaluation_settings=few, **data))
-    task = tasks.find_task("mini-mrpc")
+    task = find_task("mini-mrpc")
     scores = [score_splits(done.trainer, task, encoded)[0]["score"] for done in (plain, other)]
     assert scores[0] != scores[1]
     assert scores[1]["accuracy"] == other.history.iloc[-1]["accuracy"]
@@ -233,7 +234,7 @@ def test_positions_are_extended_where_asked_for_trained_resumed_and_loaded_again
         "precision": "fp32",
     }
     run = make(tmp_path, "squad.ipynb", **chosen)
-    data, tokenizer = tasks.load_data("mini-squad", train_examples=32, eval_examples=16), load_tokenizer("mini")
+    data, tokenizer = load_data("mini-squad", train_examples=32, eval_examples=16), load_tokenizer("mini")
     # Two paragraphs in one: the model reads beyond the 128 positions that it comes with, and finds answers there.
     long = data.map(lambda row: {"context": f"{row['context']} " + "It was Monday . " * 25 + row["context"]})
     cut = {split: squad.windows(rows, tokenizer, max_length=192) for split, rows in long.items()}

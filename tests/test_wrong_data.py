@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from albert_lsh import load_tokenizer
 from albert_lsh.predict import read_rows
 from albert_lsh.tasks import metrics, squad
-from albert_lsh.tasks import table as tasks
+from albert_lsh.tasks.data import check_rows, encode
 from albert_lsh.tasks.squad_scores import score
+from albert_lsh.tasks.table import TASKS, find_task
 from wrong_values import REFUSED, answer
 
 disable_progress_bars()
@@ -42,14 +43,14 @@ TEXTS = (
 )
 WRONG = st.none() | st.integers() | st.floats() | st.booleans() | st.just(["a"]) | st.just({"a": 1}) | st.just("\ud800")
 CELLS = TEXTS | WRONG
-TASKS = st.sampled_from([*tasks.TASKS.values()])
-PAIR, SQUAD = tasks.find_task("mini-mrpc"), tasks.find_task("mini-squad")
+ANY_TASK = st.sampled_from([*TASKS.values()])
+PAIR, SQUAD = find_task("mini-mrpc"), find_task("mini-squad")
 
 
 @st.composite
 def files(draw):
     """A task, the ending of a file, and what stands in it."""
-    task = draw(TASKS)
+    task = draw(ANY_TASK)
     cells = st.dictionaries(st.sampled_from([*task.columns, "idx"]), CELLS, max_size=3)
     values = st.lists(st.fixed_dictionaries(dict.fromkeys(task.columns, TEXTS)) | cells | WRONG, max_size=3)
     ending = draw(st.sampled_from(["txt", "json", "jsonl"]))
@@ -91,7 +92,7 @@ SEED = st.integers(0, 99)
 @st.composite
 def columns(draw):
     """A task and a split of it, some columns of which are missing or hold something else."""
-    task, size = draw(TASKS), draw(st.integers(0, 3))
+    task, size = draw(ANY_TASK), draw(st.integers(0, 3))
     starts = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=2)
     answers = st.fixed_dictionaries({"text": st.lists(TEXTS, max_size=2), "answer_start": starts})
     kinds = {name: [st.text(max_size=9), st.integers(-9, 9), st.none() | st.text(max_size=9)] for name in task.columns}
@@ -115,7 +116,7 @@ def columns(draw):
 def test_a_split_is_named_with_its_row_or_can_be_read(given):
     task, columns = given
     rows = Dataset.from_dict(columns)
-    found = answer(lambda: tasks.check_rows(rows, task, "train"), f"task={task.name!r}")
+    found = answer(lambda: check_rows(rows, task, "train"), f"task={task.name!r}")
     if found is not REFUSED:
         assert all(isinstance(text, str) for column in task.columns for text in rows[column])
         if task.is_squad:
@@ -137,7 +138,7 @@ def test_every_row_is_encoded_and_cut(tokenizer, pairs, max_length):
     rows = Dataset.from_dict(
         {**dict(zip(PAIR.columns, zip(*pairs, strict=True), strict=True)), "label": [0] * len(pairs)}
     )
-    (found,) = tasks.encode(DatasetDict({"train": rows}), PAIR, tokenizer, max_length).values()
+    (found,) = encode(DatasetDict({"train": rows}), PAIR, tokenizer, max_length).values()
     assert len(found) == len(pairs)
     for row in found:
         assert len(row["input_ids"]) == row["length"] == min(max_length, row["whole_length"])

@@ -19,7 +19,8 @@ import torch
 from datasets import DatasetDict
 
 from albert_lsh import load_tokenizer
-from albert_lsh.tasks.table import encode, find_task, load_data
+from albert_lsh.tasks.data import encode, load_data
+from albert_lsh.tasks.table import find_task
 from albert_lsh.training.checkpoints import checkpoints_in, read_seal
 from albert_lsh.training.files import run_folder
 from albert_lsh.training.fine_tuning import fine_tune

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
     from albert_lsh.model.memory import save_memory
     from albert_lsh.pipelines import QuestionAnsweringPipeline
-    from albert_lsh.tasks.table import find_task, load_data
+    from albert_lsh.tasks.data import load_data
+    from albert_lsh.tasks.table import find_task
     from albert_lsh.training.parameters import Parameters
 
 __version__ = "0.1.0"
@@ -43,7 +44,8 @@ _HOMES = {
     "albert_lsh.model.interface": ("record_passes",),
     "albert_lsh.model.memory": ("save_memory",),
     "albert_lsh.pipelines": ("QuestionAnsweringPipeline",),
-    "albert_lsh.tasks.table": ("find_task", "load_data"),
+    "albert_lsh.tasks.data": ("load_data",),
+    "albert_lsh.tasks.table": ("find_task",),
     "albert_lsh.training.parameters": ("Parameters",),
 }
 

@@ -11,7 +11,8 @@ import pandas as pd
 from datasets import DatasetDict
 
 from albert_lsh.model.load import load_tokenizer
-from albert_lsh.tasks.table import encode, find_task
+from albert_lsh.tasks.data import encode
+from albert_lsh.tasks.table import find_task
 from albert_lsh.training.files import placed
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.parameters import Count, Parameters, Positive, Seed, errors_named, from_given

@@ -13,8 +13,9 @@ from datasets import Dataset
 from pydantic import Field
 
 from albert_lsh.tasks import metrics
+from albert_lsh.tasks.data import load_data
 from albert_lsh.tasks.squad_scores import score
-from albert_lsh.tasks.table import Task, find_task, load_data
+from albert_lsh.tasks.table import Task, find_task
 from albert_lsh.training.files import placed, write_atomically
 from albert_lsh.training.parameters import errors_named, from_given
 from albert_lsh.training.record import provenance

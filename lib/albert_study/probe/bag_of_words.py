@@ -20,7 +20,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import FeatureUnion
 
 from albert_lsh.tasks import metrics
-from albert_lsh.tasks.table import Task, find_task, load_data
+from albert_lsh.tasks.data import load_data
+from albert_lsh.tasks.table import Task, find_task
 from albert_lsh.training.files import placed, write_atomically
 from albert_lsh.training.parameters import Count, errors_named, from_given
 from albert_lsh.training.record import provenance

@@ -24,8 +24,9 @@ from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTok
 
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.tasks import metrics, squad
+from albert_lsh.tasks.data import encode, held_out, load_data
 from albert_lsh.tasks.predictions import write_predictions
-from albert_lsh.tasks.table import Task, encode, find_task, held_out, load_data
+from albert_lsh.tasks.table import Task, find_task
 from albert_lsh.training.files import placed, run_folder
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.parameters import (

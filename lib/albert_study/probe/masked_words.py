@@ -16,7 +16,7 @@ from torch import Tensor
 
 from albert_lsh import attention
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
-from albert_lsh.tasks.table import load_data
+from albert_lsh.tasks.data import load_data
 from albert_lsh.training.files import placed, recorded
 from albert_lsh.training.parameters import Count, Seed, errors_named, from_given
 from albert_lsh.training.record import provenance
