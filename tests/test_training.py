@@ -10,8 +10,8 @@ import torch
 from datasets import Dataset
 from transformers import RobertaConfig, RobertaModel
 
-from albert_lsh.model.interface import record_passes
 from albert_lsh.model.load import load_model, load_tokenizer, max_positions
+from albert_lsh.model.passes import record_passes
 from albert_lsh.tasks import squad
 from albert_lsh.tasks.data import encode, load_data
 from albert_lsh.tasks.metrics import for_trainer, score_splits

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from albert_lsh import attention
-    from albert_lsh.model.interface import record_passes
     from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
     from albert_lsh.model.memory import save_memory
+    from albert_lsh.model.passes import record_passes
     from albert_lsh.pipelines import QuestionAnsweringPipeline
     from albert_lsh.tasks.data import load_data
     from albert_lsh.tasks.table import find_task
@@ -41,7 +41,7 @@ __all__ = [
 ]
 _HOMES = {
     "albert_lsh.model.load": ("extend_positions", "load_model", "load_tokenizer", "switch_attention"),
-    "albert_lsh.model.interface": ("record_passes",),
+    "albert_lsh.model.passes": ("record_passes",),
     "albert_lsh.model.memory": ("save_memory",),
     "albert_lsh.pipelines": ("QuestionAnsweringPipeline",),
     "albert_lsh.tasks.data": ("load_data",),

@@ -29,7 +29,6 @@ from transformers import (
 
 from albert_lsh.attention import Coverage
 from albert_lsh.checksums import NAME, checksums
-from albert_lsh.model.interface import mean_attended
 from albert_lsh.model.load import (
     extend_positions,
     load_config,
@@ -39,6 +38,7 @@ from albert_lsh.model.load import (
     without_bars,
 )
 from albert_lsh.model.memory import save_memory
+from albert_lsh.model.passes import mean_attended
 from albert_lsh.model.projections import draw_projections
 from albert_lsh.training.checkpoints import newest
 from albert_lsh.training.files import write_atomically

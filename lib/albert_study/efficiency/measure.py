@@ -15,8 +15,8 @@ import torch
 from transformers import BatchEncoding
 
 from albert_lsh import attention
-from albert_lsh.model.interface import Pass
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
+from albert_lsh.model.passes import Pass
 from albert_lsh.training.files import recorded, settle, write_atomically
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.record import provenance

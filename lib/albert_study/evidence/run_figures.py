@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from sklearn.metrics import ConfusionMatrixDisplay
 
 from albert_lsh.attention import names
-from albert_lsh.model.interface import Pass
+from albert_lsh.model.passes import Pass
 from albert_study.evidence.looks import style_of
 
 

@@ -19,8 +19,8 @@ from torch.utils.data import Dataset
 from transformers import BertConfig, EvalPrediction, PreTrainedModel, Trainer, set_seed
 from transformers.trainer_utils import PredictionOutput
 
-from albert_lsh.model.interface import mean_attended
 from albert_lsh.model.load import load_model, switch_attention
+from albert_lsh.model.passes import mean_attended
 from albert_lsh.tasks.metrics import chance, majority, scores
 from albert_lsh.training.checkpoints import newest
 from albert_lsh.training.files import write_atomically

@@ -16,8 +16,8 @@ import torch
 from transformers import BatchEncoding, PreTrainedModel
 
 from albert_lsh import attention as attentions
-from albert_lsh.model.interface import Pass, mean_coverage, record_passes
 from albert_lsh.model.load import switch_attention
+from albert_lsh.model.passes import Pass, mean_coverage, record_passes
 from albert_study.probe.candidates import Candidate
 
 
