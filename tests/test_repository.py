@@ -234,6 +234,15 @@ def test_poster_and_summary_have_one_page(committed):
         assert isinstance(pages, bytes), name  # a list where there are several
 
 
+def test_the_report_has_nine_pages_before_its_appendix(committed):
+    typst = pytest.importorskip("typst")
+    write_inputs(committed)
+    found = typst.query(
+        str(committed / "report/report.typ"), "<last-page>", field="value", one=True, root=str(committed)
+    )
+    assert json.loads(found) <= 9
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "figures").glob("*.svg")), ids=lambda path: path.stem)
 def test_a_figure_is_not_wider_than_the_reports_page(path):
     """A wider one would be shrunk there, and its type with it."""
