@@ -5,18 +5,19 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from albert_study.evidence.differences import ARMS
 from albert_study.evidence.formats import Named, Table, form
 from albert_study.evidence.readable_studies import pivot
 
-CHANGES = {
+ROWS = {
     "softmax": "softmax, unchanged",
-    "new": "new projections",
-    "shared-qk": "keys tied to queries",
-    "reformer": "both, as in 2020 up to 64 tokens",
-    "plain-lsh": "random hashing alone, ½ asked for",
-    "lsh": "**lsh**: clusters of keys, ½ asked for",
-    "truncated": "softmax, text cut to half the cost",
-    "random": "random keys, ½ asked for",
+    "new": ARMS["new"],
+    "shared-qk": ARMS["shared-qk"],
+    "reformer": ARMS["reformer"],
+    "plain-lsh": f"{ARMS['plain-lsh']}, ½ asked for",
+    "lsh": f"**{ARMS['lsh']}**, ½ asked for",
+    "truncated": ARMS["truncated"],
+    "random": f"{ARMS['random']}, ½ asked for",
     "bag of words": "no encoder: a bag of words",
     "majority class": "always the same answer",
 }
@@ -41,13 +42,13 @@ def front_table(load: Callable) -> Named:
             found[title] = scores[scores["task"] == task]
     if not found:
         return
-    arms = list(CHANGES)
+    arms = list(ROWS)
     table = pd.DataFrame({title: pivot(rows).iloc[:, 0] for title, rows in found.items()}).reindex(arms).fillna("")
     made = (table != "").any(axis="columns")
     for name, column in (("pairs seen", "attended_share"), ("cost", "full_cost")):
         shares = pd.DataFrame({title: rows.set_index("arm")[column] for title, rows in found.items()}).reindex(arms)
         table[name] = [span(of_arm) for of_arm in shares.to_numpy()]
-    yield "front", Table(table[made].set_axis([CHANGES[arm] for arm in table[made].index]), NOTE)
+    yield "front", Table(table[made].set_axis([ROWS[arm] for arm in table[made].index]), NOTE)
 
 
 def span(shares: np.ndarray) -> str:

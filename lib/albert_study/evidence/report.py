@@ -20,6 +20,7 @@ import pandas as pd
 
 from albert_lsh.training.files import repository_root, write_atomically
 from albert_study.carried import carried
+from albert_study.evidence.differences import ARMS
 from albert_study.evidence.formats import between, commits, form, scale_of
 from albert_study.evidence.masked_words import load_masked_words
 from albert_study.evidence.readable import readable_tables, studies_of
@@ -166,7 +167,7 @@ def where_answers_change(rows: pd.DataFrame) -> dict[str, Any]:
 
 def text_numbers(root: Path) -> dict[str, Any]:
     """The numbers of the text that are in no table of the report."""
-    numbers: dict[str, Any] = {}
+    numbers: dict[str, Any] = {"arms": ARMS}
     if len(rows := load_measurements("no-training-switched", "tables", root)):
         numbers["kept"] = kept(rows)
     if len(rows := load_measurements("bound", "efficiency", root)):
