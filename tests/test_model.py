@@ -1,35 +1,23 @@
-"""Models: pretrained weights kept, attention saved and restored, hashes of the passes, errors."""
+"""A model with our attentions: pretrained weights kept, attention saved and restored, hashes of the passes, errors."""
 
 import copy
-import json
-import logging
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import (
     AlbertConfig,
     AlbertModel,
-    AlbertTokenizer,
     AutoModel,
-    BertConfig,
-    BertModel,
-    GPT2Config,
-    GPT2LMHeadModel,
-    RobertaConfig,
-    RobertaModel,
 )
 
 from albert_lsh import attention, load_model, record_passes, switch_attention
 from albert_lsh.model.interface import attention_modules
-from albert_lsh.model.load import ModelError, load_tokenizer
 from albert_lsh.model.projections import draw_projections
-from weights import change_weights
+from encoders import SMALL, batch, save_encoder
 
-SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "num_hidden_layers": 3, "vocab_size": 99}
 SETTINGS = {
     "reformer": {"bucket_size": 4, "n_hashes": 2},
     "shared-qk-lsh": {"bucket_size": 4, "n_hashes": 2},
@@ -39,25 +27,9 @@ SETTINGS = {
 }
 
 
-def batch(vocab=99, length=21):
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(5, vocab, (3, length), generator=generator)
-    mask = torch.arange(length) < torch.tensor([[length], [length - 8], [5]])
-    return {"input_ids": ids, "attention_mask": mask.long()}
-
-
 @pytest.fixture(scope="module", params=["albert", "bert", "roberta"])
 def folder(request, tmp_path_factory):
-    """A small encoder of each type, saved as Transformers saves it."""
-    torch.manual_seed(0)
-    make = {
-        "albert": lambda: AlbertModel(AlbertConfig(**SMALL, embedding_size=16, max_position_embeddings=40)),
-        "bert": lambda: BertModel(BertConfig(**SMALL, max_position_embeddings=40)),
-        "roberta": lambda: RobertaModel(RobertaConfig(**SMALL, max_position_embeddings=42, pad_token_id=1)),
-    }
-    path = tmp_path_factory.mktemp(request.param)
-    make[request.param]().save_pretrained(path)
-    return str(path)
+    return save_encoder(request.param, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.mark.parametrize("name", ["softmax", "softmax-eager"])
@@ -286,110 +258,6 @@ def test_a_sequence_longer_than_the_positions_is_refused(folder):
     model(**batch(length=40))
 
 
-def test_a_tokenizer_tells_the_texts_of_a_pair_apart(tmp_path):
-    """ALBERT's does not by itself in Transformers 5; a pipeline asks for nothing."""
-    words = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "▁one", "▁two"]
-    AlbertTokenizer(vocab=[(word, -float(i)) for i, word in enumerate(words)]).save_pretrained(tmp_path)
-    found = load_tokenizer(str(tmp_path))("one", "two one")
-    assert found["token_type_ids"] == [0, 0, 0, 1, 1, 1]
-    assert found["attention_mask"] == [1] * 6
-
-
-def test_tokenizers_of_one_name_are_apart():
-    first, second = load_tokenizer("mini"), load_tokenizer("mini")
-    first.model_max_length = 7
-    assert first.add_tokens("unheard-of") == 1
-    assert (second.model_max_length, load_tokenizer("mini").model_max_length) == (128, 128)
-    assert len(second) == len(load_tokenizer("mini")) == len(first) - 1
-
-
-def test_a_folder_without_tokenizer_files_has_no_tokenizer(folder):
-    with pytest.raises(ModelError, match="no tokenizer files; a vocabulary of special tokens alone"):
-        load_tokenizer(folder)
-
-
-@pytest.mark.parametrize("head", ["masked-lm", "pretraining"])
-def test_other_heads_load(folder, head):
-    if head == "pretraining" and "roberta" in folder:
-        head = "masked-lm"  # RoBERTa was pretrained on masked tokens alone
-    model = load_model(folder, head=head, attention="lsh")
-    assert model(**batch())[0].shape == (3, 21, 99)
-
-
-def test_unknown_names_are_errors(folder, tmp_path):
-    with pytest.raises(ValueError, match="attention='lhs' is not one of: softmax"):
-        load_model(folder, attention="lhs")
-    with pytest.raises(ValueError, match="head='classify' is not one of: base, classification"):
-        load_model(folder, head="classify")
-    with pytest.raises(ModelError, match="has no option 'num_lables'"):
-        load_model(folder, num_lables=3)
-    with pytest.raises(ModelError, match="has no option 'num_lables'"):
-        load_model("mini", num_lables=3)
-    GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9, n_positions=8)).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"\(gpt2\) is not of a supported type: albert, bert, "):
-        load_model(str(tmp_path), head="base")
-
-
-@pytest.mark.parametrize("option", ["is_decoder", "add_cross_attention"])
-def test_a_decoder_is_refused(folder, option, tmp_path):
-    """Attention of ours sees what comes after a token."""
-    config = json.loads((Path(folder) / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, option: True}))
-    with pytest.raises(ModelError, match=f"{option}=True: no decoder"):
-        load_model(str(tmp_path), head="base")
-
-
-def saved_again(folder, tmp_path, change):
-    """A classification model with its weights changed."""
-    load_model(folder).save_pretrained(tmp_path)
-    change_weights(tmp_path, change)
-    return str(tmp_path)
-
-
-def test_weights_that_are_new_are_named_once_and_refused_on_request(folder, tmp_path, caplog):
-    with caplog.at_level(logging.WARNING):
-        load_model(folder, head="question-answering")
-    (said,) = caplog.records
-    assert said.getMessage() == f"model={folder!r}: new weights, not in its file: qa_outputs.bias, qa_outputs.weight"
-    with pytest.raises(ModelError, match="lacks weights: qa_outputs.bias, qa_outputs.weight$"):
-        load_model(folder, head="question-answering", complete=True)
-
-    load_model(folder, head="base", attention="yoso", settings={"conv_kernel_size": 3}).save_pretrained(tmp_path)
-    load_model(str(tmp_path), head="base", complete=True)
-    with pytest.raises(ModelError, match=r"lacks weights: .*convolution.weight"):
-        load_model(folder, head="base", attention="yoso", settings={"conv_kernel_size": 3}, complete=True)
-    caplog.clear()
-    load_model(str(tmp_path), head="base")
-    load_model("mini")  # which has no file
-    assert not caplog.records
-
-
-def test_a_base_model_is_complete_without_a_pooler(folder, tmp_path):
-    load_model(folder, head="masked-lm").save_pretrained(tmp_path)
-    load_model(str(tmp_path), head="base", complete=True)
-    with pytest.raises(ModelError, match="lacks weights"):
-        load_model(str(tmp_path), head="classification", complete=True)
-
-
-def test_weights_of_other_shapes_are_named(folder, tmp_path):
-    name = "embeddings.word_embeddings.weight"
-
-    def cut(weights):
-        found = next(key for key in weights if key.endswith(name))
-        return {**weights, found: weights[found][:-1].clone()}
-
-    with pytest.raises(ModelError, match=rf"{name} is \(98, \d+\) in its file, not \(99, \d+\)$"):
-        load_model(saved_again(folder, tmp_path, cut))
-
-
-def test_truncated_weights_are_named(folder, tmp_path):
-    load_model(folder).save_pretrained(tmp_path)
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(ModelError, match="its weights cannot be read: .*deserializ"):
-        load_model(str(tmp_path))
-
-
 def test_new_projections_replace_nothing_but_projections(folder):
     old, new = load_model(folder, head="base"), load_model(folder, head="base")
     torch.manual_seed(1)
@@ -417,14 +285,6 @@ def test_as_many_landmarks_as_positions_are_softmax(folder):
     torch.testing.assert_close(model(**inputs).last_hidden_state[keep], softmax(**inputs).last_hidden_state[keep])
 
 
-def test_a_model_that_cannot_be_reached_is_one_clear_error():
-    said = (
-        'model=\'no such/model\': no such folder, and the Hub gave no model.*no network. task="mini-mrpc", model="mini"'
-    )
-    with pytest.raises(ModelError, match=said):
-        load_model("no such/model")  # no name of the Hub; it is not asked
-
-
 def test_passes_that_are_not_chosen_have_softmax(folder, tmp_path):
     ids, settings = batch()["input_ids"], {"n_hashes": 1, "cluster_size": 3}
     model = switch_attention(load_model(folder, head="base"), "lsh", settings, passes=[1])
@@ -438,23 +298,3 @@ def test_passes_that_are_not_chosen_have_softmax(folder, tmp_path):
     assert torch.equal(load_model(str(tmp_path), head="base")(ids).last_hidden_state, some)
     with pytest.raises(ValueError, match="passes: 9 is not one of the model's passes, 0 to"):
         switch_attention(model, "lsh", passes=[9])
-
-
-@pytest.mark.parametrize(
-    ("saved", "message"),
-    [
-        ("x", "albert_lsh='x' of albert_lsh"),
-        ({"settings": [1]}, r"settings=\[1\] of albert_lsh"),
-        ({"seed": "x"}, "seed='x' of albert_lsh"),
-        ({"passes": 3}, "passes=3 of albert_lsh"),
-    ],
-)
-def test_a_damaged_config_is_named(saved, message, tmp_path):
-    load_model("mini").save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"albert_lsh": saved}))
-    with pytest.raises(ModelError, match=f"its config.json is damaged: {message}"):
-        load_model(str(tmp_path))
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ModelError, match="its config.json cannot be read: "):
-        load_model(str(tmp_path))

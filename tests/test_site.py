@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from albert_lsh.training.files import repository_root
-from test_tables import write_run
+from records import write_run
 
 pytest.importorskip("altair")
 from albert_study.evidence.site import all_runs, build, packed

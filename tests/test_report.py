@@ -1,0 +1,102 @@
+"""Figures and report from run records: drawn again only when results change, and made of what there is."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from albert_lsh.training.files import repository_root
+from albert_study.evidence.looks import style_of
+from albert_study.evidence.report import build, reaching_half
+from albert_study.evidence.study_figures import (
+    draw_figures,
+    plot_convergence,
+    plot_loss,
+    write_figures,
+)
+from albert_study.evidence.tables import write_tables
+
+# F1 by arm and seed; accuracy is 0.1 less everywhere.
+from records import checkout, runs_of, write_run
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return checkout(tmp_path)
+
+
+def test_figures_change_only_with_their_data(tree):
+    write_run(tree, "reformer-10-epochs", 0, {"accuracy": 0.7, "f1": 0.8})
+    first = {path: path.read_bytes() for path in write_figures("mini", tree)}
+    stems = ("structure", "flow", "settings", "mini-scores", "mini-loss-mrpc", "mini-convergence-mrpc")
+    assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "pdf")}
+    history = tree / "results/runs/mini/mrpc/model/lsh/seed-0/history.csv"
+    history.write_text(history.read_text().replace("30,3.0,,0.5", "30,3.0,,0.9"))
+    changed = {path.name for path in write_figures("mini", tree) if path.read_bytes() != first[path]}
+    assert changed == {"mini-loss-mrpc.svg", "mini-loss-mrpc.pdf"}
+
+
+def test_pretraining_that_went_on_from_other_weights_is_not_drawn_beside_what_began_anew(tree):
+    for run in ("nano-lsh", "nano-then/lsh"):
+        shutil.copytree(repository_root() / "results/pretraining" / run, tree / "results/pretraining" / run)
+    axis = draw_figures("mini", tree)["pretraining"].axes[0]
+    assert axis.get_legend_handles_labels()[1] == ["nano-lsh", "counting, or a coin"]
+
+
+@pytest.mark.parametrize(("task", "unit"), [("squad", "nats"), ("mrpc", "nats"), ("stsb", "squared error")])
+def test_a_loss_has_the_unit_of_its_task(tmp_path, task, unit):
+    write_run(tmp_path, "softmax", 0, {"f1": 0.5}, task=task, study="units")
+    assert plot_loss(runs_of(tmp_path, "units")).axes[0].get_ylabel() == f"loss ({unit})"
+
+
+def test_an_arm_trained_longer_is_drawn_as_the_same_arm_trained_shorter(tmp_path):
+    """`new` has softmax's attention, and a colour of its own."""
+    for arm in ("softmax-10-epochs", "new-10-epochs"):
+        write_run(tmp_path, arm, 0, {"f1": 0.5}, study="longer")
+    figure = plot_convergence(runs_of(tmp_path, "longer").assign(attention="softmax"))
+    colours = {str(line.get_label()): line.get_color() for line in figure.axes[1].lines}
+    assert colours == {"softmax-10-epochs": style_of("softmax").colour, "new-10-epochs": style_of("new").colour}
+
+
+def test_the_report_compiles_with_one_study_and_with_more(tree):
+    pytest.importorskip("typst")
+    write_tables("mini", tree)
+    write_figures("mini", tree)
+    first = build(tree)[0].read_bytes()
+    assert first.startswith(b"%PDF")
+    assert build(tree)[0].read_bytes() == first
+    for seed in (0, 1):
+        write_run(tree, "plain-lsh", seed, {"exact": 60.0, "f1": 70.0 + seed}, task="squad", study="minilm")
+        write_run(tree, "random", seed, {"exact": 50.0, "f1": 60.0}, task="squad", study="minilm")
+    write_run(tree, "softmax", 0, {"pearson": -0.1}, task="stsb", study="alone", headline="pearson")
+    path = tree / "results/runs/alone/stsb/model/softmax/seed-0/result.json"
+    path.write_text(path.read_text().replace('"train_seconds": 10.0', '"train_seconds": 7200.0'))
+    write_tables("minilm", tree)
+    write_tables("alone", tree)
+    assert build(tree)[0].read_bytes() != first
+    numbers = json.loads((tree / "report" / "numbers.json").read_text())
+    assert [study["name"] for study in numbers["studies"]] == ["minilm", "alone", "mini"]
+    assert numbers["studies"][1]["seeds"] == "1 seed"
+    assert numbers["trained"] == {"runs": 11, "hours": "2"}
+    shown = pd.read_csv(tree / "report" / "tables" / "alone-scores.csv", index_col=0)
+    assert shown.loc["softmax", "stsb (pearson)"] == "−0.100 (1)"
+
+
+def test_runs_that_reach_half_of_softmaxs_correlation_are_counted():
+    scores = {"softmax": [0.9, 0.7], "plain-lsh": [0.1, 0.41, 0.39], "new": [0.0]}
+    runs = pd.DataFrame([(arm, "stsb", "pearson", s) for arm, of in scores.items() for s in of])
+    runs = pd.concat([runs, pd.DataFrame([("softmax", "mrpc", "f1", 0.8)])]).set_axis(
+        ["arm", "task", "headline", "score"], axis=1
+    )
+    assert reaching_half(runs) == {"stsb": {"softmax": "2 of 2", "plain-lsh": "1 of 3", "new": "0 of 1"}}
+
+
+def test_a_table_whose_results_are_gone_leaves_the_report(tree):
+    write_tables("mini", tree)
+    build(tree)
+    assert (tree / "report" / "tables" / "mini-scores.csv").exists()
+    (tree / "results" / "tables" / "mini-scores.csv").unlink()
+    build(tree)
+    assert not (tree / "report" / "tables" / "mini-scores.csv").exists()
