@@ -49,6 +49,24 @@ def test_the_labels_of_every_task_are_called_label(tmp_path):
         load_data("kor-qpair", tmp_path)
 
 
+def test_articles_that_cannot_be_cut_are_named(tmp_path):
+    """KorQuAD's are cut before their rows are checked."""
+    row = {"id": "1", "title": "t", "context": "a b", "question": "c", "answers": {"text": ["a"], "answer_start": [0]}}
+    Dataset.from_list([row]).to_parquet(tmp_path / "train.parquet")
+    with pytest.raises(TaskError, match="task='korquad': there is no split 'validation'"):
+        load_data("korquad", tmp_path)
+    Dataset.from_list([row]).to_parquet(tmp_path / "validation.parquet")
+    with pytest.raises(
+        TaskError, match="task='korquad': 1 article, of which 113 are to be trained on and others evaluated"
+    ):
+        load_data("korquad", tmp_path)
+    untitled = Dataset.from_list([row]).remove_columns("title")
+    for split in ("train", "validation"):
+        untitled.to_parquet(tmp_path / f"{split}.parquet")
+    with pytest.raises(TaskError, match="task='korquad': split 'validation' has no title"):
+        load_data("korquad", tmp_path)
+
+
 def test_held_out_examples_are_training_examples_that_are_not_trained_on():
     data = load_data("mini-sst2", train_examples=50, eval_examples=7, held_out_examples=20)
     assert {split: len(rows) for split, rows in data.items()} == {"train": 50, "held-out": 20}
@@ -59,6 +77,8 @@ def test_held_out_examples_are_training_examples_that_are_not_trained_on():
     assert not {*data["train"]["idx"]} & {*data["held-out"]["idx"]}
     with pytest.raises(TaskError, match="train_examples=None of 6000: the run saw all training examples"):
         load_data("mini-sst2", held_out_examples=20)
+    with pytest.raises(TaskError, match=r"fold=\(0, 3\) and held_out_examples=20: take one of them"):
+        load_data("mini-sst2", train_examples=50, held_out_examples=20, fold=(0, 3))
 
 
 def test_every_example_is_in_one_fold_and_trained_on_in_the_others():

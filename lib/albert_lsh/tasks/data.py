@@ -55,13 +55,15 @@ def load_data(
             raise TaskError(f"data_dir={source!r} is not a folder (task {name!r})")
         found = download(source, task.config, f"task={name!r}", offline_instead(task))
     if task.training_articles:
-        found = cut_by_article(found[task.evaluation[0]], task.training_articles)
+        whole = task.evaluation[0]
+        check_rows(found[whole] if whole in found else Dataset.from_dict({}), task, whole)
+        found = cut_by_article(found[whole], task.training_articles, f"task={name!r}")
     splits = ["train", *(s for i, s in enumerate(task.evaluation) if i == 0 or s in found)]
     for split in splits:
         check_rows(found[split] if split in found else Dataset.from_dict({}), task, split)
         if task.label != "label":
             found[split] = found[split].rename_column(task.label, "label")
-    if fold is not None and held_out_examples is None:
+    if fold is not None:
         found = cut_by_fold(concatenate_datasets([found[split] for split in splits[:2]]), *fold)
         splits = [*found]
     if held_out_examples is not None:
@@ -76,6 +78,9 @@ def check_sizes(asked: dict[str, Any], fold: Any, place: str) -> None:
     for name, size in asked.items():
         if size is not None and (type(size) is not int or size < 1):
             raise TaskError(f"{place}: {name}={reprlib.repr(size)} must be a whole number, 1 or more")
+    if fold is not None and asked["held_out_examples"] is not None:
+        held_out_examples = asked["held_out_examples"]
+        raise TaskError(f"{place}: fold={fold!r} and held_out_examples={held_out_examples}: take one of them")
     if fold is not None:
         pair = fold if isinstance(fold, tuple | list) and [type(n) for n in fold] == [int, int] else (0, 0)
         if not 0 <= pair[0] < pair[1] or pair[1] < 2:
@@ -115,11 +120,16 @@ def cause_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def cut_by_article(rows: Dataset, training: int) -> DatasetDict:
+def cut_by_article(rows: Dataset, training: int, place: str) -> DatasetDict:
     """A split cut in two, "train" and "validation": so many articles, drawn with a fixed seed, and all others."""
     if "title" not in rows.column_names:
-        raise TaskError("the evaluation split has no title, by which it is to be cut into training and evaluation")
+        raise TaskError(
+            f"{place}: split 'validation' has no title, by which it is to be cut into training and evaluation"
+        )
     titles = sorted(set(rows["title"]))
+    if len(titles) <= training:
+        many = "1 article" if len(titles) == 1 else f"{len(titles)} articles"
+        raise TaskError(f"{place}: {many}, of which {training} are to be trained on and others evaluated")
     chosen = set(random.Random(SUBSET_SEED).sample(titles, training))
     inside = [title in chosen for title in rows["title"]]
     numbers = {
