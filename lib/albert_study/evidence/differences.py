@@ -1,7 +1,7 @@
 """Every arm against softmax, and neighbouring arms against each other, from the predictions of their runs.
 
-Intervals cover seeds and examples (`bootstrap`); p-values are Holm's within a model, so that a comparison counts only
-if it stands beside all others that were made.
+Intervals cover seeds and examples (`bootstrap`); what is clear is so by Holm's p-values within a model, so that a
+comparison counts only if it stands beside all others that were made.
 """
 
 from collections.abc import Iterable, Iterator

@@ -21,7 +21,7 @@ ROWS = {
     "bag of words": "no encoder: a bag of words",
     "majority class": "always the same answer",
 }
-TASKS = {
+COLUMNS = {
     ("albert", "kor-sts"): "KorSTS, ALBERT (Pearson)",
     ("albert", "kor-qpair"): "question pairs, ALBERT (accuracy)",
     ("minilm", "stsb"): "STS-B, MiniLM (Pearson)",
@@ -36,7 +36,7 @@ def front_table(load: Callable) -> Named:
     load: the table of results/tables that has a name.
     """
     found: dict[str, pd.DataFrame] = {}
-    for (study, task), title in TASKS.items():
+    for (study, task), title in COLUMNS.items():
         scores = load(f"{study}-scores")
         if not scores.empty and (scores["task"] == task).any():
             found[title] = scores[scores["task"] == task]
