@@ -271,6 +271,7 @@ UNFINISHED = (
     "mini",
     "original",
     "original-readme",
+    "albert-rates",
     "albert",
     "lsh-choice",
     "masked-words",
