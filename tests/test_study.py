@@ -276,6 +276,7 @@ UNFINISHED = (
     "lsh-choice",
     "masked-words",
     "no-training",
+    "more-examples",
     "more-training",
     "minilm",
     "minilm-rates",
