@@ -53,6 +53,17 @@ def test_nothing_is_clear_from_fewer_than_three_seeds(tmp_path, seeds):
     assert table[["seeds", "examples", "clear"]].values.tolist() == [[seeds, 400, seeds == 3]]
 
 
+def test_arms_trained_otherwise_stand_against_those_trained_alike(tmp_path):
+    names = ["softmax-8000", "softmax-20000", "new-8000", "reformer-8000", "lsh-20000", "lsh-10-epochs"]
+    table = differences(runs_of(tmp_path, dict.fromkeys(names, 0.8)))
+    assert table[["from", "to", "change"]].values.tolist() == [
+        ["softmax-8000", "new-8000", "new projections"],
+        ["softmax-8000", "reformer-8000", "new, tied (as in 2020)"],
+        ["new-8000", "reformer-8000", "tying, with new projections"],
+        ["softmax-20000", "lsh-20000", "lsh"],
+    ]
+
+
 def test_runs_without_predictions_are_left_out(tmp_path):
     runs = runs_of(tmp_path, {"softmax": 0.9, "lsh": 0.5})
     (tmp_path / "lsh" / "seed-1" / "predictions.parquet").unlink()

@@ -60,6 +60,27 @@ def test_an_arm_trained_longer_is_drawn_as_the_same_arm_trained_shorter(tmp_path
     assert colours == {"softmax-10-epochs": style_of("softmax").colour, "new-10-epochs": style_of("new").colour}
 
 
+def test_scores_by_the_number_of_examples_are_a_line_an_attention_and_no_loss_of_theirs_is_drawn(tmp_path):
+    for arm, score in {"softmax-8000": 0.7, "softmax-20000": 0.8, "new-8000": 0.5, "new-20000": 0.6}.items():
+        record = write_run(tmp_path, arm, 0, {"accuracy": score}, task="sst2", study="sized", headline="accuracy")
+        said = json.loads((record / "result.json").read_text())
+        said["examples"]["train"] = int(arm.split("-")[1])
+        (record / "result.json").write_text(json.dumps(said))
+    write_run(tmp_path, "softmax-rate-of-2020", 0, {"accuracy": 0.9}, task="sst2", study="sized", headline="accuracy")
+    figures = draw_figures("sized", tmp_path)
+    assert {"sized-scores", "sized-loss-sst2", "sized-examples-sst2"} <= figures.keys()
+    (axis,) = figures["sized-examples-sst2"].axes
+    handles, labels = axis.get_legend_handles_labels()
+    lines = {
+        label: bars.lines[0].get_xydata().tolist()
+        for bars, label in zip(handles, labels, strict=True)
+        if hasattr(bars, "lines")
+    }
+    assert lines["new projections"] == [[8000, 0.5], [20000, 0.6]]
+    assert lines["softmax"] == [[8000, 0.7], [20000, 0.8]]
+    assert figures["sized-loss-sst2"].axes[1].get_legend_handles_labels()[1] == ["softmax-rate-of-2020"]
+
+
 def test_the_report_compiles_with_one_study_and_with_more(tree):
     pytest.importorskip("typst")
     write_tables("mini", tree)

@@ -4,6 +4,7 @@ Intervals cover seeds and examples (`bootstrap`); what is clear is so by Holm's 
 comparison counts only if it stands beside all others that were made.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -46,6 +47,8 @@ NEIGHBOURS = (
     ("nano-lsh-random", "nano-lsh", "pretraining, with hashing"),
 )
 LEVEL = 0.05
+# How an arm was trained, where a study varies it: "lsh-10-epochs", "lsh-20000" (examples).
+TRAINED = re.compile(r"-(\d+-epochs|\d{4,}|rate-of-2020)$")
 
 
 def predictions_of(runs: pd.DataFrame) -> dict[int, pd.DataFrame]:
@@ -61,12 +64,17 @@ def predictions_of(runs: pd.DataFrame) -> dict[int, pd.DataFrame]:
 
 
 def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """From, to and what changes: every arm but softmax against softmax, then the other neighbours."""
-    arms = list(arms)
-    for arm in in_order(arms) if "softmax" in arms else ():
-        if arm != "softmax":
-            yield "softmax", arm, ARMS.get(arm, arm)
-    yield from (step for step in NEIGHBOURS if {step[0], step[1]} <= set(arms))
+    """From, to and what changes: every arm but softmax against softmax, then the other neighbours; where a study varies
+    the training (TRAINED), among arms that were trained alike."""
+    alike: dict[str, list[str]] = {}
+    for arm in arms:
+        attention = TRAINED.sub("", arm)
+        alike.setdefault(arm[len(attention) :], []).append(attention)
+    for how, own in alike.items():
+        for arm in in_order(own) if "softmax" in own else ():
+            if arm != "softmax":
+                yield "softmax" + how, arm + how, ARMS.get(arm, arm)
+        yield from ((start + how, end + how, what) for start, end, what in NEIGHBOURS if {start, end} <= set(own))
 
 
 def in_order(arms: Iterable[str]) -> list[str]:

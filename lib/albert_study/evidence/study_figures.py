@@ -3,7 +3,6 @@
 `write_figures("minilm")` draws figures/minilm-*.{svg,pdf} and figures/{structure,settings,pretraining}.{svg,pdf}.
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import repository_root
 from albert_study.evidence.bootstrap import MARGIN
-from albert_study.evidence.differences import ARMS, in_order
+from albert_study.evidence.differences import ARMS, TRAINED, in_order
 from albert_study.evidence.formats import between, form, scale_of, spread
 from albert_study.evidence.looks import LOOK, STYLES, add_legend, lighter, new_figure, plain, save, style_of
 from albert_study.evidence.masked_words import load_masked_words, plot_masked_words
@@ -30,8 +29,6 @@ from albert_study.evidence.records import (
 from albert_study.evidence.structure_figure import plot_flow, plot_structure
 from albert_study.evidence.switched import plot_switched
 from albert_study.evidence.tables import score_table, settings_table
-
-EPOCHS_ARM = re.compile(r"-\d+-epochs$")  # arms trained longer, shown in a figure of their own
 
 
 def seeds_of(runs: pd.DataFrame) -> str:
@@ -51,7 +48,7 @@ def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str) -> None:
         if rows.empty:
             continue
         points = rows.round({over: 4}).groupby(over)[value].agg(["mean", "min", "max"])
-        shorter = EPOCHS_ARM.sub("", str(arm))
+        shorter = TRAINED.sub("", str(arm))
         style = style_of(shorter if shorter in STYLES else of_arm["attention"].iloc[0])
         colour = lighter(style.colour) if of_arm["random_weights"].iloc[0] else style.colour
         look: dict[str, Any] = {"color": colour, "linestyle": style.line, "label": plain(arm)}
@@ -92,6 +89,26 @@ def plot_convergence(runs: pd.DataFrame) -> Figure:
     return figure
 
 
+def plot_by_examples(scores: pd.DataFrame) -> Figure:
+    """The score of one task against the number of training examples, a line an attention, over score_table's rows."""
+    task, headline = scores["task"].iloc[0], scores["headline"].iloc[0]
+    figure, axes = new_figure(4.4, 2.4)
+    axis = axes[0, 0]
+    for arm, rows in scores.groupby(scores["arm"].str.replace(TRAINED, "", regex=True), sort=False):
+        style, points = style_of(str(arm)), rows.sort_values("examples.train")
+        look: dict[str, Any] = {"color": style.colour, "linestyle": style.line, "marker": style.marker}
+        label = ARMS.get(str(arm), plain(arm))
+        axis.errorbar(points["examples.train"], points["score"], points["sd"], capsize=2, label=label, **look)
+    draw_baselines(axis, scores.iloc[0], horizontal=True)
+    counts = sorted(scores["examples.train"].unique())
+    axis.set_xscale("log")
+    axis.set_xticks(counts, [form(count, "0") for count in counts])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set(xlabel="training examples, each seen once", ylabel=headline, title=plain(task))
+    add_legend(figure, axis, columns=3)
+    return figure
+
+
 def draw_baselines(axis: Axes, row: pd.Series, *, horizontal: bool = False) -> None:
     """Lines at the scores of the majority class and of chance."""
     draw = axis.axhline if horizontal else axis.axvline
@@ -123,7 +140,8 @@ def draw_bars(axis: Axes, arms: pd.DataFrame, title: str, slots: int) -> None:
     """One task's bars, with the number at the end of each."""
     top, digits = scale_of(str(arms["task"].iloc[0]))
     for place, row in enumerate(arms.to_dict("records")):
-        style = style_of(row["arm"] if row["arm"] in STYLES else row["attention"])
+        shorter = TRAINED.sub("", row["arm"])
+        style = style_of(shorter if shorter in STYLES else row["attention"])
         error = row["sd"] if pd.notna(row["sd"]) else None
         fill: dict[str, Any] = {"facecolor": lighter(style.colour), "edgecolor": style.colour, "hatch": style.hatch}
         whisker = {"elinewidth": 0.9, "ecolor": "#444444"}
@@ -224,14 +242,18 @@ def plot_pretraining(runs: pd.DataFrame) -> Figure:
 def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     """A study's scores, its losses task by task, convergence where arms have it, and the common figures, by name."""
     runs = load_runs(root / "results" / "runs", study)
-    longer = runs["arm"].str.contains(EPOCHS_ARM)
+    trained = runs["arm"].str.extract(TRAINED, expand=False).fillna("")
+    longer, sized = trained.str.endswith("-epochs"), trained.str.isdigit()  # these have figures of their own
     figures = {"structure": plot_structure(), "flow": plot_flow(), "settings": plot_settings(settings_table())}
     if not longer.all():
         figures[f"{study}-scores"] = plot_scores(score_table(runs[~longer]))
-    for name, plot, chosen in (("loss", plot_loss, ~longer), ("convergence", plot_convergence, longer)):
+    for task, of_task in runs[sized].groupby("task", sort=False):
+        figures[f"{study}-examples-{task}"] = plot_by_examples(score_table(of_task))
+    for name, plot, chosen in (("loss", plot_loss, ~longer & ~sized), ("convergence", plot_convergence, longer)):
         for task, of_task in runs[chosen].groupby("task", sort=False):
             figures[f"{study}-{name}-{task}"] = plot(of_task)
-    if len(found := load_measurements(f"{study}-differences", "tables", root)):
+    found = load_measurements(f"{study}-differences", "tables", root)
+    if len(found) and (found["from"] == "softmax").any():
         figures[f"{study}-differences"] = plot_differences(found)
     if len(found := load_measurements(f"{study}-switched", "tables", root)):
         figures[f"{study}-switched"] = plot_switched(found)
