@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from albert_lsh.tasks.predictions import write_predictions
+from albert_lsh.tasks.predictions import read_predictions, write_predictions
 from albert_study.evidence.differences import differences
 from albert_study.evidence.readable_studies import difference_tables, pivot
 from albert_study.evidence.study_figures import plot_differences
@@ -62,6 +62,20 @@ def test_arms_trained_otherwise_stand_against_those_trained_alike(tmp_path):
         ["new-8000", "reformer-8000", "tying, with new projections"],
         ["softmax-20000", "lsh-20000", "lsh"],
     ]
+
+
+def test_an_interval_goes_no_further_than_scores(tmp_path):
+    """Two seeds that differ widely: Student's factor for one degree of freedom is 12.7."""
+    runs = runs_of(tmp_path, {"softmax": 0.9, "lsh": 0.9}, seeds=[0])
+    far = runs_of(tmp_path, {"softmax": 0.9, "lsh": 0.3}, seeds=[1])
+    (row,) = differences(pd.concat([runs, far])).to_dict("records")
+    assert (row["low"], row["high"]) == pytest.approx((-row["score_from"], 1 - row["score_from"]))
+    for path in tmp_path.rglob("predictions.parquet"):
+        table = read_predictions(path)
+        label = table["id"].astype(int) % 2
+        write_predictions(path, table.assign(label=label, logit_0=abs(label - table["answer"]).astype(float)))
+    (row,) = differences(pd.concat([runs, far]).assign(headline="pearson", score=0.5)).to_dict("records")
+    assert (row["low"], row["high"]) == pytest.approx((-1.5, 0.5))
 
 
 def test_runs_without_predictions_are_left_out(tmp_path):

@@ -271,7 +271,6 @@ UNFINISHED = (
     "mini",
     "original",
     "original-readme",
-    "albert-rates",
     "albert",
     "lsh-choice",
     "masked-words",

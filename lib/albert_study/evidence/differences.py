@@ -12,6 +12,7 @@ import pandas as pd
 
 from albert_lsh.tasks.predictions import read_predictions
 from albert_study.evidence.bootstrap import CLEAR_FROM, difference, holm, not_inferior
+from albert_study.evidence.formats import scale_of
 
 # What an arm is, beside softmax, in words and in the order of figures.
 ARMS = {
@@ -70,7 +71,7 @@ def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     for arm in arms:
         attention = TRAINED.sub("", arm)
         alike.setdefault(arm[len(attention) :], []).append(attention)
-    for how, own in alike.items():
+    for how, own in sorted(alike.items(), key=lambda item: (len(item[0]), item[0])):  # by number: 8000, 20000
         for arm in in_order(own) if "softmax" in own else ():
             if arm != "softmax":
                 yield "softmax" + how, arm + how, ARMS.get(arm, arm)
@@ -87,8 +88,9 @@ def differences(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each comparison that can be made from predictions, by model and task; empty where there are none.
 
     Columns: model, task, metric, change, from, to, score_from, score_to (means over the seeds of both), difference,
-    low, high (95 %), p, not_inferior, seeds, over ("seeds"; in cross-validation "folds"), examples, cost_from,
-    cost_to, p_holm, clear (p_holm is below 5 %). From fewer than CLEAR_FROM seeds nothing is tested or not inferior.
+    low, high (95 %, no further than scores go), p, not_inferior, seeds, over ("seeds"; in cross-validation "folds"),
+    examples, cost_from, cost_to, p_holm, clear (p_holm is below 5 %). From fewer than CLEAR_FROM seeds nothing is
+    tested or not inferior.
     """
     rows: list[dict[str, Any]] = []
     for (model, task), group in runs.assign(folds=runs.get("folds")).groupby(["model", "task"], sort=False):
@@ -104,7 +106,10 @@ def differences(runs: pd.DataFrame) -> pd.DataFrame:
             scores = both["score"].mean()
             row = {"model": model, "task": task, "metric": metric, "change": what, "from": before, "to": after}
             row |= {"score_from": scores[before], "score_to": scores[after], "difference": found.mean}
-            row |= {"low": found.low, "high": found.high, "p": found.p}
+            highest = scale_of(str(task))[0]
+            lowest = -highest if metric == "pearson" else 0
+            row |= {"low": max(found.low, lowest - scores[before]), "high": min(found.high, highest - scores[before])}
+            row["p"] = found.p
             row |= {"not_inferior": found.seeds >= CLEAR_FROM and not_inferior(found, scores[before])}
             row |= {"seeds": found.seeds, "over": "folds" if folds else "seeds", "examples": found.examples}
             if "full_cost" in group:
