@@ -67,8 +67,11 @@ def test_scores_by_the_number_of_examples_are_a_line_an_attention_and_no_loss_of
         said["examples"]["train"] = int(arm.split("-")[1])
         (record / "result.json").write_text(json.dumps(said))
     write_run(tmp_path, "softmax-rate-of-2020", 0, {"accuracy": 0.9}, task="sst2", study="sized", headline="accuracy")
+    (tables := tmp_path / "results/tables").mkdir()
+    pd.DataFrame([{"from": "softmax-8000", "to": "new-8000"}]).to_csv(tables / "sized-differences.csv")
     figures = draw_figures("sized", tmp_path)
-    assert {"sized-scores", "sized-loss-sst2", "sized-examples-sst2"} <= figures.keys()
+    of_the_study = {name for name in figures if name.startswith("sized")}
+    assert of_the_study == {"sized-scores", "sized-loss-sst2", "sized-examples-sst2"}
     (axis,) = figures["sized-examples-sst2"].axes
     handles, labels = axis.get_legend_handles_labels()
     lines = {
@@ -76,6 +79,7 @@ def test_scores_by_the_number_of_examples_are_a_line_an_attention_and_no_loss_of
         for bars, label in zip(handles, labels, strict=True)
         if hasattr(bars, "lines")
     }
+    assert [label.get_text() for label in figures["sized-scores"].axes[0].get_yticklabels()] == ["softmax-rate-of-2020"]
     assert lines["new projections"] == [[8000, 0.5], [20000, 0.6]]
     assert lines["softmax"] == [[8000, 0.7], [20000, 0.8]]
     assert figures["sized-loss-sst2"].axes[1].get_legend_handles_labels()[1] == ["softmax-rate-of-2020"]

@@ -275,7 +275,6 @@ UNFINISHED = (
     "lsh-choice",
     "masked-words",
     "no-training",
-    "more-examples",
     "more-training",
     "minilm",
     "minilm-rates",

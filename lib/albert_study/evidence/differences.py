@@ -48,8 +48,8 @@ NEIGHBOURS = (
     ("nano-lsh-random", "nano-lsh", "pretraining, with hashing"),
 )
 LEVEL = 0.05
-# How an arm was trained, where a study varies it: "lsh-10-epochs", "lsh-20000" (examples).
-TRAINED = re.compile(r"-(\d+-epochs|\d{4,}|rate-of-2020)$")
+# How an arm was trained, where a study varies it: "lsh-10-epochs", "lsh-20000" (examples), "softmax-rate-of-2020".
+TRAINED = re.compile(r"-(\d+-epochs|\d{4,}|rate-of-\d{4})$")
 
 
 def predictions_of(runs: pd.DataFrame) -> dict[int, pd.DataFrame]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from albert_study.evidence.looks import STYLES
+from albert_study.evidence.looks import look_of
 from albert_study.evidence.masked_words import load_masked_words
 from albert_study.evidence.records import list_studies, load_history, load_measurements, load_reading, load_tables
 from albert_study.evidence.study_figures import loss_name
@@ -20,14 +20,9 @@ WIDEST = 80  # points of a curve
 KEPT = "score kept"
 SEEN = {"full_cost": "full cost", "attended_share": "pairs attended"}
 QUANTITIES = {"time": ("seconds", "pass"), "memory": ("MiB", "kind"), "step": ("seconds", None)}  # by kind of table
+TIMED_AS = {"reformer-pytorch": "reformer", "plain lsh": "plain-lsh"}  # attentions whose cases are called otherwise
 Row = Mapping[Any, Any]
 Rows = Iterator[dict[str, Any]]
-
-
-def look_of(arm: str, attention: str) -> str:
-    """Whose colour and marker an arm has: its own where it has one, else its attention's."""
-    name = arm if arm in STYLES else attention
-    return {"reformer-pytorch": "reformer", "plain lsh": "plain-lsh"}.get(name, name)
 
 
 def model_name(model: str) -> str:
@@ -137,7 +132,8 @@ def efficiency_rows(root: Path) -> Rows:
             rows = rows.merge(softmax, "left", where, suffixes=("", " by softmax"))
             rows["multiple"] = rows["measured"] / rows["measured by softmax"]
             for row in sorted(rows.to_dict("records"), key=lambda row: "backward" not in row["quantity"]):
-                about = {"arm": row["case"], "look": look_of(row["case"], row["case"].split(",")[0])}
+                timed = row["case"].split(",")[0]
+                about = {"arm": row["case"], "look": look_of(row["case"], TIMED_AS.get(timed, timed))}
                 about |= {"quantity": row["quantity"], "precision": name.split("-", 2)[2], "tokens": row["length"]}
                 about |= {"hardware": row["device"], "commit": row["commit"][:10]}
                 about |= {"record": f"results/efficiency/{name}.csv"}

@@ -15,6 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from albert_lsh.attention import names
+from albert_study.evidence.differences import TRAINED
 
 
 class Style(NamedTuple):
@@ -74,6 +75,12 @@ def style_of(attention: str) -> Style:
     """
     added = (name for name in names() if name not in STYLES)
     return {**dict(zip(added, SPARE, strict=False)), **STYLES}.get(attention, Style("#999999", "-", "*", "++"))
+
+
+def look_of(arm: str, attention: str) -> str:
+    """Whose style an arm has: its own where it has one, however it was trained, else its attention's."""
+    shorter = TRAINED.sub("", arm)
+    return shorter if shorter in STYLES else attention
 
 
 def hollow(attentions: "pd.Series[str]") -> dict[str, dict[str, Any]]:

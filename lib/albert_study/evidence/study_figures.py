@@ -17,7 +17,7 @@ from albert_lsh.training.files import repository_root
 from albert_study.evidence.bootstrap import MARGIN
 from albert_study.evidence.differences import ARMS, TRAINED, in_order
 from albert_study.evidence.formats import between, form, scale_of, spread
-from albert_study.evidence.looks import LOOK, STYLES, add_legend, lighter, new_figure, plain, save, style_of
+from albert_study.evidence.looks import LOOK, STYLES, add_legend, lighter, look_of, new_figure, plain, save, style_of
 from albert_study.evidence.masked_words import load_masked_words, plot_masked_words
 from albert_study.evidence.readable_studies import METRICS
 from albert_study.evidence.records import (
@@ -48,8 +48,7 @@ def draw_curves(axis: Axes, runs: pd.DataFrame, value: str, over: str) -> None:
         if rows.empty:
             continue
         points = rows.round({over: 4}).groupby(over)[value].agg(["mean", "min", "max"])
-        shorter = TRAINED.sub("", str(arm))
-        style = style_of(shorter if shorter in STYLES else of_arm["attention"].iloc[0])
+        style = style_of(look_of(str(arm), of_arm["attention"].iloc[0]))
         colour = lighter(style.colour) if of_arm["random_weights"].iloc[0] else style.colour
         look: dict[str, Any] = {"color": colour, "linestyle": style.line, "label": plain(arm)}
         if value != "train_loss" or len(points) < 2:
@@ -95,7 +94,8 @@ def plot_by_examples(scores: pd.DataFrame) -> Figure:
     figure, axes = new_figure(4.4, 2.4)
     axis = axes[0, 0]
     for arm, rows in scores.groupby(scores["arm"].str.replace(TRAINED, "", regex=True), sort=False):
-        style, points = style_of(str(arm)), rows.sort_values("examples.train")
+        points = rows.sort_values("examples.train")
+        style = style_of(look_of(str(arm), rows["attention"].iloc[0]))
         look: dict[str, Any] = {"color": style.colour, "linestyle": style.line, "marker": style.marker}
         label = ARMS.get(str(arm), plain(arm))
         axis.errorbar(points["examples.train"], points["score"], points["sd"], capsize=2, label=label, **look)
@@ -104,7 +104,7 @@ def plot_by_examples(scores: pd.DataFrame) -> Figure:
     axis.set_xscale("log")
     axis.set_xticks(counts, [form(count, "0") for count in counts])
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set(xlabel="training examples, each seen once", ylabel=headline, title=plain(task))
+    axis.set(xlabel="training examples", ylabel=headline, title=plain(task))
     add_legend(figure, axis, columns=3)
     return figure
 
@@ -140,8 +140,7 @@ def draw_bars(axis: Axes, arms: pd.DataFrame, title: str, slots: int) -> None:
     """One task's bars, with the number at the end of each."""
     top, digits = scale_of(str(arms["task"].iloc[0]))
     for place, row in enumerate(arms.to_dict("records")):
-        shorter = TRAINED.sub("", row["arm"])
-        style = style_of(shorter if shorter in STYLES else row["attention"])
+        style = style_of(look_of(row["arm"], row["attention"]))
         error = row["sd"] if pd.notna(row["sd"]) else None
         fill: dict[str, Any] = {"facecolor": lighter(style.colour), "edgecolor": style.colour, "hatch": style.hatch}
         whisker = {"elinewidth": 0.9, "ecolor": "#444444"}
@@ -240,16 +239,18 @@ def plot_pretraining(runs: pd.DataFrame) -> Figure:
 
 
 def draw_figures(study: str, root: Path) -> dict[str, Figure]:
-    """A study's scores, its losses task by task, convergence where arms have it, and the common figures, by name."""
+    """A study's scores, its losses task by task, scores over more epochs or examples where arms have them, and the
+    common figures, by name."""
     runs = load_runs(root / "results" / "runs", study)
     trained = runs["arm"].str.extract(TRAINED, expand=False).fillna("")
     longer, sized = trained.str.endswith("-epochs"), trained.str.isdigit()  # these have figures of their own
+    others = ~longer & ~sized
     figures = {"structure": plot_structure(), "flow": plot_flow(), "settings": plot_settings(settings_table())}
-    if not longer.all():
-        figures[f"{study}-scores"] = plot_scores(score_table(runs[~longer]))
+    if others.any():
+        figures[f"{study}-scores"] = plot_scores(score_table(runs[others]))
     for task, of_task in runs[sized].groupby("task", sort=False):
         figures[f"{study}-examples-{task}"] = plot_by_examples(score_table(of_task))
-    for name, plot, chosen in (("loss", plot_loss, ~longer & ~sized), ("convergence", plot_convergence, longer)):
+    for name, plot, chosen in (("loss", plot_loss, others), ("convergence", plot_convergence, longer)):
         for task, of_task in runs[chosen].groupby("task", sort=False):
             figures[f"{study}-{name}-{task}"] = plot(of_task)
     found = load_measurements(f"{study}-differences", "tables", root)
