@@ -276,6 +276,7 @@ UNFINISHED = (
     "masked-words",
     "no-training",
     "more-training",
+    "more-examples",
     "minilm",
     "minilm-rates",
 )
