@@ -24,6 +24,7 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from albert_lsh.errors import OneLineError
 from albert_lsh.model.load import without_bars
 from albert_lsh.model.memory import explain_out_of_memory
+from albert_lsh.training import bfloat16
 from albert_lsh.training.checkpoints import checkpoints_in, prune, seal
 from albert_lsh.training.files import explain_disk
 
@@ -148,10 +149,12 @@ class StudyTrainer(Trainer):
 
     def training_step(self, *args, **kwargs):
         self.last = None
-        return super().training_step(*args, **kwargs)
+        with bfloat16.products(self.args):
+            return super().training_step(*args, **kwargs)
 
     def evaluation_loop(self, *args, **kwargs):
-        found = super().evaluation_loop(*args, **kwargs)
+        with bfloat16.products(self.args):
+            found = super().evaluation_loop(*args, **kwargs)
         if self.is_in_train:
             self.last = found
         return found
