@@ -4,7 +4,8 @@ Without AVX-512 torch multiplies bfloat16 number by number: a training step of M
 in float32 2.6, and in this way 2.7 (one core of an AMD EPYC with AVX2).
 
 The arithmetic is that of a processor with such products: a product of two bfloat16 numbers is exact in float32, sums
-are kept in float32, and the result is rounded once. Only the order of the sums is another.
+are kept in float32, and the result is rounded once. Only the order of the sums is another. (torch's fused attention also
+rounds its weights before they meet the values; here it does not.)
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -32,7 +33,7 @@ def products(args: TrainingArguments) -> AbstractContextManager:
 
 
 def widened(x: Any) -> Any:
-    return x.float() if isinstance(x, Tensor) else x
+    return x.float() if isinstance(x, Tensor) and x.dtype == torch.bfloat16 else x
 
 
 class ProductsInFloat32(TorchDispatchMode):
@@ -40,7 +41,8 @@ class ProductsInFloat32(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.overloadpacket not in PRODUCTS or args[0].dtype != torch.bfloat16:
+        of_matrices = func.overloadpacket in PRODUCTS and func._overloadname == "default"  # not into a tensor given
+        if not of_matrices or args[0].dtype != torch.bfloat16:
             return func(*args, **kwargs)
         found = func(*(widened(x) for x in args), **{name: widened(x) for name, x in kwargs.items()})
         if isinstance(found, Tensor):
