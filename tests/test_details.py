@@ -63,10 +63,13 @@ def test_groups_of_squad_are_about_the_answer():
 
 def test_answers_to_squad_differ_where_their_spans_do():
     task, rows = find_task("squad"), squad_rows()
-    own = pd.DataFrame({"id": range(3), "answered": True, "start": [25, 38, 70], "end": [29, 48, 85]})
-    longer, later = own.assign(end=[29, 48, 84]), own.assign(start=[25, 41, 74])
+    own = pd.DataFrame({"id": range(3), "answered": True, "start": [25, 38, 70], "end": [29, 48, 85], "f1": 1.0})
+    longer, later = own.assign(end=[29, 48, 84]), own.assign(start=[25, 41, 74], f1=[1.0, 0.4, 0.8])
     table = details(task, rows, {"softmax": {0: own, 1: own}, "lsh": {0: longer, 1: later}})
     assert table.loc[0, ["parted", "null", "above"]].tolist() == pytest.approx([1.5 / 3, 0, 1.5 / 3])
+    assert table.loc[0, ["worth", "gained"]].tolist() == pytest.approx([1, -0.8 / 6])
+    one = table.set_index(["feature", "group"]).loc[("a number in the answer", "yes")]
+    assert one[["worth", "gained"]].tolist() == pytest.approx([1, -0.3])
 
 
 def test_what_an_arm_changes_is_counted_above_what_a_seed_changes():
@@ -79,13 +82,16 @@ def test_what_an_arm_changes_is_counted_above_what_a_seed_changes():
     assert rows.loc[("numbers differ", "no"), "above"] == pytest.approx(-1 / 100)  # against one of two softmax models
     assert (rows["low"] <= rows["above"]).all()
     assert rows.loc[("all", ""), "examples"] == 120
+    assert rows.loc[("numbers differ", "yes"), ["worth", "gained"]].tolist() == pytest.approx([1, -1])
+    assert rows.loc[("numbers differ", "no"), "gained"] == pytest.approx(1 / 100)  # softmax's second seed errs twice
 
 
 def test_numbers_part_by_their_distance():
     task, rows = find_task("kor-sts"), ROWS.rename_columns({"question1": "sentence1", "question2": "sentence2"})
     values = [pd.DataFrame({"id": range(120), "label": 0.0, "logit_0": level}) for level in (1.0, 1.5, 3.0)]
-    table = details(task, rows, {"softmax": {0: values[0], 1: values[1]}, "lsh": {2: values[2]}})
-    assert table.loc[0, ["parted", "null", "above"]].tolist() == pytest.approx([1.75, 0.5, 1.25])
+    table = details(task, rows, {"softmax": {0: values[0], 1: values[1]}, "lsh": {1: values[2]}})
+    assert table.loc[0, ["parted", "null", "above"]].tolist() == pytest.approx([2, 0.5, 1.5])
+    assert table.loc[0, ["worth", "gained"]].tolist() == pytest.approx([-1.25, -1.5])  # nearer to zero with softmax
 
 
 def test_people_see_what_an_arm_does_above_two_softmax_models(tmp_path):
@@ -93,8 +99,11 @@ def test_people_see_what_an_arm_does_above_two_softmax_models(tmp_path):
     folder = tmp_path / "results" / "runs" / "details"
     folder.mkdir(parents=True)
     table.assign(study="albert", commit="0123456789abc").to_csv(folder / "albert-kor-qpair.csv", index=False)
-    ((name, shown),) = detail_tables(tmp_path)
-    assert name == "details-albert-kor-qpair"
+    (name, shown), (other, worth) = detail_tables(tmp_path)
+    assert (name, other) == ("details-albert-kor-qpair", "details-albert-kor-qpair-worth")
+    assert worth.rows.loc["all", ["examples", "softmax"]].tolist() == ["120", "100%"]
+    assert worth.rows.loc["all", "lsh"].startswith("-2% (-")
+    assert worth.note.startswith("Softmax's accuracy")
     assert shown.rows.loc["all", ["examples", "two softmax models"]].tolist() == ["120", "1%"]
     assert shown.rows.loc["all", "lsh"].startswith("2% (-")
     assert "numbers differ: yes" in shown.rows.index
@@ -104,6 +113,7 @@ def test_people_see_what_an_arm_does_above_two_softmax_models(tmp_path):
     )
     shown = dict(detail_tables(tmp_path))["details-albert-kor-sts"]
     assert (shown.rows.loc["all", "two softmax models"], shown.note[:7]) == ("0.01", "How far")
+    assert "nearer they are" in dict(detail_tables(tmp_path))["details-albert-kor-sts-worth"].note
     assert list(detail_tables(tmp_path / "elsewhere")) == []
 
 
@@ -125,5 +135,7 @@ def test_what_cannot_be_asked_is_refused():
         details(TASK, ROWS, {"softmax": {0: answers()}, "lsh": {0: answers()}})
     with pytest.raises(ValueError, match="lsh, seed 2: its 119 answers are not those to the 120 examples"):
         details(TASK, ROWS, {"softmax": {0: answers(), 1: answers()}, "lsh": {2: answers()[:-1]}})
+    with pytest.raises(ValueError, match=r"lsh has seeds \[3\], softmax \[0, 1\]: none in common"):
+        details(TASK, ROWS, {"softmax": {0: answers(), 1: answers()}, "lsh": {3: answers()}})
     with pytest.raises(ParameterError, match="task='sst2' must be one of pairs of texts"):
         Details.check({"study": "albert", "task": "sst2", "arms": ["lsh"]})

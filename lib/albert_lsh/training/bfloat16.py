@@ -4,8 +4,8 @@ Without AVX-512 torch multiplies bfloat16 number by number: a training step of M
 in float32 2.6, and in this way 2.7 (one core of an AMD EPYC with AVX2).
 
 The arithmetic is that of a processor with such products: a product of two bfloat16 numbers is exact in float32, sums
-are kept in float32, and the result is rounded once. Only the order of the sums is another. (torch's fused attention also
-rounds its weights before they meet the values; here it does not.)
+are kept in float32, and the result is rounded once. Only the order of the sums is another. (torch's fused attention
+also rounds its weights before they meet the values; here it does not.)
 """
 
 from contextlib import AbstractContextManager, nullcontext

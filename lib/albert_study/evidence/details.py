@@ -1,10 +1,12 @@
-"""Which details are lost? Where an arm's answers part from softmax's, beside where two softmax models part.
+"""Which details are lost? Where an arm's answers part from softmax's, beside where two softmax models part, and where
+they are worse.
 
 The original held that similar meaning survives hashing and detail is lost. Here the examples are grouped by what asks
 for detail. Two texts: numbers that only one has, negation in one alone, many words in common, length. SQuAD: how long
 the answer is, where it begins, how far it is from the question's words, numbers in it. In each group the share of
 answers that differ between an arm and softmax stands beside that between two softmax models with other seeds. What is
-above that is the arm's. No model runs; the texts are read from the Hub.
+above that is the arm's. An answer that differs need not be worse; how much worse answers are is counted for itself. No
+model runs; the texts are read from the Hub.
 
     python -m albert_study.evidence.details study=albert task=kor-qpair 'arms=["new", "lsh"]'
 """
@@ -126,6 +128,22 @@ def parted(task: Task, one: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
     return (one["answer"] != other["answer"]).to_numpy(float)
 
 
+def worth(task: Task, table: pd.DataFrame) -> np.ndarray:
+    """By example, what an answer is worth: 1 where it is right, F1 from 0 to 1 (SQuAD), or minus the distance from the
+    gold number."""
+    if task.is_regression:
+        return -(table["logit_0"] - table["label"]).abs().to_numpy(float)
+    if task.is_squad:
+        return table["f1"].to_numpy(float)
+    return (table["answer"] == table["label"]).to_numpy(float)
+
+
+def mean_with_interval(values: np.ndarray) -> tuple[float, float, float]:
+    """A mean over examples, and its 95 % interval."""
+    half = 1.96 * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    return values.mean(), values.mean() - half, values.mean() + half
+
+
 def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]]) -> pd.DataFrame:
     """A row an arm and group.
 
@@ -135,9 +153,11 @@ def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]])
     Returns:
         arm, feature, group, examples; parted, the share of answers (or mean distance) between arm and softmax with
         another seed; null, the same between two softmax models; above, their difference, with a 95 % interval low to
-        high.
+        high; worth, of softmax's answers; gained, what the arm's are worth more with the same seeds (less, if it is
+        negative), from gained_low to gained_high.
     Raises:
-        ValueError: fewer than two seeds of softmax, or predictions of other examples than `rows`.
+        ValueError: fewer than two seeds of softmax, an arm without a seed that softmax has, or predictions of other
+            examples than `rows`.
     """
     softmax = arms["softmax"]
     if len(softmax) < 2:
@@ -149,19 +169,24 @@ def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]])
                     f"{arm}, seed {seed}: its {len(table)} answers are not those to the {len(rows)} examples"
                 )
     groups = groups_of(task, rows)
+    values = {arm: {seed: worth(task, table) for seed, table in own.items()} for arm, own in arms.items()}
     null = np.mean([parted(task, softmax[a], softmax[b]) for a, b in combinations(sorted(softmax), 2)], axis=0)
     found = []
     for arm, own in arms.items():
         if arm == "softmax":
             continue
+        if not (both := sorted(set(softmax) & set(own))):
+            raise ValueError(f"{arm} has seeds {sorted(own)}, softmax {sorted(softmax)}: none in common")
+        gained = np.mean([values[arm][seed] - values["softmax"][seed] for seed in both], axis=0)
         pairs = [(a, b) for a, b in product(sorted(softmax), sorted(own)) if a != b]
         each = np.mean([parted(task, softmax[a], own[b]) for a, b in pairs], axis=0)
         for (feature, group), inside in groups.items():
-            above = (each - null)[inside]
-            half = 1.96 * above.std(ddof=1) / np.sqrt(len(above)) if len(above) > 1 else np.nan
             row = {"task": task.name, "arm": arm, "feature": feature, "group": group, "examples": int(inside.sum())}
-            row |= {"parted": each[inside].mean(), "null": null[inside].mean(), "above": above.mean()}
-            found.append(row | {"low": above.mean() - half, "high": above.mean() + half})
+            row |= {"parted": each[inside].mean(), "null": null[inside].mean()}
+            row |= zip(("above", "low", "high"), mean_with_interval((each - null)[inside]), strict=True)
+            row |= {"worth": np.mean([of_seed[inside].mean() for of_seed in values["softmax"].values()])}
+            ends = ("gained", "gained_low", "gained_high")
+            found.append(row | dict(zip(ends, mean_with_interval(gained[inside]), strict=True)))
     return pd.DataFrame(found)
 
 

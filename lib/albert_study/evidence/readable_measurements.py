@@ -58,24 +58,39 @@ def constant_tables(load: Callable) -> Named:
 
 
 def detail_tables(root: Path) -> Named:
-    """By group of examples how many more answers an arm changes than another softmax model does."""
+    """By group of examples how many more answers an arm changes than another softmax model does; and how much its
+    answers gain or lose."""
     for path in sorted((root / "results" / "runs" / "details").glob("*.csv")):
         rows = pd.read_csv(path, keep_default_na=False)
-        numbers = TASKS[rows["task"].iloc[0]].is_regression
-        unit = "2" if numbers else "%"
-        cells: dict[str, dict[str, str]] = {"examples": {}, "two softmax models": {}}
-        for row in rows.to_dict("records"):
-            name = f"{row['feature']}: {row['group']}" if row["group"] else row["feature"]
-            cells["examples"][name] = form(row["examples"], "0")
-            cells["two softmax models"][name] = form(row["null"], unit)
-            interval = " to ".join(form(row[end], unit).removesuffix("%") for end in ("low", "high"))
-            known = row["low"] < row["high"]  # no draw of the bootstrap differs where too few examples do
-            cells.setdefault(row["arm"], {})[name] = form(row["above"], unit) + (f" ({interval})" if known else "")
-        note = "Answers that differ from those of another softmax model, and how many more do under each arm, with "
-        if numbers:
-            note = "How far answers lie from those of another softmax model, and how much farther under each arm, with "
-        note += f"95 % intervals over examples. Study {rows['study'].iloc[0]}, {rows['task'].iloc[0]}, {commits(rows)}."
-        yield f"details-{path.stem}", Table(pd.DataFrame(cells), note)
+        task = TASKS[rows["task"].iloc[0]]
+        end = f" 95 % intervals over examples. Study {rows['study'].iloc[0]}, {task.name}, {commits(rows)}."
+        differ = "Answers that differ from those of another softmax model, and how many more do under each arm, with"
+        worth = f"Softmax's {'F1' if task.is_squad else 'accuracy'}, and how much higher it is under each arm, with"
+        if task.is_regression:
+            differ = (
+                "How far answers lie from those of another softmax model, and how much farther under each arm, with"
+            )
+            worth = "How far softmax's answers lie from the gold ones (minus), and how much nearer they are, with"
+        unit = "2" if task.is_regression else "%1" if task.is_squad else "%"
+        cells = cells_of(rows, unit, {"two softmax models": "null"}, ("above", "low", "high"))
+        yield f"details-{path.stem}", Table(cells, differ + end)
+        cells = cells_of(rows, unit, {"softmax": "worth"}, ("gained", "gained_low", "gained_high"))
+        yield f"details-{path.stem}-worth", Table(cells, worth + end)
+
+
+def cells_of(rows: pd.DataFrame, unit: str, beside: dict[str, str], of_arm: tuple[str, str, str]) -> pd.DataFrame:
+    """A row a group of examples, a column an arm: a value of each arm with its interval, beside one of softmax."""
+    value, low, high = of_arm
+    cells: dict[str, dict[str, str]] = {"examples": {}, **{title: {} for title in beside}}
+    for row in rows.to_dict("records"):
+        name = f"{row['feature']}: {row['group']}" if row["group"] else row["feature"]
+        cells["examples"][name] = form(row["examples"], "0")
+        for title, column in beside.items():
+            cells[title][name] = form(row[column], unit)
+        interval = " to ".join(form(row[end], unit).removesuffix("%") for end in (low, high))
+        known = row[low] < row[high]  # where all examples are alike there is none
+        cells.setdefault(row["arm"], {})[name] = form(row[value], unit) + (f" ({interval})" if known else "")
+    return pd.DataFrame(cells)
 
 
 def time_tables(load: Callable) -> Named:
