@@ -128,6 +128,14 @@ def test_the_report_says_where_an_arm_changes_more():
     numbers = {"softmax": {0: answers(), 1: answers()}, "lsh": {0: answers(range(0, 120, 6))}}
     (yes,) = (one for one in where_answers_change(details(TASK, ROWS, numbers))["more"] if "numbers" in one["feature"])
     assert yes == {"feature": "numbers differ", "where": "yes", "arms": ["lsh"]}
+    wrong = where_answers_change(details(TASK, ROWS, numbers))["loses more"]
+    assert {"feature": "numbers differ", "where": "yes", "arms": ["lsh"]} in wrong
+    assert all(one["where"] != "no" for one in wrong if one["feature"] == "numbers differ")
+    better = {"softmax": {0: answers(range(0, 120, 6)), 1: answers(range(0, 120, 6))}, "lsh": {0: answers()}}
+    (no,) = (
+        one for one in where_answers_change(details(TASK, ROWS, better))["loses more"] if "numbers" in one["feature"]
+    )
+    assert no["where"] == "no"
 
 
 def test_what_cannot_be_asked_is_refused():

@@ -1,6 +1,6 @@
 """Time and memory, pretraining and long sequences: their tables as people read them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -71,14 +71,17 @@ def detail_tables(root: Path) -> Named:
                 "How far answers lie from those of another softmax model, and how much farther under each arm, with"
             )
             worth = "How far softmax's answers lie from the gold ones (minus), and how much nearer they are, with"
-        unit = "2" if task.is_regression else "%1" if task.is_squad else "%"
-        cells = cells_of(rows, unit, {"two softmax models": "null"}, ("above", "low", "high"))
+        of_changes, of_worth = ("2", "2") if task.is_regression else ("%1", "1") if task.is_squad else ("%", "%")
+        cells = cells_of(rows, of_changes, {"two softmax models": "null"}, ["above", "low", "high"])
         yield f"details-{path.stem}", Table(cells, differ + end)
-        cells = cells_of(rows, unit, {"softmax": "worth"}, ("gained", "gained_low", "gained_high"))
+        gained = ["gained", "gained_low", "gained_high"]
+        if task.is_squad:  # whose scores are shown from 0 to 100
+            rows[["worth", *gained]] *= 100
+        cells = cells_of(rows, of_worth, {"softmax": "worth"}, gained)
         yield f"details-{path.stem}-worth", Table(cells, worth + end)
 
 
-def cells_of(rows: pd.DataFrame, unit: str, beside: dict[str, str], of_arm: tuple[str, str, str]) -> pd.DataFrame:
+def cells_of(rows: pd.DataFrame, unit: str, beside: dict[str, str], of_arm: Sequence[str]) -> pd.DataFrame:
     """A row a group of examples, a column an arm: a value of each arm with its interval, beside one of softmax."""
     value, low, high = of_arm
     cells: dict[str, dict[str, str]] = {"examples": {}, **{title: {} for title in beside}}

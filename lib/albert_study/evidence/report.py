@@ -153,15 +153,17 @@ ENDS = (("least", "most"), ("no", "yes"))  # groups of examples that are set aga
 
 def where_answers_change(rows: pd.DataFrame) -> dict[str, Any]:
     """The arms that change no more answers than another softmax model does; and by feature those that change more of
-    them, beyond what another softmax model changes, in one group of examples than in its opposite."""
+    them, beyond what another softmax model changes, or lose more, in one group of examples than in its opposite."""
     everywhere = rows[rows["feature"] == "all"].set_index("arm")
     same = everywhere.index[(everywhere["low"] <= 0) & (everywhere["high"] < 0.02)]
-    found: dict[str, Any] = {"as much as two": list(same), "more": []}
+    found: dict[str, Any] = {"as much as two": list(same), "more": [], "loses more": []}
     for feature, of_feature in rows.groupby("feature", sort=False):
         groups = {name: group.set_index("arm") for name, group in of_feature.groupby("group")}
         for one, other in (pair for ends in ENDS if set(ends) <= set(groups) for pair in (ends, ends[::-1])):
             if arms := list(groups[one].index[groups[one]["low"] > groups[other]["high"]]):
                 found["more"] += [{"feature": feature, "where": one, "arms": arms}]
+            if arms := list(groups[one].index[groups[one]["gained_high"] < groups[other]["gained_low"]]):
+                found["loses more"] += [{"feature": feature, "where": one, "arms": arms}]
     return found
 
 
