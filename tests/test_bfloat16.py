@@ -65,6 +65,13 @@ def test_other_products_are_left_alone():
         assert torch.mm(*(x.double() for x in given)).dtype == torch.float64
 
 
+def test_a_tensor_given_for_the_result_is_written():
+    given, out = [torch.ones(5, 6).bfloat16(), torch.ones(6, 7).bfloat16()], torch.zeros(5, 7).bfloat16()
+    with bfloat16.ProductsInFloat32():
+        torch.mm(*given, out=out)
+    assert (out == 6).all()
+
+
 def trained(folder, attention="softmax"):
     """A short training in bf16 on the CPU, and its examples."""
     given = {"task": "mini-mrpc", "model": "mini", "attention": attention, "epochs": 1, "train_examples": 64}
