@@ -35,6 +35,23 @@ CASES = {
 }
 
 
+ATEN = torch.ops.aten
+MULTIPLIES = (ATEN.mm, ATEN.addmm, ATEN.bmm, ATEN.baddbmm, FORWARD, BACKWARD)
+
+
+class Multiplied(TorchDispatchMode):
+    """The types of numbers that are multiplied in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.types = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket in MULTIPLIES:
+            self.types.add(args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
 def found(function, inputs):
     """Output and gradients."""
     inputs = [x.detach().requires_grad_() for x in inputs]
@@ -49,13 +66,23 @@ def test_output_and_gradients_are_those_of_the_rounded_numbers(function, shapes)
     generator = torch.Generator().manual_seed(1)
     inputs = [torch.randn(shape, generator=generator).bfloat16() for shape in shapes]
     expected = found(function, [x.double() for x in inputs])
-    with bfloat16.ProductsInFloat32():
+    with Multiplied() as multiplied, bfloat16.ProductsInFloat32():
         measured = found(function, inputs)
+    assert multiplied.types == {torch.float32}
     from_rounded = 2**-8 if function in (F.scaled_dot_product_attention, masked) else 0
     for one, other in zip(measured, expected, strict=True):
         assert one.dtype == torch.bfloat16
         largest = other.abs().max().item()
         torch.testing.assert_close(one.double(), other, rtol=2**-8, atol=(from_rounded + 1e-6) * largest)
+
+
+def test_the_log_sum_of_attention_keeps_float32():
+    generator = torch.Generator().manual_seed(1)
+    query, key, value = torch.randn(3, 2, 3, 7, 8, generator=generator).bfloat16()
+    with bfloat16.ProductsInFloat32():
+        _, log_sum = FORWARD(query, key, value)
+    expected = (query.double() @ key.double().mT / 8**0.5).logsumexp(-1)
+    torch.testing.assert_close(log_sum.double(), expected, rtol=0, atol=1e-5)
 
 
 def test_other_products_are_left_alone():
@@ -81,19 +108,6 @@ def trained(folder, attention="softmax"):
     encoded = encode(load_data(run.task, train_examples=64, eval_examples=16), task, tokenizer, run.max_length)
     model = prepare_model(run, head="classification", num_labels=task.num_labels)
     return train(model, tokenizer, run, encoded["train"], encoded["validation"], for_trainer(task)), encoded
-
-
-class Multiplied(TorchDispatchMode):
-    """The types of numbers that are multiplied in it."""
-
-    def __init__(self):
-        super().__init__()
-        self.types = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, FORWARD, BACKWARD):
-            self.types.add(args[0].dtype)
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("has", [True, False])
