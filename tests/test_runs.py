@@ -141,7 +141,9 @@ def test_cuda_where_there_is_none_is_an_error(change):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for CUDA where there is none")
 def test_a_table_cannot_be_measured_on_a_device_that_is_not_there():
-    assert provenance("cpu")["device"].startswith("cpu, ")
+    device = provenance("cpu")["device"]
+    assert device.startswith("cpu, ")
+    assert device.endswith(torch.backends.cpu.get_cpu_capability())
     with pytest.raises(ParameterError, match="device='cuda', but torch finds no CUDA device here"):
         provenance("cuda")
 

@@ -37,9 +37,7 @@ def test_runs_come_in_order_and_one_row_each(tree):
     assert len(runs_of(tree, study=None)) == len(runs) + 1
 
 
-def test_a_table_names_all_machines_and_shows_no_speed_where_there_are_two(tree):
-    write_tables("mini", tree)
-    assert "mrpc: examples/s" in readable_tables(tree)["mini-attended"].rows
+def test_a_table_names_all_machines(tree):
     path = tree / "results/runs/mini/mrpc/model/softmax/seed-1/result.json"
     path.write_text(path.read_text().replace("some processor", "another"))
     write_tables("mini", tree)

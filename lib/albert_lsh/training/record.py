@@ -130,7 +130,7 @@ def environment(device: str) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "packages": {name: installed.get(name) for name in PACKAGES},
-        "device": torch.cuda.get_device_name() if device == "cuda" else f"cpu, {processor_name()}",
+        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
         "threads": torch.get_num_threads(),
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -158,10 +158,12 @@ def revisions(model: str | None, task: str | None) -> dict[str, str]:
     return found
 
 
-def processor_name() -> str:
+def processor() -> str:
+    """The CPU's name, and the instructions that torch uses on it: bf16 is computed otherwise without AVX512."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    names = (line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    return f"cpu, {next(names, platform.machine())}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def commit() -> str | None:

@@ -183,10 +183,10 @@ def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]])
         for (feature, group), inside in groups.items():
             row = {"task": task.name, "arm": arm, "feature": feature, "group": group, "examples": int(inside.sum())}
             row |= {"parted": each[inside].mean(), "null": null[inside].mean()}
-            row |= zip(("above", "low", "high"), mean_with_interval((each - null)[inside]), strict=True)
-            row |= {"worth": np.mean([of_seed[inside].mean() for of_seed in values["softmax"].values()])}
-            ends = ("gained", "gained_low", "gained_high")
-            found.append(row | dict(zip(ends, mean_with_interval(gained[inside]), strict=True)))
+            row["above"], row["low"], row["high"] = mean_with_interval((each - null)[inside])
+            row["worth"] = np.mean([of_seed[inside].mean() for of_seed in values["softmax"].values()])
+            row["gained"], row["gained_low"], row["gained_high"] = mean_with_interval(gained[inside])
+            found.append(row)
     return pd.DataFrame(found)
 
 

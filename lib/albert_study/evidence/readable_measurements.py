@@ -70,7 +70,7 @@ def detail_tables(root: Path) -> Named:
             differ = (
                 "How far answers lie from those of another softmax model, and how much farther under each arm, with"
             )
-            worth = "How far softmax's answers lie from the gold ones (minus), and how much nearer they are, with"
+            worth = "How far softmax's answers lie from the gold ones (minus), and how much nearer under each arm, with"
         of_changes, of_worth = ("2", "2") if task.is_regression else ("%1", "1") if task.is_squad else ("%", "%")
         cells = cells_of(rows, of_changes, {"two softmax models": "null"}, ["above", "low", "high"])
         yield f"details-{path.stem}", Table(cells, differ + end)

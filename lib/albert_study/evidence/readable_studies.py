@@ -61,7 +61,7 @@ def pivot(scores: pd.DataFrame, metrics: tuple[str, ...] = (), *, counted: bool 
 
 
 def score_tables(study: str, load: Callable) -> Named:
-    """Scores; scores of all metrics; what was attended and how fast; settings."""
+    """Scores; scores of all metrics; what was attended; settings."""
     scores = labelled(load(f"{study}-scores"))
     note, short = about(study, scores), pivot(scores)
     for task, rows in scores.groupby("task", sort=False):
@@ -79,8 +79,6 @@ def score_tables(study: str, load: Callable) -> Named:
     yield from in_parts(f"{study}-metrics", every, 8 if alone else 6)
     values = {": pairs": ("attended_share", "%"), ": cost": ("full_cost", "%")}
     machines = dict.fromkeys(one for several in scores["processor"] for one in several.split("; "))
-    if len(machines) == 1:  # speeds of different machines say nothing about attentions
-        values |= {": examples/s": ("examples_per_second", "0")}
     on = f"On {'; '.join(machines)}. "
     yield from in_parts(f"{study}-attended", Table(wide(scores, "label", "task", values), on + note), 8)
     yield from variety_table(study, scores)

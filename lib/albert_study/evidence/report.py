@@ -152,18 +152,26 @@ ENDS = (("least", "most"), ("no", "yes"))  # groups of examples that are set aga
 
 
 def where_answers_change(rows: pd.DataFrame) -> dict[str, Any]:
-    """The arms that change no more answers than another softmax model does; and by feature those that change more of
-    them, beyond what another softmax model changes, or lose more, in one group of examples than in its opposite."""
+    """The arms that change no more answers than another softmax model does; those that lose in every group; and by
+    feature those that change more answers, beyond what another softmax model changes, or lose more, in one group of
+    examples than in its opposite.
+
+    Two groups have no example in common: the half-widths of their intervals, squared, add up to that of the difference.
+    """
     everywhere = rows[rows["feature"] == "all"].set_index("arm")
     same = everywhere.index[(everywhere["low"] <= 0) & (everywhere["high"] < 0.02)]
-    found: dict[str, Any] = {"as much as two": list(same), "more": [], "loses more": []}
+    below = (rows["gained_high"] < 0).groupby(rows["arm"], sort=False).all()
+    found: dict[str, Any] = {"as much as two": list(same), "loses everywhere": list(below.index[below])}
+    found |= {"more": [], "loses more": []}
     for feature, of_feature in rows.groupby("feature", sort=False):
         groups = {name: group.set_index("arm") for name, group in of_feature.groupby("group")}
         for one, other in (pair for ends in ENDS if set(ends) <= set(groups) for pair in (ends, ends[::-1])):
-            if arms := list(groups[one].index[groups[one]["low"] > groups[other]["high"]]):
-                found["more"] += [{"feature": feature, "where": one, "arms": arms}]
-            if arms := list(groups[one].index[groups[one]["gained_high"] < groups[other]["gained_low"]]):
-                found["loses more"] += [{"feature": feature, "where": one, "arms": arms}]
+            for what, name, sign in (("more", "above", 1), ("loses more", "gained", -1)):
+                low, high = ("low", "high") if name == "above" else (f"{name}_low", f"{name}_high")
+                halves = [(groups[group][high] - groups[group][low]) / 2 for group in (one, other)]
+                told = sign * (groups[one][name] - groups[other][name]) > (halves[0] ** 2 + halves[1] ** 2) ** 0.5
+                if arms := list(told.index[told]):
+                    found[what] += [{"feature": feature, "where": one, "arms": arms}]
     return found
 
 
