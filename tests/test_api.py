@@ -13,6 +13,7 @@ from albert_lsh.predict import main
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "transformers", "datasets", "pandas", "matplotlib", "scipy", "sklearn", "reformer_pytorch")
+HEAVY += ("transformers.modeling_utils", "nbformat")
 
 
 def loaded_by(code):
@@ -30,6 +31,8 @@ ATTEND = "from albert_lsh import attention; import torch; x = torch.rand(1, 2, 8
         ("import albert_lsh", HEAVY),
         (ATTEND, {"transformers", "datasets", "pandas", "matplotlib", "scipy", "sklearn"}),
         ("from albert_lsh import load_data", {"matplotlib", "sklearn", "scipy", "reformer_pytorch"}),
+        ("import albert_study.runner", {"matplotlib", "sklearn", "scipy", "transformers.modeling_utils", "nbformat"}),
+        ("import albert_study.evidence.report", {"sklearn", "transformers.modeling_utils", "nbformat"}),
     ],
 )
 def test_an_import_loads_only_what_it_needs(code, not_needed):

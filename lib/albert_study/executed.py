@@ -1,4 +1,7 @@
-"""Notebooks executed, and kept without any folder of a machine or text of others."""
+"""Notebooks executed, and kept without any folder of a machine or text of others.
+
+papermill and nbformat are imported where they are used: they take seconds, and most commands execute nothing.
+"""
 
 import os
 import re
@@ -6,9 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import nbformat
-import papermill
 
 from albert_lsh.training.files import relative_to_root, repository_root
 from albert_lsh.training.locks import FolderInUseError, hold, release
@@ -37,6 +37,8 @@ def clean(path: Path, ours: bool) -> None:
 
     ours: the data are our own, so that examples may be shown.
     """
+    import nbformat
+
     notebook = nbformat.from_dict(_cleaned(nbformat.read(path, as_version=4)))
     for cell in notebook.cells:
         if not ours and EXAMPLES in cell.metadata.get("tags", []):
@@ -97,6 +99,8 @@ def executing(kept: Path) -> Iterator[Path]:
 
 def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attempts: int = 3) -> None:
     """papermill, from the repository's root; a kernel that loses a race for a port while starting is started again."""
+    import papermill
+
     root = repository_root()
     look = {"progress_bar": False, "kernel_name": "python3"}
     try:

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig
 
 from albert_lsh import attention as attentions
 from albert_lsh import pretrained
@@ -84,14 +83,6 @@ def check_type(config: PreTrainedConfig, name: str | PreTrainedConfig) -> None:
     for option in ("is_decoder", "add_cross_attention"):
         if getattr(config, option, False):
             raise ModelError(f"model={name!r} has {option}=True: no decoder can have these attentions")
-
-
-def transformers_model(model: nn.Module) -> PreTrainedModel:
-    """A model of Transformers, or the one inside of a SentenceTransformer or another wrapper; else ModelError."""
-    found = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
-    if found is None:
-        raise ModelError(f"{type(model).__name__} holds no model of Transformers")
-    return found
 
 
 def max_positions(config) -> int:

@@ -30,9 +30,9 @@ from albert_lsh.model.config import (
     loading,
     max_positions,
     saved_choice,
-    transformers_model,
 )
 from albert_lsh.model.interface import INTERFACE, attention_modules, count_passes, mark
+from albert_lsh.model.passes import transformers_model
 from albert_lsh.model.projections import transplant
 
 logger = logging.getLogger(__name__)

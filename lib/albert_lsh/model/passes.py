@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from albert_lsh import attention as attentions
 from albert_lsh.attention.rows import count_tokens
-from albert_lsh.model.config import transformers_model
+from albert_lsh.model.config import ModelError
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,14 @@ def passes_of(config: Any) -> Iterator[CurrentPass]:
     recorded = next((passes for of, passes in reversed(RECORDING.get()) if of is config), None)
     for number in count():
         yield CurrentPass(config.albert_lsh, number, recorded)
+
+
+def transformers_model(model: nn.Module) -> PreTrainedModel:
+    """A model of Transformers, or the one inside of a SentenceTransformer or another wrapper; else ModelError."""
+    found = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
+    if found is None:
+        raise ModelError(f"{type(model).__name__} holds no model of Transformers")
+    return found
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import pandas as pd
 from albert_lsh.tasks.table import TASKS
 from albert_study.evidence.formats import Named, Table, about, commits, form, listing, rounded, spread, wide
 from albert_study.evidence.growth import crossing_bounds
+from albert_study.evidence.records import load_details
 from albert_study.long_range import duplication
 
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
@@ -60,8 +61,7 @@ def constant_tables(load: Callable) -> Named:
 def detail_tables(root: Path) -> Named:
     """By group of examples how many more answers an arm changes than another softmax model does; and how much its
     answers gain or lose."""
-    for path in sorted((root / "results" / "runs" / "details").glob("*.csv")):
-        rows = pd.read_csv(path, keep_default_na=False)
+    for name, rows in load_details(root).items():
         task = TASKS[rows["task"].iloc[0]]
         end = f" 95 % intervals over examples. Study {rows['study'].iloc[0]}, {task.name}, {commits(rows)}."
         differ = "Answers that differ from those of another softmax model, and how many more do under each arm, with"
@@ -73,12 +73,12 @@ def detail_tables(root: Path) -> Named:
             worth = "How far softmax's answers lie from the gold ones (minus), and how much nearer under each arm, with"
         of_changes, of_worth = ("2", "2") if task.is_regression else ("%1", "1") if task.is_squad else ("%", "%")
         cells = cells_of(rows, of_changes, {"two softmax models": "null"}, ["above", "low", "high"])
-        yield f"details-{path.stem}", Table(cells, differ + end)
+        yield f"details-{name}", Table(cells, differ + end)
         gained = ["gained", "gained_low", "gained_high"]
         if task.is_squad:  # whose scores are shown from 0 to 100
             rows[["worth", *gained]] *= 100
         cells = cells_of(rows, of_worth, {"softmax": "worth"}, gained)
-        yield f"details-{path.stem}-worth", Table(cells, worth + end)
+        yield f"details-{name}-worth", Table(cells, worth + end)
 
 
 def cells_of(rows: pd.DataFrame, unit: str, beside: dict[str, str], of_arm: Sequence[str]) -> pd.DataFrame:

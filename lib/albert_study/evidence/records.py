@@ -212,6 +212,12 @@ def load_measurements(name: str, folder: str, root: Path) -> pd.DataFrame:
     return pd.read_csv(path) if path.exists() else pd.DataFrame()
 
 
+def load_details(root: Path) -> dict[str, pd.DataFrame]:
+    """By "<study>-<task>" the table of `details`; the feature "all" has no group, one example has no interval."""
+    found = sorted((root / "results" / "runs" / "details").glob("*.csv"))
+    return {path.stem: pd.read_csv(path).fillna({"group": ""}) for path in found}
+
+
 def load_bag_of_words(root: Path) -> dict[str, float]:
     """By task what counting words scores (`probe.bag_of_words`): the headline, from all tables of that study."""
     found = sorted((root / "results" / "runs" / "bag-of-words").glob("*.csv"))

@@ -24,7 +24,7 @@ from albert_study.evidence.differences import ARMS
 from albert_study.evidence.formats import between, commits, form, scale_of
 from albert_study.evidence.masked_words import load_masked_words
 from albert_study.evidence.readable import readable_tables, studies_of
-from albert_study.evidence.records import load_measurements
+from albert_study.evidence.records import load_details, load_measurements
 
 DOCUMENTS = ("report", "poster", "summary")
 
@@ -198,8 +198,8 @@ def text_numbers(root: Path) -> dict[str, Any]:
     if len(rows := load_masked_words(root)):
         losses = rows.groupby("length")["softmax_loss"].first().map(lambda loss: form(loss, "1"))
         numbers["masked words"] = {str(length): loss for length, loss in losses.items()}
-    for path in sorted((root / "results" / "runs" / "details").glob("*.csv")):
-        numbers.setdefault("details", {})[path.stem] = where_answers_change(pd.read_csv(path, keep_default_na=False))
+    if tables := load_details(root):
+        numbers["details"] = {name: where_answers_change(rows) for name, rows in tables.items()}
     if len(rows := load_measurements("time-cpu-fp32", "efficiency", root)):
         lengths = rows.sort_values("length").groupby("device", sort=False)["length"].unique()
         numbers["devices"] = "; ".join(f"{on}: {', '.join(map(str, of))} tokens" for on, of in lengths.items())

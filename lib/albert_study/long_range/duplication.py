@@ -15,13 +15,16 @@ look. With hashing it is worse: masks are alike and share their buckets. `begin_
 a hundred steps are enough. Where to look, which is the question, is still learned from nothing.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import BertConfig, PreTrainedModel
+from transformers import BertConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel  # the tables need none of it, and it takes seconds
 
 SYMBOLS = 127  # 1 to 127; 0 stands before each half
 MASK = 128
@@ -70,7 +73,7 @@ def config(length: int) -> BertConfig:
 
 
 @torch.no_grad()
-def begin_as_copies(model: PreTrainedModel) -> None:
+def begin_as_copies(model: "PreTrainedModel") -> None:
     """Let a new model of `config` look sharply and answer with what it attends to; a mask shows only its place.
 
     The projections of values and outputs and the first layer of the prediction head begin as the identity (the head's
