@@ -36,7 +36,11 @@ ROWS = {
         {"only": ["full", "LSH-1"], "steps": 4, "max_length": 32, "eval_examples": 8}, {"seed": 1}, {"onyl": []}
     ),
     "squad.ipynb": Row({**SMALL, "task": "mini-squad"}, {"attention": "lsh", "model": "nano"}, {"attn": "lsh"}),
-    "fidelity.ipynb": Row({"examples": 24, "looked_into": 4}, {"seed": 1}, {"splt": "validation"}),
+    "fidelity.ipynb": Row(
+        {"examples": 24, "looked_into": 4, "variants": {"lsh": {"attention": "lsh", "shares": [0.5, 0.25]}}},
+        {"seed": 1},
+        {"splt": "validation"},
+    ),
     "reading.ipynb": Row(
         {"model": "mini", "task": "mini-squad", "max_length": 32, "paragraphs": 3}, {"seed": 1}, {"paragraph": 3}
     ),
@@ -48,7 +52,7 @@ ROWS = {
     "efficiency.ipynb": Row(
         {"lengths": [64, 128], "cases": ["softmax", "lsh"], "keys": 64, "memory": False}, {"repeats": 1}, {"case": []}
     ),
-    "results.ipynb": Row({}, {"study": "pretrained"}, {"studdy": "fidelity"}),
+    "results.ipynb": Row({"study": "pretrained"}, {"study": "no-training"}, {"studdy": "fidelity"}),
 }
 
 

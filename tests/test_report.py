@@ -11,6 +11,7 @@ from albert_lsh.training.files import repository_root
 from albert_study.evidence.looks import style_of
 from albert_study.evidence.report import build, reaching_half
 from albert_study.evidence.study_figures import (
+    draw_common_figures,
     draw_figures,
     plot_convergence,
     plot_loss,
@@ -29,19 +30,19 @@ def tree(tmp_path: Path) -> Path:
 
 def test_figures_change_only_with_their_data(tree):
     write_run(tree, "reformer-10-epochs", 0, {"accuracy": 0.7, "f1": 0.8})
-    first = {path: path.read_bytes() for path in write_figures("mini", tree)}
+    first = {path: path.read_bytes() for path in write_figures("mini", root=tree)}
     stems = ("structure", "flow", "settings", "mini-scores", "mini-loss-mrpc", "mini-convergence-mrpc")
     assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "pdf")}
     history = tree / "results/runs/mini/mrpc/model/lsh/seed-0/history.csv"
     history.write_text(history.read_text().replace("30,3.0,,0.5", "30,3.0,,0.9"))
-    changed = {path.name for path in write_figures("mini", tree) if path.read_bytes() != first[path]}
+    changed = {path.name for path in write_figures("mini", root=tree) if path.read_bytes() != first[path]}
     assert changed == {"mini-loss-mrpc.svg", "mini-loss-mrpc.pdf"}
 
 
 def test_pretraining_that_went_on_from_other_weights_is_not_drawn_beside_what_began_anew(tree):
     for run in ("nano-lsh", "nano-then/lsh"):
         shutil.copytree(repository_root() / "results/pretraining" / run, tree / "results/pretraining" / run)
-    axis = draw_figures("mini", tree)["pretraining"].axes[0]
+    axis = draw_common_figures(tree)["pretraining"].axes[0]
     assert axis.get_legend_handles_labels()[1] == ["nano-lsh", "counting, or a coin"]
 
 
@@ -88,7 +89,7 @@ def test_scores_by_the_number_of_examples_are_a_line_an_attention_and_no_loss_of
 def test_the_report_compiles_with_one_study_and_with_more(tree):
     pytest.importorskip("typst")
     write_tables("mini", tree)
-    write_figures("mini", tree)
+    write_figures("mini", root=tree)
     first = build(tree)[0].read_bytes()
     assert first.startswith(b"%PDF")
     assert build(tree)[0].read_bytes() == first

@@ -139,7 +139,7 @@ def test_a_history_without_losses_is_named(tree):
     path = tree / "results/runs/mini/mrpc/model/lsh/seed-0/history.csv"
     path.write_text("step,epoch\n1,1\n")
     with pytest.raises(ValueError, match="eval_loss") as caught:
-        write_figures("mini", tree)
+        write_figures("mini", root=tree)
     assert str(path) in str(caught.value)
 
 

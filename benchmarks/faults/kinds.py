@@ -77,13 +77,13 @@ def disk_full_for_tables(bench: Bench, rng: random.Random) -> Seen:
 
     def full() -> None:
         bench.fill(left)
-        write(STUDY, root)
+        write(STUDY, root=root)
 
     message = failed(full, bench.log, FULL)
     bench.empty()
-    runs.finish(lambda: write(STUDY, root), bench.log)
+    runs.finish(lambda: write(STUDY, root=root), bench.log)
     made = {name: text for name, text in runs.contents(root).items() if name.startswith(("results/tables", "figures"))}
-    runs.finish(lambda: write(STUDY, bench.whole), bench.log)
+    runs.finish(lambda: write(STUDY, root=bench.whole), bench.log)
     require(made, "nothing was written")
     for name, text in made.items():
         require(name.endswith(".pdf") or text == (bench.whole / name).read_bytes(), f"{name} is another")

@@ -15,6 +15,7 @@ mean is corrected as Nadeau and Bengio (2003) do, who take the share of the exam
 
 import math
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -83,12 +84,18 @@ def score_of(metric: str, table: pd.DataFrame) -> Callable[[np.ndarray], np.ndar
     raise ValueError(f"metric={metric!r} is not one of: accuracy, f1, exact, pearson")
 
 
-def example_weights(examples: int, draws: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
-    """How often each example is drawn: (some draws, examples), until there were `draws`."""
-    at_once = max(1, AT_ONCE // examples)
-    for start in range(0, draws, at_once):
-        size = min(at_once, draws - start)
-        yield generator.multinomial(examples, np.full(examples, 1 / examples), size).astype(float)
+@lru_cache(8)
+def draws_of_examples(examples: int, draws: int) -> np.ndarray:
+    """How often each example is drawn: (draws, examples) uint16; the same ones whenever they are asked for."""
+    generator, chances = np.random.default_rng(0), np.full(examples, 1 / examples)
+    drawn = [generator.multinomial(examples, chances, len(some)) for some in in_parts(np.empty(draws), examples)]
+    return np.concatenate(drawn, dtype=np.uint16, casting="unsafe")
+
+
+def in_parts(rows: np.ndarray, width: int) -> Iterator[np.ndarray]:
+    """The rows of a matrix of that width, some at a time."""
+    at_once = max(1, AT_ONCE // width)
+    return (rows[start : start + at_once] for start in range(0, len(rows), at_once))
 
 
 def difference(
@@ -124,8 +131,9 @@ def difference(
         each = np.array([(then(one) - first(one))[0] for one, (first, then) in zip(ones, scores, strict=True)])
         variance = each.var(ddof=1) * (1 / len(each) + 1 / (folds - 1))
         return student(each.mean(), variance, len(each) - 1, len(seeds), sum(map(len, of_seed)))
-    generator, whole = np.random.default_rng(0), differences(np.ones((1, len(ids))))[0]
-    drawn = [differences(weights).mean(1) for weights in example_weights(len(ids), draws, generator)]
+    whole = differences(np.ones((1, len(ids))))[0]
+    parts = in_parts(draws_of_examples(len(ids), draws), len(ids))
+    drawn = [differences(weights.astype(float)).mean(1) for weights in parts]
     of_examples = float(np.concatenate(drawn).var(ddof=1))
     of_seeds = float(whole.var(ddof=1)) / len(seeds) if len(seeds) > 1 else 0.0
     variance = of_examples + of_seeds

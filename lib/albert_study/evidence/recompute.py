@@ -16,12 +16,12 @@ from albert_study.evidence.tables import write_tables
 
 def recompute(root: Path) -> list[Path]:
     """All tables and figures of the studies that have runs below `root`; returns the paths written."""
-    written: dict[Path, None] = {}
-    for study in list_studies(root).index:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a study whose runs are not all made
-            written |= dict.fromkeys([*write_tables(study, root), *write_figures(study, root)])
-    return list(written)
+    studies = list_studies(root).index
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a study whose runs are not all made
+        tables = [path for study in studies for path in write_tables(study, root)]
+    return [*dict.fromkeys(tables), *write_figures(*studies, root=root)]
+
 
 
 if __name__ == "__main__":

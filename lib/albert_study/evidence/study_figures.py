@@ -238,14 +238,24 @@ def plot_pretraining(runs: pd.DataFrame) -> Figure:
     return figure
 
 
+def draw_common_figures(root: Path) -> dict[str, Figure]:
+    """The figures that belong to no study, by name."""
+    figures = {"structure": plot_structure(), "flow": plot_flow(), "settings": plot_settings(settings_table())}
+    if len(masked := load_masked_words(root)):
+        figures["masked-words"] = plot_masked_words(masked)
+    pretraining = load_pretraining(root / "results" / "pretraining")
+    if not pretraining.empty and not (new := pretraining[pretraining["start"].isna()]).empty:
+        figures["pretraining"] = plot_pretraining(new)  # those that go on from another's weights begin elsewhere
+    return figures
+
+
 def draw_figures(study: str, root: Path) -> dict[str, Figure]:
-    """A study's scores, its losses task by task, scores over more epochs or examples where arms have them, and the
-    common figures, by name."""
+    """A study's scores, its losses task by task, scores over more epochs or examples where arms have them, by name."""
     runs = load_runs(root / "results" / "runs", study)
     trained = runs["arm"].str.extract(TRAINED, expand=False).fillna("")
     longer, sized = trained.str.endswith("-epochs"), trained.str.isdigit()  # these have figures of their own
     others = ~longer & ~sized
-    figures = {"structure": plot_structure(), "flow": plot_flow(), "settings": plot_settings(settings_table())}
+    figures = {}
     if others.any():
         figures[f"{study}-scores"] = plot_scores(score_table(runs[others]))
     for task, of_task in runs[sized].groupby("task", sort=False):
@@ -258,17 +268,17 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
         figures[f"{study}-differences"] = plot_differences(found)
     if len(found := load_measurements(f"{study}-switched", "tables", root)):
         figures[f"{study}-switched"] = plot_switched(found)
-    if len(masked := load_masked_words(root)):
-        figures["masked-words"] = plot_masked_words(masked)
-    pretraining = load_pretraining(root / "results" / "pretraining")
-    if not pretraining.empty and not (new := pretraining[pretraining["start"].isna()]).empty:
-        figures["pretraining"] = plot_pretraining(new)  # those that go on from another's weights begin elsewhere
     return figures
 
 
-def write_figures(study: str, root: str | Path | None = None) -> list[Path]:
-    """Draw a study and save each figure as figures/<name>.svg and .pdf; returns the paths written."""
+def write_figures(*studies: str, root: str | Path | None = None) -> list[Path]:
+    """Draw studies, and once what they have in common; each figure is saved as figures/<name>.svg and .pdf.
+
+    Returns the paths written.
+    """
     root = Path(root) if root else repository_root()
     with mpl.rc_context(LOOK):
-        figures = draw_figures(study, root)
+        figures = draw_common_figures(root)
+        for study in studies:
+            figures |= draw_figures(study, root)
         return [path for name, figure in figures.items() for path in save(figure, root / "figures" / name)]
