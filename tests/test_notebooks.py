@@ -47,7 +47,9 @@ ROWS = {
     "masked_words.ipynb": Row(
         {"model": "nano", "task": "mini-squad", "max_length": 24, "paragraphs": 6}, {"seed": 1}, {"paragraph": 3}
     ),
-    "bag_of_words.ipynb": Row({"tasks": ["mini-mrpc"]}, {"tasks": ["mini-sst2"]}, {"task": ["mini-mrpc"]}),
+    "bag_of_words.ipynb": Row(
+        {"tasks": ["mini-mrpc"], "train_examples": 200}, {"tasks": ["mini-sst2"]}, {"task": ["mini-mrpc"]}
+    ),
     "constant_answers.ipynb": Row({"tasks": ["mini-mrpc"]}, {"tasks": ["mini-sst2"]}, {"task": ["mini-mrpc"]}),
     "efficiency.ipynb": Row(
         {"lengths": [64, 128], "cases": ["softmax", "lsh"], "keys": 64, "memory": False}, {"repeats": 1}, {"case": []}
