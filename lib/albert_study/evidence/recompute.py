@@ -23,7 +23,6 @@ def recompute(root: Path) -> list[Path]:
     return [*dict.fromkeys(tables), *write_figures(*studies, root=root)]
 
 
-
 if __name__ == "__main__":
     for made in recompute(repository_root()):
         print(made.relative_to(repository_root()))
