@@ -98,6 +98,8 @@ def test_people_see_the_interval_and_bold_only_what_holm_leaves(tmp_path):
     assert low <= 0 <= high
     assert rows["seeds"].tolist() == ["3", "3"]
     assert table.note == "accuracy, 400 examples. Study albert: m."
+    ((_, table),) = difference_tables("albert", lambda name: found.assign(examples=[400, 80]))  # of five folds one
+    assert table.note == "accuracy, 80 to 400 examples. Study albert: m."
 
 
 def test_cross_validated_differences_are_over_folds(tmp_path):

@@ -24,7 +24,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 DRAWS = 2000
-AT_ONCE = 2**22  # numbers of a matrix of draws and examples
+AT_ONCE = 2**22  # numbers of a matrix that are worked on together
 CLEAR_FROM = 3  # seeds or folds
 MARGIN = 0.01  # of the score of the arm compared with: a loss up to this counts as none
 
@@ -88,14 +88,17 @@ def score_of(metric: str, table: pd.DataFrame) -> Callable[[np.ndarray], np.ndar
 def draws_of_examples(examples: int, draws: int) -> np.ndarray:
     """How often each example is drawn: (draws, examples) uint16; the same ones whenever they are asked for."""
     generator, chances = np.random.default_rng(0), np.full(examples, 1 / examples)
-    drawn = [generator.multinomial(examples, chances, len(some)) for some in in_parts(np.empty(draws), examples)]
-    return np.concatenate(drawn, dtype=np.uint16, casting="unsafe")
+    counts = np.empty((draws, examples), np.uint16)
+    for part in in_parts(counts):
+        part[:] = generator.multinomial(examples, chances, len(part))
+    counts.flags.writeable = False
+    return counts
 
 
-def in_parts(rows: np.ndarray, width: int) -> Iterator[np.ndarray]:
-    """The rows of a matrix of that width, some at a time."""
-    at_once = max(1, AT_ONCE // width)
-    return (rows[start : start + at_once] for start in range(0, len(rows), at_once))
+def in_parts(matrix: np.ndarray) -> Iterator[np.ndarray]:
+    """The matrix, some rows at a time."""
+    at_once = max(1, AT_ONCE // matrix.shape[1])
+    return (matrix[start : start + at_once] for start in range(0, len(matrix), at_once))
 
 
 def difference(
@@ -111,7 +114,8 @@ def difference(
         before, after: predictions by seed; of a seed both on the same examples in the same order, and all seeds too,
             but in cross-validation.
         metric: see `score_of`.
-        folds: in cross-validation, of how many; each seed answers a part of its own.
+        folds: in cross-validation, of how many; each seed answers a part of its own. One fold alone has the interval of
+            its examples.
     Raises:
         ValueError: no seed in both, or other examples.
     """
@@ -132,7 +136,7 @@ def difference(
         variance = each.var(ddof=1) * (1 / len(each) + 1 / (folds - 1))
         return student(each.mean(), variance, len(each) - 1, len(seeds), sum(map(len, of_seed)))
     whole = differences(np.ones((1, len(ids))))[0]
-    parts = in_parts(draws_of_examples(len(ids), draws), len(ids))
+    parts = in_parts(draws_of_examples(len(ids), draws))
     drawn = [differences(weights.astype(float)).mean(1) for weights in parts]
     of_examples = float(np.concatenate(drawn).var(ddof=1))
     of_seeds = float(whole.var(ddof=1)) / len(seeds) if len(seeds) > 1 else 0.0

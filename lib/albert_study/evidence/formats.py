@@ -42,8 +42,9 @@ def form(value: Any, how: str = "") -> str:
         return str(value)
     if how.startswith("%"):
         return f"{rounded(100 * Decimal(str(value)), int(how[1:] or 0))}%"
-    text = rounded(value, int(how.lstrip("+")))
-    return f"+{text}" if how.startswith("+") and not text.startswith("-") else text
+    if how.startswith("+"):  # -0.0003 is "-0.000": an interval that begins there holds zero
+        return f"{'-' if value < 0 else '+'}{rounded(abs(value), int(how[1:]))}"
+    return rounded(value, int(how))
 
 
 def spread(mean: float, error: float, how: str) -> str:

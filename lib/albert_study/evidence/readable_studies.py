@@ -147,8 +147,8 @@ def difference_tables(study: str, load: Callable) -> Named:
         columns = {"what changes": ("change", ""), "from": ("score_from", how), "to": ("score_to", how)}
         columns |= {"difference": ("shown", ""), "95 % interval": ("interval", ""), "p (Holm)": ("holm", "")}
         columns |= {"loses < 1 %": ("good", ""), "cost": ("cost_to", "%"), some["over"].iloc[0]: ("seeds", "0")}
-        metric, examples = some["metric"].iloc[0], form(some["examples"].iloc[0], "0")
-        note = f"{METRICS.get(metric, metric)}, {examples} examples. Study {study}: {model}."
+        metric = some["metric"].iloc[0]
+        note = f"{METRICS.get(metric, metric)}, {between(some['examples'])} examples. Study {study}: {model}."
         few = (some["seeds"] < CLEAR_FROM).any()
         note += f" With fewer than {CLEAR_FROM} {some['over'].iloc[0]} nothing is tested." if few else ""
         yield f"{study}-differences-{task}", Table(listing(some, "step", columns), note)

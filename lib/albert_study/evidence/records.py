@@ -1,4 +1,4 @@
-"""The only reader of the experiments' records; every table, figure and page starts from here.
+"""Reads the records of runs and other experiments; every table, figure and page starts from here.
 
     list_studies()                 the studies that have runs here
     load_runs(study="minilm")      fine-tuning: results/runs/<study>/<task>/<model>/<arm>/seed-<n>/result.json
@@ -7,6 +7,7 @@
     load_reading("fidelity")       a pretrained model that reads paragraphs: results/runs/<study>/reading/<length>.csv
     load_pretraining()             results/pretraining/**/result.json
     load_measurements("time-cpu-fp32", "efficiency")     results/<folder>/<name>.csv
+    load_details(root)             results/runs/details/*.csv
     load_bag_of_words(root)        results/runs/bag-of-words/*.csv
     load_published()               studies/published.csv
 
@@ -213,7 +214,7 @@ def load_measurements(name: str, folder: str, root: Path) -> pd.DataFrame:
 
 
 def load_details(root: Path) -> dict[str, pd.DataFrame]:
-    """By "<study>-<task>" the table of `details`; the feature "all" has no group, one example has no interval."""
+    """By "<study>-<task>" the table of `details`; "all" has no group, a group of one example no interval."""
     found = sorted((root / "results" / "runs" / "details").glob("*.csv"))
     return {path.stem: pd.read_csv(path).fillna({"group": ""}) for path in found}
 

@@ -1,6 +1,7 @@
 """Figures of a study from its run records.
 
-`write_figures("minilm")` draws figures/minilm-*.{svg,pdf} and figures/{structure,settings,pretraining}.{svg,pdf}.
+`write_figures("minilm")` draws figures/minilm-*.{svg,pdf} and what all studies share: structure, flow, settings,
+masked-words, pretraining.
 """
 
 from pathlib import Path
