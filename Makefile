@@ -61,7 +61,7 @@ install: .venv/installed
 
 .venv/installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --no-compile --constraint requirements.lock --editable '.[study,dev]'
+	$(BIN)/pip install --quiet --constraint requirements.lock --editable '.[study,dev]'
 	touch $@
 
 format:
