@@ -84,7 +84,7 @@ def score_of(metric: str, table: pd.DataFrame) -> Callable[[np.ndarray], np.ndar
     raise ValueError(f"metric={metric!r} is not one of: accuracy, f1, exact, pearson")
 
 
-@lru_cache(8)
+@lru_cache(8)  # a study has few sizes; SQuAD's counts take 42 MB
 def draws_of_examples(examples: int, draws: int) -> np.ndarray:
     """How often each example is drawn: (draws, examples) uint16; the same ones whenever they are asked for."""
     generator, chances = np.random.default_rng(0), np.full(examples, 1 / examples)
