@@ -88,7 +88,7 @@ def test_scores_by_the_number_of_examples_are_a_line_an_attention_and_no_loss_of
 
 def test_the_report_compiles_with_one_study_and_with_more(tree):
     pytest.importorskip("typst")
-    write_tables("mini", tree)
+    write_tables("mini", root=tree)
     write_figures("mini", root=tree)
     first = build(tree)[0].read_bytes()
     assert first.startswith(b"%PDF")
@@ -99,8 +99,8 @@ def test_the_report_compiles_with_one_study_and_with_more(tree):
     write_run(tree, "softmax", 0, {"pearson": -0.1}, task="stsb", study="alone", headline="pearson")
     path = tree / "results/runs/alone/stsb/model/softmax/seed-0/result.json"
     path.write_text(path.read_text().replace('"train_seconds": 10.0', '"train_seconds": 7200.0'))
-    write_tables("minilm", tree)
-    write_tables("alone", tree)
+    write_tables("minilm", root=tree)
+    write_tables("alone", root=tree)
     assert build(tree)[0].read_bytes() != first
     numbers = json.loads((tree / "report" / "numbers.json").read_text())
     assert [study["name"] for study in numbers["studies"]] == ["minilm", "alone", "mini"]
@@ -120,7 +120,7 @@ def test_runs_that_reach_half_of_softmaxs_correlation_are_counted():
 
 
 def test_a_table_whose_results_are_gone_leaves_the_report(tree):
-    write_tables("mini", tree)
+    write_tables("mini", root=tree)
     build(tree)
     assert (tree / "report" / "tables" / "mini-scores.csv").exists()
     (tree / "results" / "tables" / "mini-scores.csv").unlink()

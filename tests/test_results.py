@@ -118,6 +118,6 @@ def test_tables_are_what_the_records_give(tmp_path):
         if path.name != "tables":
             (tmp_path / path.relative_to(ROOT)).symlink_to(path)
     for study in list_studies(ROOT).index:
-        for path in write_tables(study, tmp_path):
+        for path in write_tables(study, root=tmp_path):
             kept = pd.read_csv(ROOT / path.relative_to(tmp_path))
             pd.testing.assert_frame_equal(pd.read_csv(path), kept, rtol=1e-3, obj=path.name)

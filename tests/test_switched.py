@@ -60,11 +60,11 @@ def test_what_is_kept_lies_in_its_interval_and_softmax_keeps_all(switched):
 
 
 def test_tables_of_a_study_are_not_made_without_some_of_its_models(switched):
-    written = {path: path.read_bytes() for path in write_tables("no-training", switched)}
+    written = {path: path.read_bytes() for path in write_tables("no-training", root=switched)}
     gone = switched / "results/runs/no-training/mrpc/all-MiniLM-L6-v2/softmax/seed-0/fidelity-validation.csv"
     gone.rename(gone.with_suffix(".elsewhere"))
     with pytest.raises(ValueError, match="no-training, validation: 5 of 6 tables are there; missing: .*mrpc.*seed-0"):
-        write_tables("no-training", switched)
+        write_tables("no-training", root=switched)
     gone.with_suffix(".elsewhere").rename(gone)
     assert {path: path.read_bytes() for path in written} == written
 
@@ -75,4 +75,4 @@ def test_runs_that_are_not_made_yet_are_told_of(switched):
         pytest.warns(UserWarning, match="no-training: 2 of the 3 runs of the study are made; missing: .*mrpc.*seed-0"),
         pytest.raises(ValueError, match="5 of 6 tables"),
     ):
-        write_tables("no-training", switched)
+        write_tables("no-training", root=switched)

@@ -40,7 +40,7 @@ def test_runs_come_in_order_and_one_row_each(tree):
 def test_a_table_names_all_machines(tree):
     path = tree / "results/runs/mini/mrpc/model/softmax/seed-1/result.json"
     path.write_text(path.read_text().replace("some processor", "another"))
-    write_tables("mini", tree)
+    write_tables("mini", root=tree)
     table = readable_tables(tree)["mini-attended"]
     assert table.note.startswith("On cpu, some processor; cpu, another. ")
     assert list(table.rows) == ["mrpc: pairs"]
@@ -168,11 +168,11 @@ def test_tables_are_written_and_empty_ones_removed(tree):
     stale.parent.mkdir(parents=True)
     stale.write_text("old\n")
     write_run(tree, "softmax", 0, {"accuracy": 0.9}, task="mini-sst2", study="other", headline="accuracy")
-    assert [path.name for path in write_tables("other", tree)] == [
+    assert [path.name for path in write_tables("other", root=tree)] == [
         "other-runs.csv", "other-scores.csv", "settings.csv"
     ]  # fmt: skip
     assert not stale.exists()
-    names = {path.name for path in write_tables("mini", tree)}
+    names = {path.name for path in write_tables("mini", root=tree)}
     assert names == {*(f"mini-{name}.csv" for name in ("runs", "scores", "changes", "published")), "settings.csv"}
     runs = pd.read_csv(tree / "results" / "tables" / "mini-runs.csv")
     assert {"seed", "learning_rate", "version.torch", "commit", "date", "metric.f1"} <= set(runs)
@@ -220,7 +220,7 @@ def test_the_cost_stands_beside_the_share_of_pairs_where_a_record_has_it(tree):
     )
     path.write_text(json.dumps({**json.loads(path.read_text()), "full_cost": 0.75}))
     for study in ("new", "mini"):
-        write_tables(study, tree)
+        write_tables(study, root=tree)
     tables = readable_tables(tree)
     assert tables["new-scores"].rows.loc["softmax", "sst2: cost"] == "75%"
     assert list(tables["mini-scores"].rows) == ["mrpc (f1)", "mrpc: pairs seen"]
@@ -239,5 +239,5 @@ def test_a_dollar_is_no_formula_and_a_commit_may_have_any_letter(tree):
     for shown in ("$\\frac$", "a $ b", "mrpc, some/$model$: f1 (of 1)"):
         assert f"<!-- {shown} -->" in drawn.read_text()
     pytest.importorskip("typst")
-    write_tables("mini", tree)
+    write_tables("mini", root=tree)
     assert build(tree)[0].read_bytes().startswith(b"%PDF")

@@ -19,8 +19,8 @@ def recompute(root: Path) -> list[Path]:
     studies = list_studies(root).index
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a study whose runs are not all made
-        tables = [path for study in studies for path in write_tables(study, root)]
-    return [*dict.fromkeys(tables), *write_figures(*studies, root=root)]
+        tables = write_tables(*studies, root=root)
+    return [*tables, *write_figures(*studies, root=root)]
 
 
 if __name__ == "__main__":

@@ -170,20 +170,22 @@ def settings_table() -> pd.DataFrame:
     return pd.DataFrame(rows).astype({name: "Int64" for name in ("global_tokens", "cluster_size", "n_hashes")})
 
 
-def write_tables(study: str, root: str | Path | None = None) -> list[Path]:
-    """Write results/tables/<study>-<name>.csv, the names being those of `study_tables`,
-    and results/tables/{settings,pretraining,pretraining-gaps}.csv; returns the paths written.
+def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
+    """Write results/tables/<study>-<name>.csv of each study, the names being those of `study_tables`,
+    and once what all have in common: results/tables/{settings,pretraining,pretraining-gaps}.csv.
 
-    A table without rows (no neighbouring arms, nothing published) is not written, and an older one is deleted. A
-    warning names the runs that are not made yet.
+    Returns the paths written. A table without rows (no neighbouring arms, nothing published) is not written, and an
+    older one is deleted. A warning names the runs of a study that are not made yet.
 
     Raises:
         ValueError: some of the switched models, or of the readings, have no table; nothing is written.
     """
     root = Path(root) if root else repository_root()
+    tables: dict[str, pd.DataFrame] = {}
+    for study in studies:
+        tables |= {f"{study}-{name}": table for name, table in study_tables(study, root).items()}
     written = []
-    tables = {f"{study}-{name}": table for name, table in study_tables(study, root).items()} | common_tables(root)
-    for name, table in tables.items():
+    for name, table in (tables | common_tables(root)).items():
         path = root / "results" / "tables" / f"{name}.csv"
         if table.empty:
             path.unlink(missing_ok=True)
