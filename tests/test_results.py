@@ -117,7 +117,10 @@ def test_tables_are_what_the_records_give(tmp_path):
     for path in [ROOT / "studies", *(ROOT / "results").iterdir()]:
         if path.name != "tables":
             (tmp_path / path.relative_to(ROOT)).symlink_to(path)
-    for study in list_studies(ROOT).index:
-        for path in write_tables(study, root=tmp_path):
-            kept = pd.read_csv(ROOT / path.relative_to(tmp_path))
-            pd.testing.assert_frame_equal(pd.read_csv(path), kept, rtol=1e-3, obj=path.name)
+    written = write_tables(*list_studies(ROOT).index, root=tmp_path)
+    kept_by_hand = {"duplicates.csv"}  # a measurement whose loser left the code (docs/attentions.md)
+    committed = {path.name for path in (ROOT / "results" / "tables").iterdir()}
+    assert {path.name for path in written} == committed - kept_by_hand
+    for path in written:
+        kept = pd.read_csv(ROOT / path.relative_to(tmp_path))
+        pd.testing.assert_frame_equal(pd.read_csv(path), kept, rtol=1e-3, obj=path.name)

@@ -14,7 +14,7 @@ from albert_study.evidence.looks import look_of
 from albert_study.evidence.masked_words import load_masked_words
 from albert_study.evidence.records import list_studies, load_history, load_measurements, load_reading, load_tables
 from albert_study.evidence.study_figures import loss_name
-from albert_study.evidence.tables import score_table, with_bag_of_words
+from albert_study.evidence.tables import score_table, with_bag_of_words, with_most_runs
 
 WIDEST = 80  # points of a curve
 KEPT = "score kept"
@@ -59,7 +59,7 @@ def score_rows(runs: pd.DataFrame, root: Path) -> Rows:
                 interval |= {end: row["score"] + found[end] - found["difference"] for end in ("low", "high")}
                 yield from (interval | {"share": row.get(column), "across": name} for column, name in SEEN.items())
         for _, rows in scores.groupby(["task", "model"], sort=False):
-            yield from baseline_rows(rows.iloc[0])
+            yield from baseline_rows(with_most_runs(rows))
 
 
 def baseline_rows(scores: pd.Series) -> Rows:

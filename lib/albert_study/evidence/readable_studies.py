@@ -18,6 +18,7 @@ from albert_study.evidence.formats import (
     spread,
     wide,
 )
+from albert_study.evidence.tables import with_most_runs
 from albert_study.evidence.variety import variety_table
 
 METRICS = {  # those that are shown, by the name they have in a table
@@ -50,9 +51,8 @@ def pivot(scores: pd.DataFrame, metrics: tuple[str, ...] = (), *, counted: bool 
             for row in rows.to_dict("records"):
                 count = f" ({row['seeds']})" if counted else ""
                 column[row["label"]] = spread(row[metric], row[f"sd.{metric}"], how) + count
-            most = rows.iloc[int(rows["seeds"].argmax())]  # folds differ, and others may lack some
             for kind, name in (("majority", "majority class"), ("chance", "chance")):
-                column[name] = form(most[f"{kind}.{metric}"], how)
+                column[name] = form(with_most_runs(rows)[f"{kind}.{metric}"], how)
             if metric == rows["headline"].iloc[0] and "bag_of_words" in rows:
                 column["bag of words"] = form(rows["bag_of_words"].iloc[0], how)
             column |= {} if counted else {"seeds": between(rows["seeds"])}

@@ -25,6 +25,7 @@ from albert_study.evidence.formats import between, commits, form, scale_of
 from albert_study.evidence.masked_words import load_masked_words
 from albert_study.evidence.readable import readable_tables, studies_of
 from albert_study.evidence.records import load_details, load_measurements
+from albert_study.evidence.tables import with_most_runs
 
 DOCUMENTS = ("report", "poster", "summary")
 
@@ -80,7 +81,7 @@ def study_numbers(study: str, root: Path) -> dict[str, Any]:
     return {
         "name": study,
         "tasks": list(scores["task"].unique()),
-        "baselines": {str(task): baselines(rows.iloc[0]) for task, rows in scores.groupby("task", sort=False)},
+        "baselines": {str(task): baselines(with_most_runs(rows)) for task, rows in scores.groupby("task", sort=False)},
         "seeds": between(scores["seeds"]) + (" seed" if scores["seeds"].max() == 1 else " seeds"),
         "not learnt": [
             f"{row['task']} with {row['arm']} ({study}: {form(row['score'], how)} against {form(row['majority'], how)})"

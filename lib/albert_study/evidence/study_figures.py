@@ -29,7 +29,7 @@ from albert_study.evidence.records import (
 )
 from albert_study.evidence.structure_figure import plot_flow, plot_structure
 from albert_study.evidence.switched import plot_switched
-from albert_study.evidence.tables import score_table, settings_table
+from albert_study.evidence.tables import score_table, settings_table, with_most_runs
 
 
 def seeds_of(runs: pd.DataFrame) -> str:
@@ -76,7 +76,7 @@ def plot_convergence(runs: pd.DataFrame) -> Figure:
     """The arms trained for more epochs: losses and score of one task against the epoch."""
     task, headline = runs["task"].iloc[0], runs["headline"].iloc[0]
     figure, axes = new_figure(6.6, 2.0, ncols=3)
-    draw_baselines(axes[0, 2], score_table(runs).iloc[0], horizontal=True)
+    draw_baselines(axes[0, 2], score_table(runs), horizontal=True)
     titles = (f"{task}, training loss", "evaluation loss", f"score ({seeds_of(runs)})")
     for axis, column, title in zip(axes[0], ("train_loss", "eval_loss", headline), titles, strict=True):
         draw_curves(axis, runs, column, "epoch")
@@ -100,7 +100,7 @@ def plot_by_examples(scores: pd.DataFrame) -> Figure:
         look: dict[str, Any] = {"color": style.colour, "linestyle": style.line, "marker": style.marker}
         label = ARMS.get(str(arm), plain(arm))
         axis.errorbar(points["examples.train"], points["score"], points["sd"], capsize=2, label=label, **look)
-    draw_baselines(axis, scores.iloc[0], horizontal=True)
+    draw_baselines(axis, scores, horizontal=True)
     counts = sorted(scores["examples.train"].unique())
     axis.set_xscale("log")
     axis.set_xticks(counts, [form(count, "0") for count in counts])
@@ -110,8 +110,9 @@ def plot_by_examples(scores: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw_baselines(axis: Axes, row: pd.Series, *, horizontal: bool = False) -> None:
+def draw_baselines(axis: Axes, scores: pd.DataFrame, *, horizontal: bool = False) -> None:
     """Lines at the scores of the majority class and of chance."""
+    row = with_most_runs(scores)
     draw = axis.axhline if horizontal else axis.axvline
     for kind, label, line in (("majority", "majority class", "-"), ("chance", "chance", ":")):
         if pd.notna(row[kind]):
@@ -149,7 +150,7 @@ def draw_bars(axis: Axes, arms: pd.DataFrame, title: str, slots: int) -> None:
         seeds = f"{row['seeds']} seed{'s' if row['seeds'] > 1 else ''}"
         text = f"{spread(row['score'], row['sd'], str(digits))}, {seeds}"
         axis.text(1.02, place, text, transform=axis.get_yaxis_transform(), va="center", fontsize=8)
-    draw_baselines(axis, arms.iloc[0])
+    draw_baselines(axis, arms)
     axis.set_yticks(range(len(arms)), [plain(arm) for arm in arms["arm"]])
     axis.set_ylim(slots - 0.4, -0.6)
     axis.set_xlim(min(0.0, 1.1 * arms["score"].min()), top)

@@ -67,6 +67,11 @@ def _score_row(arm: pd.DataFrame) -> dict[str, Any]:
     return row
 
 
+def with_most_runs(scores: pd.DataFrame) -> pd.Series:
+    """The row of a score table whose baselines stand for its task: each fold has others, and an arm may lack folds."""
+    return scores.iloc[int(scores["seeds"].argmax())]
+
+
 def metrics_of(runs: pd.DataFrame) -> Iterator[str]:
     """The metrics that these runs have."""
     for column in runs:
