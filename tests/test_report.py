@@ -4,11 +4,14 @@ import json
 import shutil
 from pathlib import Path
 
+import matplotlib as mpl
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from albert_lsh.training.files import repository_root
-from albert_study.evidence.looks import style_of
+from albert_study.evidence.looks import LOOK, new_figure, save, style_of
 from albert_study.evidence.report import build, reaching_half
 from albert_study.evidence.study_figures import (
     draw_common_figures,
@@ -37,6 +40,27 @@ def test_figures_change_only_with_their_data(tree):
     history.write_text(history.read_text().replace("30,3.0,,0.5", "30,3.0,,0.9"))
     changed = {path.name for path in write_figures("mini", root=tree) if path.read_bytes() != first[path]}
     assert changed == {"mini-loss-mrpc.svg", "mini-loss-mrpc.pdf"}
+
+
+class Nudging(ConstrainedLayoutEngine):
+    """Ends as the usual layout does, but in the tenth digit, as another process may."""
+
+    def execute(self, fig: Figure) -> None:
+        super().execute(fig)
+        for axis in fig.axes:
+            axis.set_position([number + 1e-10 for number in axis.get_position(original=True).bounds])
+
+
+def test_a_figure_does_not_depend_on_the_last_digits_of_its_layout(tmp_path):
+    made = []
+    for name, engine in (("plain", "constrained"), ("nudged", Nudging())):
+        figure, axes = new_figure(5, 3, ncols=2)
+        figure.set_layout_engine(engine)
+        for axis in axes.flat:
+            axis.plot([1, 2], [3, 1])
+        with mpl.rc_context(LOOK):
+            made.append([path.read_bytes() for path in save(figure, tmp_path / name)])
+    assert made[0] == made[1]
 
 
 def test_pretraining_that_went_on_from_other_weights_is_not_drawn_beside_what_began_anew(tree):

@@ -4,7 +4,6 @@ So they can be read in grey too. Figures are vector, and the same, byte for byte
 """
 
 import os
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,22 +122,21 @@ def add_legend(figure: Figure, axis: Axes, columns: int) -> None:
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", **look)
 
 
-def name_clips(path: Path) -> None:
-    """Number an SVG's clips. Matplotlib names them by floats, whose last digit differs between processes."""
-    text = path.read_text(encoding="utf-8")
-    clips = dict.fromkeys(re.findall(r'<clipPath id="(\w+)">', text))
-    for number, clip in enumerate(clips):
-        text = text.replace(clip, f"clip{number}")
-    path.write_text(text, encoding="utf-8")
+def settle(figure: Figure) -> None:
+    """Lay the figure out, once, and round where its axes are: the last digits of Matplotlib's solver differ between
+    processes."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axis in figure.axes:
+        axis.set_position([round(number, 6) for number in axis.get_position(original=True).bounds])
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
     """The figure as <stem>.svg and <stem>.pdf, each in one step and without dates."""
     stem.parent.mkdir(parents=True, exist_ok=True)
+    settle(figure)
     for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
         partial = stem.with_name(f"{stem.name}.partial.{kind}")
         figure.savefig(partial, format=kind, metadata=metadata)
-        if kind == "svg":
-            name_clips(partial)
         os.replace(partial, f"{stem}.{kind}")
     return [Path(f"{stem}.svg"), Path(f"{stem}.pdf")]
