@@ -17,6 +17,7 @@ from albert_study.evidence.formats import scale_of
 # What an arm is, beside softmax, in words and in the order of figures.
 ARMS = {
     "new": "new projections",
+    "new-best-rate": "new projections, best rate",
     "shared-qk": "tied keys",
     "reformer": "new, tied (as in 2020)",
     "shared-qk-lsh": "tied, hashed",

@@ -42,6 +42,7 @@ STYLES = {  # colours after Okabe and Ito, told apart by colour-blind readers to
     "yoso-e": Style("#117733", (0, (4, 2)), ">", "**"),
     # arms of studies that are more than an attention
     "new": Style("#aa4499", (0, (8, 2)), "H", "////"),
+    "new-best-rate": Style("#882266", (0, (5, 1)), "h", "///"),
     "new-shared-qk-lsh": Style("#cc6677", (0, (3, 1, 1, 1, 1, 1)), "8", "\\\\"),
     "lsh-third": Style("#4477aa", (0, (2, 2)), "D", "--"),
     "lsh-half": Style("#88bbdd", (0, (4, 2)), "D", "-"),
