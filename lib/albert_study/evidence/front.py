@@ -26,8 +26,8 @@ COLUMNS = {
     ("albert", "kor-qpair"): "question pairs, ALBERT (accuracy)",
     ("minilm", "stsb"): "STS-B, MiniLM (Pearson)",
 }
-NOTE = """Mean ± standard deviation (number of seeds). ½: of the pairs, asked for. Pairs seen: of those that softmax sees. Cost: the attention's \
-multiply-adds, choosing keys included, against softmax's. Both are ranges over the tasks."""
+NOTE = """Mean ± standard deviation (number of seeds). ½: of the pairs, asked for. Pairs seen: of those that softmax \
+sees. Cost: the attention's multiply-adds, choosing keys included, against softmax's. Both are ranges over the tasks."""
 
 
 def front_table(load: Callable) -> Named:
