@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from albert_lsh.attention import names
 from albert_study.evidence.differences import TRAINED
@@ -129,7 +130,8 @@ def settle(figure: Figure) -> None:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axis in figure.axes:
-        axis.set_position([round(number, 6) for number in axis.get_position(original=True).bounds])
+        bounds = (round(number, 6) for number in axis.get_position(original=True).bounds)
+        axis.set_position(Bbox.from_bounds(*bounds))
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
