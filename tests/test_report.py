@@ -150,3 +150,13 @@ def test_a_table_whose_results_are_gone_leaves_the_report(tree):
     (tree / "results" / "tables" / "mini-scores.csv").unlink()
     build(tree)
     assert not (tree / "report" / "tables" / "mini-scores.csv").exists()
+
+
+@pytest.mark.parametrize("gone", ["albert", "minilm"])
+def test_report_poster_and_summary_do_without_a_study_that_was_not_run(tmp_path, gone):
+    for folder in ("results", "figures"):
+        unread = shutil.ignore_patterns("*.parquet", "*.ipynb", "*.pdf", "model", "checkpoints")
+        shutil.copytree(repository_root() / folder, tmp_path / folder, ignore=unread)
+    for path in tmp_path.glob(f"results/tables/{gone}-*"):
+        path.unlink()
+    assert [path.read_bytes()[:4] for path in build(tmp_path)] == [b"%PDF"] * 3
