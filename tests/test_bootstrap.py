@@ -6,6 +6,7 @@ import pytest
 
 from albert_lsh.tasks import metrics
 from albert_study.evidence.bootstrap import difference, holm, not_inferior, score_of
+from albert_study.evidence.calibration import calibration
 
 
 def answers(right, labels=None):
@@ -84,9 +85,16 @@ def test_equal_arms_do_not_differ_and_a_large_difference_is_seen():
     worse = {seed: answers(generator.random(300) < 0.6) for seed in range(3)}
     found = difference(same, worse, "accuracy", draws=400)
     assert found.high < 0
-    assert found.p < 0.01
+    assert found.p < 0.03
     assert (found.seeds, found.examples) == (3, 300)
     assert not not_inferior(found, 0.8)
+
+
+def test_intervals_and_small_p_values_come_about_as_often_as_they_say():
+    """With Satterthwaite's degrees of freedom alone a p-value below .0025 came in 2.2 % of three seeds."""
+    found = calibration()
+    assert found["found"].max() < 1.25 * found["small"].iloc[0]
+    assert found.groupby("seeds")["covered"].min().to_dict() == pytest.approx({2: 0.87, 3: 0.92, 5: 0.94}, abs=0.01)
 
 
 def test_arms_that_cannot_be_paired_are_refused():

@@ -3,10 +3,10 @@
 All seeds of both arms answered the same examples, so seeds and examples are crossed. The variance of a mean difference
 is that of the mean over seeds, plus that over examples, found by a bootstrap that draws the same examples for all runs.
 The interval is Student's, with the degrees of freedom of Satterthwaite (1946): three seeds say little about their own
-variance, and the quantiles of a bootstrap over seeds and examples covered 85 % of what 95 % were to cover
-(tests/test_bootstrap.py). With two seeds this interval covered 86 to 92 % in the same simulation; with one it covers
-examples alone. Far from 95 % it is worse: where seeds vary four times as much as examples, a p-value below .0025 comes
-by chance in 5 % of pairs of seeds, in 2 % of three. So nothing is called clear from fewer than CLEAR_FROM seeds.
+variance, and the quantiles of a bootstrap over seeds and examples covered 85 % of what 95 % were to cover. Far from
+95 % these degrees of freedom are too many where seeds vary more than examples: the p-value is the larger of this test's
+and of Student's over the seeds alone. `calibration` simulates both. With two seeds the interval covers less than it
+says, with one it covers examples alone, and nothing is called clear from fewer than CLEAR_FROM seeds.
 
 In cross-validation every seed answered its own part of the examples; the spread over the parts then is that of seeds
 and examples together. The parts share training examples, so that their differences are alike; the variance of their
@@ -134,25 +134,37 @@ def difference(
         ones = [np.ones((1, len(own))) for own in of_seed]
         each = np.array([(then(one) - first(one))[0] for one, (first, then) in zip(ones, scores, strict=True)])
         variance = each.var(ddof=1) * (1 / len(each) + 1 / (folds - 1))
-        return student(each.mean(), variance, len(each) - 1, len(seeds), sum(map(len, of_seed)))
-    whole = differences(np.ones((1, len(ids))))[0]
-    parts = in_parts(draws_of_examples(len(ids), draws))
-    drawn = [differences(weights.astype(float)).mean(1) for weights in parts]
-    of_examples = float(np.concatenate(drawn).var(ddof=1))
-    of_seeds = float(whole.var(ddof=1)) / len(seeds) if len(seeds) > 1 else 0.0
-    variance = of_examples + of_seeds
-    freedom = (len(seeds) - 1) * (variance / of_seeds) ** 2 if of_seeds else math.inf
-    return student(float(whole.mean()), variance, freedom, len(seeds), len(ids))
+        half, p = student(each.mean(), variance, len(each) - 1)
+    else:
+        each = differences(np.ones((1, len(ids))))[0]
+        parts = in_parts(draws_of_examples(len(ids), draws))
+        drawn = [differences(weights.astype(float)).mean(1) for weights in parts]
+        half, p = crossed(each, np.concatenate(drawn).var(ddof=1))
+    mean, examples = float(each.mean()), sum(map(len, of_seed)) if folds else len(ids)
+    return Difference(mean, mean - float(half), mean + float(half), float(p), len(seeds), examples)
 
 
-def student(mean: float, variance: float, freedom: float, seeds: int, examples: int) -> Difference:
-    """Student's interval around a mean of this variance."""
-    if variance == 0:  # two arms that answer alike
-        return Difference(mean, mean, mean, 1.0 if mean == 0 else 0.0, seeds, examples)
-    distribution, error = stats.t(freedom), math.sqrt(variance)
-    half = float(distribution.ppf(0.975)) * error
-    p = float(2 * distribution.sf(abs(mean) / error))
-    return Difference(float(mean), float(mean) - half, float(mean) + half, p, seeds, examples)
+def crossed(each: np.ndarray, of_examples: float) -> tuple[np.ndarray, np.ndarray]:
+    """Half of the 95 % interval of a mean over seeds, and its p-value.
+
+    Args:
+        each: the difference of each seed, (..., seeds).
+        of_examples: the variance that the choice of examples gives the mean.
+    """
+    mean, freedom = each.mean(-1), each.shape[-1] - 1
+    of_seeds = each.var(-1, ddof=1) / each.shape[-1] if freedom else np.zeros_like(mean)
+    variance = of_seeds + of_examples
+    ratio = np.divide(variance, of_seeds, out=np.full_like(mean, math.inf), where=of_seeds > 0)
+    half, p = student(mean, variance, max(freedom, 1) * ratio**2)
+    return half, np.maximum(p, student(mean, of_seeds, freedom)[1]) if freedom else p
+
+
+def student(mean: np.ndarray, variance: np.ndarray, freedom: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Half of Student's 95 % interval around a mean of this variance, and the two-sided p-value of no difference."""
+    error = np.sqrt(variance)
+    alike = np.where(mean == 0, 0, math.inf)  # no error: two arms that answer alike
+    size = np.divide(np.abs(mean), error, out=alike, where=error > 0)
+    return stats.t.ppf(0.975, freedom) * error, 2 * stats.t.sf(size, freedom)
 
 
 def holm(p_values: "pd.Series[float]") -> "pd.Series[float]":

@@ -12,6 +12,7 @@ from albert_study.evidence.formats import Table
 from albert_study.evidence.front import front_table
 from albert_study.evidence.masked_words import masked_words_tables
 from albert_study.evidence.readable_measurements import (
+    calibration_tables,
     constant_tables,
     detail_tables,
     efficiency_tables,
@@ -41,7 +42,7 @@ def readable_tables(root: Path) -> dict[str, Table]:
         for make in (score_tables, change_tables, difference_tables, switched_tables, reading_tables):
             found |= make(study, load)
     measured = (time_tables, efficiency_tables, pretraining_tables, long_tables)
-    for make_common in (front_table, constant_tables, *measured, reliability_tables):
+    for make_common in (front_table, constant_tables, *measured, reliability_tables, calibration_tables):
         found |= make_common(load)
     for make_own in (masked_words_tables, detail_tables):
         found |= make_own(root)

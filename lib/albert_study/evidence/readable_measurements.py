@@ -58,6 +58,22 @@ def constant_tables(load: Callable) -> Named:
     yield "constant-answers", Table(listing(rows, "name", columns), f"{commits(rows).capitalize()}.")
 
 
+def calibration_tables(load: Callable) -> Named:
+    """By number of seeds how often simulated intervals hold the truth, and how often small p-values come by chance."""
+    if (rows := load("calibration")).empty:
+        return
+    of_seeds = rows.groupby("seeds")
+    columns = {"95 % intervals that hold the truth": ("covered", "%")}
+    columns |= {f"p < {rows['small'].iloc[0]:.2%} by chance": ("found", "%2")}
+    shown = {}
+    for title, (name, how) in columns.items():
+        ends = zip(of_seeds[name].min(), of_seeds[name].max(), strict=True)
+        shown[title] = [f"{form(low, how).removesuffix('%')} to {form(high, how)}" for low, high in ends]
+    ratios = " to ".join(f"{end:g}" for end in (rows["ratio"].min(), rows["ratio"].max()))
+    note = f"Simulated, nothing differs; seeds vary the mean {ratios} times as much as examples (variances)."
+    yield "calibration", Table(pd.DataFrame(shown, [f"{seeds} seeds" for seeds in of_seeds.groups]), note)
+
+
 def detail_tables(root: Path) -> Named:
     """By group of examples how many more answers an arm changes than another softmax model does; and how much its
     answers gain or lose."""

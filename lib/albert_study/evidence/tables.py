@@ -19,6 +19,7 @@ from albert_lsh import attention
 from albert_lsh.training.files import repository_root, write_atomically
 from albert_study.carried import carried
 from albert_study.evidence.bootstrap import holm
+from albert_study.evidence.calibration import calibration
 from albert_study.evidence.differences import LEVEL, comparisons, differences
 from albert_study.evidence.formats import listed
 from albert_study.evidence.records import (
@@ -235,8 +236,9 @@ def with_bag_of_words(scores: pd.DataFrame, root: Path) -> pd.DataFrame:
 
 def common_tables(root: Path) -> dict[str, pd.DataFrame]:
     """Tables that belong to no study, by name."""
+    found = {"settings": settings_table(), "calibration": calibration()}
     pretraining = load_pretraining(root / "results" / "pretraining")
     if pretraining.empty:
-        return {"settings": settings_table()}
+        return found
     gaps = pretraining_gaps(pretraining)
-    return {"settings": settings_table(), "pretraining": pretraining.drop(columns="folder"), "pretraining-gaps": gaps}
+    return found | {"pretraining": pretraining.drop(columns="folder"), "pretraining-gaps": gaps}
