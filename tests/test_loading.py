@@ -59,8 +59,10 @@ def test_unknown_names_are_errors(folder, tmp_path):
         load_model(folder, head="classify")
     with pytest.raises(ModelError, match="has no option 'num_lables'"):
         load_model(folder, num_lables=3)
-    with pytest.raises(ModelError, match="has no option 'num_lables'"):
+    with pytest.raises(ModelError, match="has no option 'num_lables'$"):
         load_model("mini", num_lables=3)
+    with pytest.raises(ModelError, match=r"has no option 'share'; an attention's settings go into settings="):
+        load_model("mini", attention="lsh", share=0.25)
     GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9, n_positions=8)).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"\(gpt2\) is not of a supported type: albert, bert, "):
         load_model(str(tmp_path), head="base")
@@ -151,4 +153,10 @@ def test_a_damaged_config_is_named(saved, message, tmp_path):
         load_model(str(tmp_path))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match="its config.json cannot be read: "):
+        load_model(str(tmp_path))
+
+
+def test_a_runs_folder_is_no_model_and_the_error_says_where_its_model_is(tmp_path):
+    load_model("mini").save_pretrained(tmp_path / "model")
+    with pytest.raises(ModelError, match=rf"cannot be read \(a run's folder\? its model is '{tmp_path}/model'\)"):
         load_model(str(tmp_path))

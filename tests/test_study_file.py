@@ -52,7 +52,7 @@ def one_arm(arm: str, model: str = "mini", task: str = "mini-mrpc") -> str:
         ("", "x.yaml: Input should be a valid dictionary"),
         ("- a\n", "line 1: Input should be a valid dictionary"),
         (MINI + "tasks:\n", "line 2: tasks: Input should be a valid dictionary.*, not None"),
-        (MINI + "tasks:\n  mini-mrpc:\n    epochs: 3\n", "line 3: tasks: mini-mrpc: arms: Field required"),
+        (MINI + "tasks:\n  mini-mrpc:\n    epochs: 3\n", "line 3: tasks: mini-mrpc: arms must be given"),
         (
             MINI + "tasks:\n  mini-mrpc:\n    arms: [softmax]\n",
             r"line 4: tasks: mini-mrpc: arms: .*dictionary.*\['soft",
@@ -65,7 +65,7 @@ def one_arm(arm: str, model: str = "mini", task: str = "mini-mrpc") -> str:
         (MINI + "tasks: {mini-mrpc: {switched: , arms: {softmax: }}}", "mini-mrpc: switched: .*not None"),
         (MINI + "tasks: {mini-mrpc: {switched: {held: {seed: 3}}, arms: {softmax: }}}", "'held' is not one of"),
         (MINI + "switched: {held-out: {shares: [1.5]}}\n" + TASKS, "line 2: .*shares: 0: .*less than or equal to 1"),
-        ("notebooks:\n  a:\n    task: text\n", "line 2: notebooks: a: notebook: Field required"),
+        ("notebooks:\n  a:\n    task: text\n", "line 2: notebooks: a: notebook must be given"),
         ("notebooks: {a/b: {notebook: reading}}\n", "notebooks: a/b: String should match pattern .*, not 'a/b'"),
         (
             "notebooks: {a: {notebook: raeding}}\n",
@@ -85,7 +85,24 @@ def one_arm(arm: str, model: str = "mini", task: str = "mini-mrpc") -> str:
         ("parameters: {max_length: 1:30}\n" + TASKS, "max_length: Input should be a valid integer, not '1:30'"),
         ("parameters: {epochs: true}\n" + TASKS, "epochs: Input should be a valid number, not True"),
         ("parameters: {save_model: yes}\n" + TASKS, "save_model: Input should be a valid boolean, not 'yes'"),
-        ("paramters: {model: mini}\n" + TASKS, "line 1: paramters: Extra inputs are not permitted"),
+        ("paramters: {model: mini}\n" + TASKS, "line 1: 'paramters' is no key here; did you mean 'parameters'"),
+        (
+            MINI + "switched: {held-out: {sharse: [0.5]}}\n" + TASKS,
+            "line 2: switched: held-out: 'sharse' is no key here; did you mean 'shares'",
+        ),
+        ("taks: {}\n", "line 1: 'taks' is no key here; did you mean 'tasks'"),
+        (
+            "paths: {}\n" + TASKS,
+            "line 1: 'paths' is no key here; there are: parameters, seeds, switched, tasks, notebooks",
+        ),
+        (
+            "parameters:\n  learning_rte: 1e-5\n" + TASKS,
+            "line 2: parameters: 'learning_rte' is no key here; did you mean 'learning_rate'",
+        ),
+        (
+            MINI + "tasks:\n  mini-mrpc:\n    arm: {softmax: }\n",
+            "(?s)line 3: tasks: mini-mrpc: arms must be given.*line 4: tasks: mini-mrpc: 'arm' is no key here.*'arms'",
+        ),
         ("parameters:\n  model: mini\n  model: nano\n" + TASKS, "(?s)the key 'model' is given twice.*line 3"),
         (TASKS, "arms: softmax: model must be given"),
         ("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + TENS, "more than 20,000 values"),
@@ -324,6 +341,15 @@ def test_a_changed_parameter_names_all_runs_that_it_affects_and_what_removes_the
     subprocess.run(["bash", "-c", command], cwd=root, check=True)
     assert [job.run for job in to_make("x", load_jobs("x"))] == load_study("x")
     assert not any(run.folder.exists() for run in runs)
+
+
+def test_a_result_that_cannot_be_read_is_not_called_damaged(root):
+    """Nobody is told to delete what they may not read."""
+    (run,) = load(root, MINI + TASKS)
+    (run.folder / "result.json").mkdir(parents=True)  # what reads it gets an OSError, as root too
+    with pytest.raises(SystemExit, match="error: .*result.json") as refused:
+        runner.main(["x"])
+    assert not {"damaged", "delete", "rm"} & set(str(refused.value).split())
 
 
 def test_a_run_that_is_asked_for_and_differs_is_named_with_what_removes_it(root):

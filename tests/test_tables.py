@@ -177,11 +177,12 @@ def test_tables_are_written_and_empty_ones_removed(tree):
     stale.write_text("old\n")
     write_run(tree, "softmax", 0, {"accuracy": 0.9}, task="mini-sst2", study="other", headline="accuracy")
     assert [path.name for path in write_tables("other", root=tree)] == [
-        "other-runs.csv", "other-scores.csv", "settings.csv"
+        "other-runs.csv", "other-scores.csv", "settings.csv", "calibration.csv"
     ]  # fmt: skip
     assert not stale.exists()
     names = {path.name for path in write_tables("mini", root=tree)}
-    assert names == {*(f"mini-{name}.csv" for name in ("runs", "scores", "changes", "published")), "settings.csv"}
+    common = {"settings.csv", "calibration.csv"}
+    assert names == {*(f"mini-{name}.csv" for name in ("runs", "scores", "changes", "published")), *common}
     runs = pd.read_csv(tree / "results" / "tables" / "mini-runs.csv")
     assert {"seed", "learning_rate", "version.torch", "commit", "date", "metric.f1"} <= set(runs)
     assert len(runs) == 6

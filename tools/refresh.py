@@ -12,10 +12,12 @@ import json
 import re
 import textwrap
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from albert_lsh import attention
+from albert_lsh.tasks.table import TASKS
 from albert_study.evidence.formats import Table
 from albert_study.evidence.readable import readable_tables
 
@@ -52,7 +54,7 @@ PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"
 BADGE = re.compile(r"(\| \[(\w+\.ipynb)\].*?\| \[!\[Open in Colab\]\[badge\]\])\(.*?\)")
 CLONE = re.compile(r"git clone \S+ && cd \S+")
 NAMES = re.compile(r"# softmax, (?:.*\n# )*.*\n(?=attention = )")
-NAMES_NOW = textwrap.fill(", ".join(attention.names()), 110, initial_indent="# ", subsequent_indent="# ") + "\n"
+TASK_NAMES = {name: re.compile(rf"# {name}, (?:.*\n# )*.*\n(?=task = )") for name in ("mrpc", "squad")}
 PLACE = re.compile(r"<!-- table: (\S+) -->(?:(?:(?!<!-- table: ).)*?<!-- end of table -->)?", re.DOTALL)
 
 
@@ -101,8 +103,12 @@ def page(text: str, tables: dict[str, Table]) -> str:
     return PLACE.sub(filled, BADGE.sub(lambda found: f"{found[1]}({in_colab(found[2])})", text))
 
 
+def commented(names: Iterable[str]) -> str:
+    return textwrap.fill(", ".join(names), 110, initial_indent="# ", subsequent_indent="# ") + "\n"
+
+
 def notebook(name: str, text: str) -> str:
-    """A notebook as it should be: the badge under its title, its set-up cell, and the names of the attentions."""
+    """A notebook as it should be: badge under its title, set-up cell, names of the tasks and attentions there are."""
     content = json.loads(text)
     title, setup = content["cells"][:2]
     lines = [line for line in "".join(title["source"]).split("\n") if not line.startswith("[![Open in Colab]")]
@@ -110,8 +116,12 @@ def notebook(name: str, text: str) -> str:
     title["source"] = f"{lines[0]}\n\n[![Open in Colab]({PICTURE})]({in_colab(name)})\n\n{story}".splitlines(
         keepends=True
     )
-    for cell in content["cells"]:  # the attentions to choose from, above the parameter
-        cell["source"] = NAMES.sub(NAMES_NOW, "".join(cell["source"])).splitlines(keepends=True)
+    for cell in content["cells"]:  # what there is to choose from, above the parameter
+        source = NAMES.sub(commented(attention.names()), "".join(cell["source"]))
+        for first, pattern in TASK_NAMES.items():
+            alike = [task.name for task in TASKS.values() if task.is_squad == TASKS[first].is_squad]
+            source = pattern.sub(commented(alike), source)
+        cell["source"] = source.splitlines(keepends=True)
     setup["metadata"] = {"cellView": "form", "jupyter": {"source_hidden": True}}  # folded, in Colab and in JupyterLab
     setup["source"] = setup_cell().splitlines(keepends=True)
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -81,7 +81,7 @@ def main(study: str) -> None:
         jobs = load_jobs(study)
         hold(log.parent, "make", wait=0)  # two would write the same tables
         missing = to_make(study, jobs)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
     are = "is" if len(missing) == 1 else "are"
     now = f", {len(missing)} {are} made now, each with a line; more in logs/{study}/" if missing else ""

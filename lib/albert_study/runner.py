@@ -48,7 +48,7 @@ def to_make(study: str, jobs: dict[str, Job]) -> list[Job]:
     if not reasons:
         return missing
     first = f"results not made as studies/{study}.yaml says, {len(reasons)} of {len(jobs)}:"
-    then = "Change the file back, or remove these runs with all that was made from them, and make them again:"
+    then = "Where a parameter was changed, change it back; or remove these runs with all that was made from them:"
     raise StudyError("\n".join([first, *reasons, then, "  rm -r " + " \\\n    ".join(folders)]))
 
 
@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> None:
         if not chosen:
             print("\n".join(job.status() for job in jobs.values()))
         to_make(study, {name: jobs[name] for name in chosen or jobs})
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
     for name in chosen:
         execute_with_a_line(jobs[name], [*jobs.values()])

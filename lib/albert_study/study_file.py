@@ -5,6 +5,7 @@ letters, digits, dots, underscores and hyphens. A run's parameters are those of 
 """
 
 import dataclasses
+import difflib
 import re
 import reprlib
 from pathlib import Path
@@ -45,7 +46,7 @@ OPEN = ConfigDict(strict=True, extra="allow")  # the rest is checked as a notebo
 class Some(BaseModel):
     """Parameters of fine-tuning runs, without those that the study itself sets."""
 
-    model_config = OPEN
+    model_config = STRICT
 
     @model_validator(mode="before")
     @classmethod
@@ -132,6 +133,19 @@ def described(error: Any, path: str, tree: yaml.Node | None) -> str:
     """One line about one error: file, line, place, what is wrong there and what stands there."""
     place = tuple(step for step in error["loc"] if step != "[key]")
     line, what = line_of(tree, place), error["msg"].removeprefix("Value error, ")
-    if error["type"] not in ("value_error", "missing", "extra_forbidden"):
+    if error["type"] == "missing":
+        place, what = place[:-1], f"{place[-1]} must be given"
+    elif error["type"] == "extra_forbidden":
+        place, what = place[:-1], unknown(place)
+    elif error["type"] != "value_error":
         what += f", not {reprlib.repr(error['input'])}"
     return f"{path}{f', line {line}' if line else ''}: " + ": ".join([*map(str, place), what])
+
+
+def unknown(place: tuple[int | str, ...]) -> str:
+    """That the last name of a place is no key there, and which one may have been meant."""
+    inner: dict[str, Any] = {"parameters": Given, "switched": Split, "arms": Arm, "tasks": TaskEntry}
+    kind = next((kind for key, kind in inner.items() if key in place[:-1]), Study)
+    near = difflib.get_close_matches(str(place[-1]), kind.model_fields, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(kind.model_fields)}"
+    return f"{place[-1]!r} is no key here; {hint}"

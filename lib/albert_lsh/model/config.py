@@ -63,11 +63,15 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
         if not isinstance(name_or_path, str | os.PathLike):
             raise ModelError(f"model={reprlib.repr(name_or_path)} must be a name on the Hub, a folder or a config")
         what = "its config.json cannot be read" if os.path.isdir(name_or_path) else nowhere
+        if os.path.isfile(inner := os.path.join(name_or_path, "model", "config.json")):
+            what += f" (a run's folder? its model is {os.path.dirname(inner)!r})"
         with loading(f"model={name_or_path!r}: {what}"):
             path = pretrained.folder_of(name_or_path)
             config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **overrides)
     if unknown:
-        raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}")
+        known = {setting for attention in attentions.ATTENTIONS.values() for setting in attention.defaults}
+        hint = "; an attention's settings go into settings={...}" if known & unknown.keys() else ""
+        raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}{hint}")
     check_type(config, name_or_path)
     if getattr(config, "hidden_act", None) == "gelu_new":  # DistilBERT calls it otherwise
         config.hidden_act = "gelu_pytorch_tanh"

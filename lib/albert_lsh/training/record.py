@@ -53,6 +53,7 @@ def read_result(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: naming the file, which is damaged, not a complete run's, or of another schema; or a file beside it
             that is not as the run left it.
+        OSError: the file may not be read; nothing is known of what it holds.
     """
     again = "delete it, and the run will be made again"
     try:
@@ -60,7 +61,7 @@ def read_result(path: Path) -> dict[str, Any]:
         complete, schema = result["status"] == "complete", result.get("schema")
         changed = [name for name, kept in result.get("files", {}).items() if not is_as_kept(path.with_name(name), kept)]
         whole = "checksum" not in result or result["checksum"] == checksum_of(result)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); {again}") from error
     if changed or not whole:
         what = f"{', '.join(changed)} beside it" if changed else "its checksum is another"

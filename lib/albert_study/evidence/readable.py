@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from albert_lsh import attention
+from albert_lsh.tasks.table import TASKS
 from albert_study.evidence.formats import Table
 from albert_study.evidence.front import front_table
 from albert_study.evidence.masked_words import masked_words_tables
@@ -37,7 +38,7 @@ def readable_tables(root: Path) -> dict[str, Table]:
     def load(name: str, folder: str = "tables") -> pd.DataFrame:
         return load_measurements(name, folder, root)
 
-    found = {"attentions": attentions_table()}
+    found = {"attentions": attentions_table(), "tasks": tasks_table()}
     for study in studies_of(root):
         for make in (score_tables, change_tables, difference_tables, switched_tables, reading_tables):
             found |= make(study, load)
@@ -53,6 +54,22 @@ def attentions_table() -> Table:
     """The attentions of the library, with their settings."""
     about = {name: (known.about, ", ".join(known.defaults)) for name, known in attention.ATTENTIONS.items()}
     return Table(pd.DataFrame.from_dict(about, orient="index", columns=["what it is", "settings"]))
+
+
+def tasks_table() -> Table:
+    """The tasks of the library, but for the embedded ones, which are their namesakes with other data."""
+    rows = {
+        task.name: {
+            "data on the Hub": f"{task.dataset}, {task.config}" if task.config else task.dataset,
+            "what is read": ", ".join(task.columns),
+            "what is answered": "a span" if task.is_squad else ", ".join(task.labels) or "a number",
+            "scores": ", ".join(task.metrics),
+            "scored on": ", ".join(task.evaluation),
+        }
+        for task in TASKS.values()
+        if task.dataset != "mini"
+    }
+    return Table(pd.DataFrame.from_dict(rows, orient="index"))
 
 
 def studies_of(root: Path) -> list[str]:
