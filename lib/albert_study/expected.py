@@ -112,8 +112,9 @@ def announcement(jobs: list[Job]) -> str:
     took = f"{float(f'{hours:.2g}'):,g} hours" if hours >= 1 else f"{60 * hours:.2g} minutes"
     operations, memory = sum(one.operations for one in needs), max(one.memory for one in needs)
     left_out = f"; {len(jobs) - len(needs)} other jobs are not counted" if len(jobs) > len(needs) else ""
+    counted = f"{len(needs)} run{'s' * (len(needs) > 1)}"
     return (
-        f"expected: {len(needs)} {'run' if len(needs) == 1 else 'runs'}, {at_once} at a time, about {took} on this machine's {device} ({operations:.1e} "
+        f"expected: {counted}, {at_once} at a time, about {took} on this machine's {device} ({operations:.1e} "
         f"operations, at a quarter of the {speed / 1e9:,.0f} billion a second that a product of matrices reaches), "
         f"each with up to {memory / 1e9:.1f} GB of memory{left_out}"
     )
