@@ -64,13 +64,13 @@ def calibration_tables(load: Callable) -> Named:
         return
     of_seeds = rows.groupby("seeds")
     columns = {"95 % intervals that hold the truth": ("covered", "%")}
-    columns |= {f"p < {rows['small'].iloc[0]:.2%} by chance": ("found", "%2")}
+    columns |= {f"p < {rows['small'].iloc[0]:g} by chance": ("found", "%2")}
     shown = {}
     for title, (name, how) in columns.items():
         ends = zip(of_seeds[name].min(), of_seeds[name].max(), strict=True)
         shown[title] = [f"{form(low, how).removesuffix('%')} to {form(high, how)}" for low, high in ends]
     ratios = " to ".join(f"{end:g}" for end in (rows["ratio"].min(), rows["ratio"].max()))
-    note = f"Simulated, nothing differs; seeds vary the mean {ratios} times as much as examples (variances)."
+    note = f"Simulated, nothing differs; of the mean's variance seeds give {ratios} times what examples give."
     yield "calibration", Table(pd.DataFrame(shown, [f"{seeds} seeds" for seeds in of_seeds.groups]), note)
 
 

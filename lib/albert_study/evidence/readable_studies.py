@@ -147,7 +147,7 @@ def difference_tables(study: str, load: Callable) -> Named:
         )
         columns = {"what changes": ("change", ""), "from": ("score_from", how), "to": ("score_to", how)}
         columns |= {"difference": ("shown", ""), "95 % interval": ("interval", ""), "p (Holm)": ("holm", "")}
-        columns |= {"loses < 1 %": ("good", ""), "cost": ("cost_to", "%"), some["over"].iloc[0]: ("seeds", "0")}
+        columns |= {"1 % loss ruled out": ("good", ""), "cost": ("cost_to", "%"), some["over"].iloc[0]: ("seeds", "0")}
         metric = some["metric"].iloc[0]
         note = f"{METRICS.get(metric, metric)}, {between(some['examples'])} examples. Study {study}: {model}."
         few = (some["seeds"] < CLEAR_FROM).any()
