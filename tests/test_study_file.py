@@ -90,6 +90,11 @@ def one_arm(arm: str, model: str = "mini", task: str = "mini-mrpc") -> str:
             MINI + "switched: {held-out: {sharse: [0.5]}}\n" + TASKS,
             "line 2: switched: held-out: 'sharse' is no key here; did you mean 'shares'",
         ),
+        (MINI + "tasks: {mini-mrpc: {arms: {switched: {epoch: 3}}}}\n", "switched: 'epoch' is no key .* 'epochs'"),
+        (
+            MINI + "tasks:\n  mini-mrpc:\n    arms:\n      lsh: {share: 0.25}\n",
+            "line 5: .*lsh: 'share' is no key here; an attention's settings go into attention_settings",
+        ),
         ("taks: {}\n", "line 1: 'taks' is no key here; did you mean 'tasks'"),
         (
             "paths: {}\n" + TASKS,

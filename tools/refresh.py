@@ -54,7 +54,7 @@ PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"
 BADGE = re.compile(r"(\| \[(\w+\.ipynb)\].*?\| \[!\[Open in Colab\]\[badge\]\])\(.*?\)")
 CLONE = re.compile(r"git clone \S+ && cd \S+")
 NAMES = re.compile(r"# softmax, (?:.*\n# )*.*\n(?=attention = )")
-TASK_NAMES = {name: re.compile(rf"# {name}, (?:.*\n# )*.*\n(?=task = )") for name in ("mrpc", "squad")}
+TASK_NAMES = {name: re.compile(rf'(?:# .*\n)*(?=task = "{name}"\n)') for name in ("mrpc", "squad")}
 PLACE = re.compile(r"<!-- table: (\S+) -->(?:(?:(?!<!-- table: ).)*?<!-- end of table -->)?", re.DOTALL)
 
 
@@ -104,7 +104,8 @@ def page(text: str, tables: dict[str, Table]) -> str:
 
 
 def commented(names: Iterable[str]) -> str:
-    return textwrap.fill(", ".join(names), 110, initial_indent="# ", subsequent_indent="# ") + "\n"
+    indents = {"initial_indent": "# ", "subsequent_indent": "# "}
+    return textwrap.fill(", ".join(names), 110, break_on_hyphens=False, **indents) + "\n"
 
 
 def notebook(name: str, text: str) -> str:
@@ -120,7 +121,7 @@ def notebook(name: str, text: str) -> str:
         source = NAMES.sub(commented(attention.names()), "".join(cell["source"]))
         for first, pattern in TASK_NAMES.items():
             alike = [task.name for task in TASKS.values() if task.is_squad == TASKS[first].is_squad]
-            source = pattern.sub(commented(alike), source)
+            source = pattern.sub(commented(alike), source, count=1)
         cell["source"] = source.splitlines(keepends=True)
     setup["metadata"] = {"cellView": "form", "jupyter": {"source_hidden": True}}  # folded, in Colab and in JupyterLab
     setup["source"] = setup_cell().splitlines(keepends=True)

@@ -2,7 +2,8 @@
 
 Products of matrices are counted, in training alone: three times a forward pass, two operations for each weight and
 token. How fast this machine multiplies is measured, and training is taken to reach a quarter of that, plus a fixed time
-a step. Memory is what the weights, AdamW and the stored activations take. Both may be off by a factor of two.
+a step. Memory is what the weights, AdamW and the stored activations take. Both may be off by a factor of two, and more
+where runs take seconds.
 """
 
 import os
@@ -111,7 +112,8 @@ def announcement(jobs: list[Job]) -> str:
     hours = sum(one.seconds(speed) for one in needs) / at_once / 3600
     took = f"{float(f'{hours:.2g}'):,g} hours" if hours >= 1 else f"{60 * hours:.2g} minutes"
     operations, memory = sum(one.operations for one in needs), max(one.memory for one in needs)
-    left_out = f"; {len(jobs) - len(needs)} other jobs are not counted" if len(jobs) > len(needs) else ""
+    others = len(jobs) - len(needs)
+    left_out = f"; {others} other {'jobs are' if others > 1 else 'job is'} not counted" if others else ""
     counted = f"{len(needs)} run{'s' * (len(needs) > 1)}"
     return (
         f"expected: {counted}, {at_once} at a time, about {took} on this machine's {device} ({operations:.1e} "

@@ -92,7 +92,7 @@ class Job:
             return f"to make  {self.name}: no {', no '.join(missing)}"
         try:
             self.is_done()
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             return f"differs  {self.name}: {error}"
         return f"done     {self.name}: {', '.join(self.results)}"
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
+from albert_lsh import attention as attentions
 from albert_lsh.errors import OneLineError
 from albert_lsh.training.parameters import Count, Parameters, Seed
 from albert_study.carried import carried
@@ -144,8 +145,24 @@ def described(error: Any, path: str, tree: yaml.Node | None) -> str:
 
 def unknown(place: tuple[int | str, ...]) -> str:
     """That the last name of a place is no key there, and which one may have been meant."""
-    inner: dict[str, Any] = {"parameters": Given, "switched": Split, "arms": Arm, "tasks": TaskEntry}
-    kind = next((kind for key, kind in inner.items() if key in place[:-1]), Study)
-    near = difflib.get_close_matches(str(place[-1]), kind.model_fields, 1)
+    name, kind = str(place[-1]), kind_at(place[:-1])
+    near = difflib.get_close_matches(name, kind.model_fields, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(kind.model_fields)}"
-    return f"{place[-1]!r} is no key here; {hint}"
+    if name in attentions.setting_names():
+        hint = "an attention's settings go into attention_settings"
+    return f"{name!r} is no key here; {hint}"
+
+
+def kind_at(place: tuple[int | str, ...]) -> type[BaseModel]:
+    """What stands at a place of a study's file: ("tasks", "mrpc", "arms", "lsh") is an `Arm`."""
+    match place:
+        case ("parameters",):
+            return Given
+        case ("switched", _) | ("tasks", _, "switched", _):
+            return Split
+        case ("tasks", _, "arms", _):
+            return Arm
+        case ("tasks", _):
+            return TaskEntry
+        case _:
+            return Study

@@ -45,6 +45,11 @@ def names() -> list[str]:
     return list(ATTENTIONS)
 
 
+def setting_names() -> set[str]:
+    """The names of all attentions' settings."""
+    return {name for one in ATTENTIONS.values() for name in one.defaults}
+
+
 def find(name: str) -> Attention:
     """The attention of a name; ValueError if there is none."""
     if not isinstance(name, str) or name not in ATTENTIONS:

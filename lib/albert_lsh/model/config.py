@@ -69,8 +69,8 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
             path = pretrained.folder_of(name_or_path)
             config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **overrides)
     if unknown:
-        known = {setting for attention in attentions.ATTENTIONS.values() for setting in attention.defaults}
-        hint = "; an attention's settings go into settings={...}" if known & unknown.keys() else ""
+        setting = attentions.setting_names() & unknown.keys()
+        hint = "; an attention's settings go into settings={...}" if setting else ""
         raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}{hint}")
     check_type(config, name_or_path)
     if getattr(config, "hidden_act", None) == "gelu_new":  # DistilBERT calls it otherwise

@@ -145,7 +145,7 @@ def difference(
 
 
 def crossed(each: np.ndarray, of_examples: float) -> tuple[np.ndarray, np.ndarray]:
-    """Half of the 95 % interval of a mean over seeds, and its p-value.
+    """Half of the 95 % interval of a mean over seeds, and its p-value: the larger of two tests' (see above).
 
     Args:
         each: the difference of each seed, (..., seeds).

@@ -208,6 +208,6 @@ def write_details(asked: Details) -> pd.DataFrame:
 if __name__ == "__main__":
     try:
         shown = write_details(Details.check(dict(argument.split("=", 1) for argument in sys.argv[1:])))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
     print(shown.to_string())
