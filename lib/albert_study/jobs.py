@@ -47,6 +47,7 @@ class Run:
 
         Raises:
             ValueError: the result is damaged, or was made with other parameters (see `record.differences`).
+            OSError: it may not be read.
         """
         path = self.folder / "result.json"
         if not path.exists():

@@ -35,6 +35,7 @@ def to_make(study: str, jobs: dict[str, Job]) -> list[Job]:
 
     Raises:
         StudyError: all runs whose results are not what the study's file asks for, and the command that removes them.
+        OSError: a result may not be read.
     """
     missing, reasons, folders = [], [], []
     for job in jobs.values():
