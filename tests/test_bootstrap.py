@@ -20,7 +20,7 @@ def test_weighted_scores_are_the_scores_of_the_repeated_examples():
     labels, chosen = generator.integers(0, 2, 50), generator.integers(0, 50, 50)
     weights = np.bincount(chosen, minlength=50).astype(float)[None]
     classes = pd.DataFrame({"label": labels, "answer": generator.integers(0, 2, 50)})
-    for name in ("accuracy", "f1"):
+    for name in ("accuracy", "f1", "matthews"):
         expected = metrics.METRICS[name](classes["label"][chosen], classes["answer"][chosen])
         assert score_of(name, classes)(weights).item() == pytest.approx(expected)
     values = pd.DataFrame({"label": generator.normal(size=50), "logit_0": generator.normal(5, 2, size=50)})
@@ -30,7 +30,7 @@ def test_weighted_scores_are_the_scores_of_the_repeated_examples():
     assert score_of("pearson", constant)(weights).item() == 0  # as `metrics.scores` has it
     spans = pd.DataFrame({"f1": generator.random(50)})
     assert score_of("f1", spans)(weights).item() == pytest.approx(100 * spans["f1"].to_numpy()[chosen].mean())
-    with pytest.raises(ValueError, match="metric='bleu' is not one of: accuracy, f1, exact, pearson"):
+    with pytest.raises(ValueError, match="metric='bleu' is not one of: accuracy, f1, exact, matthews, pearson"):
         score_of("bleu", classes)
 
 

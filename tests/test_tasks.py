@@ -67,6 +67,36 @@ def test_articles_that_cannot_be_cut_are_named(tmp_path):
         load_data("korquad", tmp_path)
 
 
+def test_shuffled_words_are_the_same_words_of_each_text_in_another_order():
+    data = load_data("mini-mrpc", train_examples=20, eval_examples=50, shuffle_words=3)
+    plain, shuffled = data["validation"], data["shuffled"]
+    assert list(data) == ["train", "validation", "shuffled"]
+    for column in ("sentence1", "sentence2"):  # each for itself
+        pairs = list(zip(plain[column][:], shuffled[column][:], strict=True))
+        assert all(sorted(one.split()) == sorted(other.split()) for one, other in pairs)
+        assert sum(one != other for one, other in pairs) > 40
+    assert all(plain[name][:] == shuffled[name][:] for name in ("label", "idx"))
+
+
+def test_the_order_of_shuffled_words_depends_on_seed_and_text_alone():
+    few, many, other = (
+        load_data("mini-sst2", eval_examples=size, shuffle_words=seed)["shuffled"]
+        for size, seed in ((20, 0), (200, 0), (20, 1))
+    )
+    order = dict(zip(many["idx"], many["sentence"], strict=True))
+    assert few["sentence"][:] == [order[number] for number in few["idx"]]
+    assert few["sentence"][:] != other["sentence"][:]
+    data = load_data("mini-sst2", train_examples=50, held_out_examples=20, shuffle_words=0)
+    assert data["shuffled"]["idx"][:] == data["held-out"]["idx"][:]
+
+
+def test_words_of_a_paragraph_with_an_answer_are_not_shuffled():
+    with pytest.raises(TaskError, match="task='mini-squad': shuffle_words=0, but its answers are places in the text"):
+        load_data("mini-squad", shuffle_words=0)
+    with pytest.raises(ParameterError, match="shuffle_words=0: the answers of 'mini-squad' are places in a text"):
+        Parameters.check({"task": "mini-squad", "shuffle_words": 0}, "squad.ipynb")
+
+
 def test_held_out_examples_are_training_examples_that_are_not_trained_on():
     data = load_data("mini-sst2", train_examples=50, eval_examples=7, held_out_examples=20)
     assert {split: len(rows) for split, rows in data.items()} == {"train": 50, "held-out": 20}

@@ -27,6 +27,7 @@ def load_data(
     eval_examples: int | None = None,
     held_out_examples: int | None = None,
     fold: tuple[int, int] | None = None,
+    shuffle_words: int | None = None,
 ) -> DatasetDict:
     """The data of a task: "train" and its evaluation splits, in the schema of its Hub repository.
 
@@ -40,6 +41,8 @@ def load_data(
             them. To choose by, where the evaluation splits are what is reported.
         fold: (i, n) cuts all examples, of "train" and the first evaluation split, in n parts; part i is evaluated, as
             "fold", the others are "train". `idx` numbers the examples of all parts.
+        shuffle_words: a seed; the first evaluated split again, as "shuffled", with the words of every text in random
+            order (see `with_shuffled_words`). None: not.
     Raises:
         TaskError: unknown task; data that cannot be loaded from the Hub or the folder; a missing split or column; a
             row that is no example of the task; no training example left to hold out.
@@ -66,11 +69,15 @@ def load_data(
     if fold is not None:
         found = cut_by_fold(concatenate_datasets([found[split] for split in splits[:2]]), *fold)
         splits = [*found]
-    if held_out_examples is not None:
-        seen = subset(found["train"], train_examples)
-        return DatasetDict({"train": seen, "held-out": held_out(found["train"], train_examples, held_out_examples)})
     sizes = {"train": train_examples}
-    return DatasetDict({split: subset(found[split], sizes.get(split, eval_examples)) for split in splits})
+    data = DatasetDict({split: subset(found[split], sizes.get(split, eval_examples)) for split in splits})
+    if held_out_examples is not None:
+        rest = held_out(found["train"], train_examples, held_out_examples)
+        data = DatasetDict({"train": data["train"], "held-out": rest})
+    if shuffle_words is not None:
+        evaluated = next(rows for split, rows in data.items() if split != "train")
+        data["shuffled"] = with_shuffled_words(evaluated, task, shuffle_words)
+    return data
 
 
 def check_sizes(asked: dict[str, Any], fold: Any, place: str) -> None:
@@ -190,6 +197,27 @@ def held_out(data: Dataset, seen: int | None, n: int | None) -> Dataset:
         raise TaskError(f"train_examples={seen!r} of {len(data)}: the run saw all training examples")
     last = len(data) if n is None else min(seen + n, len(data))
     return data.shuffle(seed=SUBSET_SEED, keep_in_memory=True).select(range(seen, last))
+
+
+def with_shuffled_words(rows: Dataset, task: Task, seed: int) -> Dataset:
+    """The same rows, the words of every text in random order; of a pair, each text's for itself.
+
+    A word is what stands between white space. Its new place depends on the seed and the text alone.
+
+    Raises:
+        TaskError: the task's answers are places in the text.
+    """
+    if task.is_squad:
+        raise TaskError(f"task={task.name!r}: shuffle_words={seed!r}, but its answers are places in the text")
+
+    def shuffled(text: str) -> str:
+        words = text.split()
+        return " ".join(random.Random(f"{seed} {text}").sample(words, len(words)))
+
+    def one_row(row: dict) -> dict:
+        return {column: shuffled(row[column]) for column in task.columns}
+
+    return rows.map(one_row, load_from_cache_file=False)
 
 
 def lengths_of(texts: list[list[int]]) -> list[int]:

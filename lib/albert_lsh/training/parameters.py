@@ -72,6 +72,7 @@ class Parameters:
     eval_examples: Count | None = None
     held_out_examples: Count | None = None  # evaluate on so many training examples that are not trained on
     folds: Annotated[int, Field(ge=2, le=100)] | None = None  # cross-validation: evaluate on part `seed` of so many
+    shuffle_words: Seed | None = None  # evaluate also with each text's words in an order drawn with this seed
     data_dir: str | None = None
     resume: bool = True
     tensorboard: bool = False
@@ -104,6 +105,10 @@ class Parameters:
                 raise ValueError(f"projections={made.projections!r}: 'reformer' has new ones of its own")
             if (is_squad := find_task(made.task).is_squad) != (notebook == "squad.ipynb"):
                 raise ValueError(f"task={made.task!r} belongs to {'squad' if is_squad else 'glue'}.ipynb")
+            if is_squad and made.shuffle_words is not None:
+                raise ValueError(
+                    f"shuffle_words={made.shuffle_words}: the answers of {made.task!r} are places in a text"
+                )
             if made.folds and made.held_out_examples:
                 raise ValueError(f"folds={made.folds} and held_out_examples={made.held_out_examples}: take one of them")
             for settings in (full, in_evaluation):
@@ -122,7 +127,7 @@ class Parameters:
     @property
     def examples(self) -> dict[str, Any]:
         """Which examples `load_data` is asked for."""
-        names = ("train_examples", "eval_examples", "held_out_examples")
+        names = ("train_examples", "eval_examples", "held_out_examples", "shuffle_words")
         fold = (self.seed % self.folds, self.folds) if self.folds else None
         return {name: getattr(self, name) for name in names} | {"fold": fold}
 

@@ -66,7 +66,7 @@ def score_of(metric: str, table: pd.DataFrame) -> Callable[[np.ndarray], np.ndar
     """A task's score as a function of how often each example counts: (draws, examples) -> (draws,).
 
     Args:
-        metric: accuracy, f1 (of a class, or SQuAD's), exact or pearson.
+        metric: accuracy, f1 (of a class, or SQuAD's), exact, matthews (of two classes) or pearson.
         table: predictions as `tasks.predictions` describes them.
     Raises:
         ValueError: another metric.
@@ -77,11 +77,13 @@ def score_of(metric: str, table: pd.DataFrame) -> Callable[[np.ndarray], np.ndar
     if metric == "pearson":
         return weighted_pearson(labels, table["logit_0"].to_numpy(float))
     answers = table["answer"].to_numpy(float)
+    if metric == "matthews":  # of two classes it is the correlation of their numbers
+        return weighted_pearson(labels, answers)
     if metric == "accuracy":
         return weighted_mean((labels == answers).astype(float))
     if metric == "f1":
         return weighted_f1(labels, answers)
-    raise ValueError(f"metric={metric!r} is not one of: accuracy, f1, exact, pearson")
+    raise ValueError(f"metric={metric!r} is not one of: accuracy, f1, exact, matthews, pearson")
 
 
 @lru_cache(8)  # a study has few sizes; SQuAD's counts take 42 MB
