@@ -16,8 +16,8 @@ from albert_lsh.tasks.table import find_task
 from albert_lsh.training.files import placed
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.parameters import Count, Parameters, Positive, Seed, errors_named, from_given
-from albert_study.evidence.formats import form
-from albert_study.evidence.readable_studies import METRICS, pivot
+from albert_study.evidence.formats import METRICS, form
+from albert_study.evidence.readable_studies import pivot
 from albert_study.evidence.records import read_run
 from albert_study.evidence.tables import score_table
 from albert_study.probe.candidates import candidates_of

@@ -19,7 +19,7 @@ ARMS = {
     "new": "new projections",
     "new-best-rate": "new projections, best rate",
     "shared-qk": "tied keys",
-    "reformer": "new, tied (as in 2020)",
+    "reformer": "the 2020 attention",
     "shared-qk-lsh": "tied, hashed",
     "new-shared-qk-lsh": "new, tied, hashed",
     "plain-lsh": "random hashing",
@@ -53,15 +53,19 @@ LEVEL = 0.05
 TRAINED = re.compile(r"-(\d+-epochs|\d{4,}|rate-of-\d{4})$")
 
 
-def predictions_of(runs: pd.DataFrame) -> dict[int, pd.DataFrame]:
-    """The predictions of an arm's runs on the split that is reported, by seed; only of runs that kept them."""
+def predictions_of(runs: pd.DataFrame, split: str | None = None) -> dict[int, pd.DataFrame]:
+    """The predictions of an arm's runs on a split, by seed; only of runs that kept them. None: the split reported."""
     found = {}
     for run in runs.to_dict("records"):
         path = run["folder"] / "predictions.parquet"
         if path.exists():
             table = read_predictions(path)
-            first = table["split"] == table["split"].iloc[0] if "split" in table else slice(None)
-            found[run["seed"]] = table[first].reset_index(drop=True)
+            if "split" in table:
+                table = table[table["split"] == (split or table["split"].iloc[0])]
+            elif split:
+                continue
+            if len(table):
+                found[run["seed"]] = table.reset_index(drop=True)
     return found
 
 

@@ -22,6 +22,11 @@ class Table(NamedTuple):
 
 
 Named = Iterator[tuple[str, Table]]
+METRICS = {  # those that are shown, by the name they have in a table
+    "f1": "F1", "accuracy": "accuracy", "accuracy_mismatched": "acc. mism.", "exact": "exact",
+    "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman",
+    "accuracy_f1_mean": "mean of acc. and F1",
+}  # fmt: skip
 
 
 def rounded(value: float | Decimal, digits: int = 0) -> str:

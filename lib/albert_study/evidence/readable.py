@@ -30,6 +30,7 @@ from albert_study.evidence.readable_studies import (
 )
 from albert_study.evidence.records import load_measurements
 from albert_study.evidence.reliability import reliability_tables
+from albert_study.evidence.word_order import word_order_tables
 
 
 def readable_tables(root: Path) -> dict[str, Table]:
@@ -39,8 +40,9 @@ def readable_tables(root: Path) -> dict[str, Table]:
         return load_measurements(name, folder, root)
 
     found = {"attentions": attentions_table(), "tasks": tasks_table()}
+    of_study = (score_tables, change_tables, difference_tables, switched_tables, reading_tables, word_order_tables)
     for study in studies_of(root):
-        for make in (score_tables, change_tables, difference_tables, switched_tables, reading_tables):
+        for make in of_study:
             found |= make(study, load)
     measured = (time_tables, efficiency_tables, pretraining_tables, long_tables)
     for make_common in (front_table, constant_tables, *measured, reliability_tables, calibration_tables):

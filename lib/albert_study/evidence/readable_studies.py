@@ -6,6 +6,7 @@ import pandas as pd
 
 from albert_study.evidence.bootstrap import CLEAR_FROM
 from albert_study.evidence.formats import (
+    METRICS,
     Named,
     Table,
     about,
@@ -21,11 +22,6 @@ from albert_study.evidence.formats import (
 from albert_study.evidence.tables import with_most_runs
 from albert_study.evidence.variety import variety_table
 
-METRICS = {  # those that are shown, by the name they have in a table
-    "f1": "F1", "accuracy": "accuracy", "accuracy_mismatched": "acc. mism.", "exact": "exact",
-    "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman",
-    "accuracy_f1_mean": "mean of acc. and F1",
-}  # fmt: skip
 SWITCHED = {"": ("shown", ""), ", cost": ("cost", "%"), ", changed": ("changed", "%")}
 THIRD = 0.33  # the share at which loss and AUC are shown
 

@@ -17,10 +17,9 @@ from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import repository_root
 from albert_study.evidence.bootstrap import MARGIN
 from albert_study.evidence.differences import ARMS, TRAINED, in_order
-from albert_study.evidence.formats import between, form, scale_of, spread
+from albert_study.evidence.formats import METRICS, between, form, scale_of, spread
 from albert_study.evidence.looks import LOOK, STYLES, add_legend, lighter, look_of, new_figure, plain, save, style_of
 from albert_study.evidence.masked_words import load_masked_words, plot_masked_words
-from albert_study.evidence.readable_studies import METRICS
 from albert_study.evidence.records import (
     load_history,
     load_measurements,
@@ -30,6 +29,7 @@ from albert_study.evidence.records import (
 from albert_study.evidence.structure_figure import plot_flow, plot_structure
 from albert_study.evidence.switched import plot_switched
 from albert_study.evidence.tables import score_table, settings_table, with_most_runs
+from albert_study.evidence.word_order import plot_word_order
 
 
 def seeds_of(runs: pd.DataFrame) -> str:
@@ -270,6 +270,8 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
         figures[f"{study}-differences"] = plot_differences(found)
     if len(found := load_measurements(f"{study}-switched", "tables", root)):
         figures[f"{study}-switched"] = plot_switched(found)
+    if len(found := load_measurements(f"{study}-shuffled", "tables", root)):
+        figures[f"{study}-shuffled"] = plot_word_order(runs, found)
     return figures
 
 

@@ -36,6 +36,7 @@ from albert_study.evidence.records import (
 from albert_study.evidence.statistics import paired, paired_ratio
 from albert_study.evidence.switched import predictors, switched_table
 from albert_study.evidence.variety import with_variety
+from albert_study.evidence.word_order import load_words, word_order
 
 ARM = ["task", "model", "arm"]  # what is averaged over seeds
 HEAD_DIM = 64  # of ALBERT and BERT
@@ -223,6 +224,7 @@ def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
         "predictors": switched if switched.empty else predictors(switched),
         "held-out": held_out if held_out.empty else switched_table(held_out),
         "reading": load_reading(study, root),
+        "shuffled": word_order(runs, load_words(root / "results" / "runs" / study)),
     }
 
 
