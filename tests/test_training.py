@@ -52,6 +52,31 @@ def test_a_run_records_curves_costs_and_what_it_attended(tmp_path):
     assert (table["label"] == table["answer"]).mean() == baselines["score"]["accuracy"]
 
 
+# The loss of a span is taken over padding too, and smaller batches have less of it.
+@pytest.mark.parametrize(("task", "apart"), [("mini-mrpc", 1e-4), ("mini-mnli", 1e-4), ("mini-squad", 0.1)])
+def test_a_step_of_several_batches_is_that_of_one_of_all_their_examples(tmp_path, task, apart):
+    losses, weights = [], []
+    for batch_size, accumulation in ((16, 1), (4, 4)):
+        notebook = "squad.ipynb" if task == "mini-squad" else "glue.ipynb"
+        changes = {"task": task, "attention": "softmax", "attention_settings": {}, "epochs": 1, "precision": "fp32"}
+        sizes = {"batch_size": batch_size, "accumulation": accumulation, "train_examples": 32, "eval_examples": 8}
+        folder = tmp_path / str(batch_size)
+        run, about = make(folder, notebook, **changes, **sizes, max_length=96), find_task(task)
+        tokenizer, data = load_tokenizer(run.model), load_data(task, train_examples=32, eval_examples=8)
+        if about.is_squad:
+            encoded = {split: squad.windows(rows, tokenizer, max_length=96) for split, rows in data.items()}
+            metrics = squad.for_trainer(data["validation"], encoded["validation"])
+        else:
+            encoded, metrics = encode(data, about, tokenizer, 96), for_trainer(about)
+        head = "question-answering" if about.is_squad else "classification"
+        model = prepare_model(run, head=head, **about.model_options)
+        done = train(model, tokenizer, run, encoded["train"], encoded[about.evaluation[0]], metrics)
+        losses.append(done.history["train_loss"].dropna().tolist())
+        weights.append(torch.cat([weight.detach().flatten() for weight in model.parameters()]))
+    assert losses[0] == pytest.approx(losses[1], rel=apart)
+    assert apart == 0.1 or torch.allclose(*weights, atol=1e-4)
+
+
 def test_what_was_evaluated_after_the_last_step_is_not_predicted_again(tmp_path):
     done, encoded, _ = fit(make(tmp_path))
     task, calls = find_task("mini-mrpc"), []

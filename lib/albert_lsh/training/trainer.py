@@ -130,12 +130,19 @@ class LengthGrouped(LengthGroupedSampler):
 class StudyTrainer(Trainer):
     """Trainer with an order of examples that can be resumed; it evaluates in the order of the data.
 
-    What training evaluates after its last step is kept for the first `predict` of the same data.
+    A step of several batches has the mean of their losses. What training evaluates after its last step is kept for the
+    first `predict` of the same data.
     """
 
     train_dataset: Any
     args: TrainingArguments
     last: EvalLoopOutput | None = None  # of training's newest evaluation, until a step or a `predict` follows it
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        # Classifiers take any argument, so that Trainer thinks that they divide by the examples of a whole step
+        # themselves, and adds up the losses of its batches (transformers#37766).
+        self.model_accepts_loss_kwargs = False
 
     def _get_train_sampler(self, train_dataset=None):
         if self.args.train_sampling_strategy != "group_by_length":
