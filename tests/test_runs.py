@@ -226,7 +226,10 @@ def test_a_notebook_shows_an_error_in_one_line(cell, capsys):
 def test_a_damaged_result_is_named(tmp_path, text):
     path = tmp_path / "result.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match="result.json is (damaged|not of a complete run).*delete it"):
+    with pytest.raises(
+        ValueError,
+        match="result.json is (damaged|not of a complete run).*look at it; moved away",
+    ):
         read_result(path)
 
 

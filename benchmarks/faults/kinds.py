@@ -21,7 +21,7 @@ from albert_study.evidence.tables import write_tables
 from faults import runs
 from faults.bench import FULL, Bench, Seen
 from faults.hub import TROUBLES, Hub
-from faults.runs import ATTENTIONS, SAME, STUDY, folder_of, last_line, require
+from faults.runs import ATTENTIONS, STUDY, folder_of, last_line, require
 
 PAGE = 4096  # bytes, in which a file system gives room
 NO_MEMORY = r"out of memory|MemoryError|[Cc]annot allocate memory|can't allocate|memory allocation of"
@@ -134,7 +134,8 @@ def hurt(bench: Bench, path: Path, how: str, rng: random.Random) -> str:
 
 def damaged(bench: Bench, rng: random.Random, how: str) -> Seen:
     """A file of a checkpoint, a model, a result or a cache."""
-    return rng.choice([damaged_checkpoint, damaged_model, damaged_result, damaged_cache])(bench, rng, how)
+    kinds = [damaged_checkpoint, damaged_model, damaged_result, *[damaged_cache] * (how == "truncated")]
+    return rng.choice(kinds)(bench, rng, how)
 
 
 def damaged_checkpoint(bench: Bench, rng: random.Random, how: str) -> Seen:
@@ -176,17 +177,16 @@ def ask(bench: Bench, folder: Path, answers: Path) -> None:
 
 
 def damaged_result(bench: Bench, rng: random.Random, how: str) -> Seen:
-    """A finished run's files: it is named with what to delete, and made again once that is done."""
+    """A finished run's record: it is named, and made again once it is moved away."""
     attention = rng.choice([*ATTENTIONS])
     root = bench.made(attention)
     run = folder_of(root, attention)
     result = read_result(run / "result.json")
-    path = run / rng.choice(["result.json", *SAME[:2]])
+    path = run / "result.json"
     place = f"{attention}, result: {hurt(bench, path, how, rng)}"
     message = failed(lambda: runs.make(root, attention, data=bench.data), bench.log, "result.json.*is damaged")
     if not message:
-        same = path.name == "result.json" and read_result(path) == result
-        require(same, f"nothing is said about {path.name}")
+        require(read_result(path) == result, "nothing is said")
         path.write_bytes((folder_of(bench.whole, attention) / path.name).read_bytes())
         return bench.take_up(root, attention, place)
     (run / "result.json").unlink()
@@ -194,7 +194,7 @@ def damaged_result(bench: Bench, rng: random.Random, how: str) -> Seen:
 
 
 def damaged_cache(bench: Bench, rng: random.Random, how: str) -> Seen:
-    """What came from the Hub, or what was made of it."""
+    """What came from the Hub, or what was made of it; of flipped bits there nobody knows."""
     runs.fresh(bench.cache)
     shutil.copytree(bench.folder / "cache-whole", bench.cache, dirs_exist_ok=True, symlinks=True)
     kind = rng.choice(["blobs/*", "*.arrow", "dataset_info.json"])

@@ -34,7 +34,7 @@ def to_make(study: str, jobs: dict[str, Job]) -> list[Job]:
     """The jobs whose results are not there.
 
     Raises:
-        StudyError: all runs whose results are not what the study's file asks for, and the command that removes them.
+        StudyError: all runs whose results are not what the study's file asks for, and where they are.
         OSError: a result may not be read.
     """
     missing, reasons, folders = [], [], []
@@ -49,8 +49,8 @@ def to_make(study: str, jobs: dict[str, Job]) -> list[Job]:
     if not reasons:
         return missing
     first = f"results not made as studies/{study}.yaml says, {len(reasons)} of {len(jobs)}:"
-    then = "Where a parameter was changed, change it back; or remove these runs with all that was made from them:"
-    raise StudyError("\n".join([first, *reasons, then, "  rm -r " + " \\\n    ".join(folders)]))
+    then = "Where a parameter was changed, change it back. Runs that are moved away are made again:"
+    raise StudyError("\n".join([first, *reasons, then, *(f"  {folder}" for folder in folders)]))
 
 
 def execute(job: Job) -> None:

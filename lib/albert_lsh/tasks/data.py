@@ -11,7 +11,6 @@ from datasets import Dataset, DatasetDict, DownloadMode, concatenate_datasets, l
 from datasets.exceptions import DatasetGenerationError, DatasetsError
 
 from albert_lsh.tasks import mini
-from albert_lsh.tasks.cache import as_prepared
 from albert_lsh.tasks.long_texts import readable
 from albert_lsh.tasks.squad_rows import fault_of
 from albert_lsh.tasks.table import TASKS, Task, TaskError, find_task
@@ -108,11 +107,11 @@ def download(source: str, config: str | None, place: str, instead: str = "") -> 
     """
     try:
         try:
-            return as_prepared(load_dataset(source, config), source)
+            return load_dataset(source, config)
         except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to
-            if isinstance(error, ConnectionError | FileNotFoundError):
+            if isinstance(error, ConnectionError | FileNotFoundError | PermissionError):
                 raise
-            return as_prepared(load_dataset(source, config, download_mode=DownloadMode.FORCE_REDOWNLOAD), None)
+            return load_dataset(source, config, download_mode=DownloadMode.FORCE_REDOWNLOAD)
     except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
         raise TaskError(
             f"{place}: the data could not be loaded from {source!r} (no network, no such repository or folder, or a "

@@ -20,7 +20,7 @@ from huggingface_hub import constants
 from huggingface_hub.file_download import repo_folder_name
 
 from albert_lsh import attention as attentions
-from albert_lsh.checksums import checksum_of, file_checksum
+from albert_lsh.checksums import checksum_of
 from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.tasks.table import TASKS, find_task
 from albert_lsh.training import locks
@@ -51,31 +51,23 @@ def read_result(path: Path) -> dict[str, Any]:
     Records that were converted from an older schema also have `inferred`: the names of what they did not say.
 
     Raises:
-        ValueError: naming the file, which is damaged, not a complete run's, or of another schema; or a file beside it
-            that is not as the run left it.
+        ValueError: naming the file, which is damaged, not a complete run's, or of another schema.
         OSError: the file may not be read; nothing is known of what it holds.
     """
-    again = "delete it, and the run will be made again"
+    again = "look at it; moved away, its run is made again"
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         complete, schema = result["status"] == "complete", result.get("schema")
-        changed = [name for name, kept in result.get("files", {}).items() if not is_as_kept(path.with_name(name), kept)]
         whole = "checksum" not in result or result["checksum"] == checksum_of(result)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); {again}") from error
-    if changed or not whole:
-        what = f"{', '.join(changed)} beside it" if changed else "its checksum is another"
-        raise ValueError(f"{path} is damaged ({what}); {again}")
+    if not whole:
+        raise ValueError(f"{path} is damaged (its checksum is another); {again}")
     if complete and schema != SCHEMA:
         raise ValueError(f"{path} has schema {schema}; this version of albert-lsh reads schema {SCHEMA}")
     if not complete or not {"parameters", "metrics", "headline"} <= set(result):
         raise ValueError(f"{path} is not of a complete run; {again}")
     return result
-
-
-def is_as_kept(path: Path, checksum: str) -> bool:
-    """Whether a file has that checksum, or is not there at all."""
-    return not path.exists() or file_checksum(path) == checksum
 
 
 def differences(result: dict[str, Any], asked: dict[str, Any]) -> list[str]:
@@ -109,7 +101,7 @@ def open_run(parameters: Any) -> None:
     if path.exists() and (other := differences(read_result(path), parameters.what())):
         raise ParameterError(
             f"output_dir={parameters.output_dir!r} holds the result of another run, made with {'; '.join(other)}; "
-            "choose another output_dir, or delete that result"
+            "choose another output_dir, or move that result away"
         )
 
 
@@ -210,10 +202,8 @@ def write_result(
     folder = Path(parameters.output_dir or ".")
     if (folder / "result.json").exists():
         return folder / "result.json"
-    written = ["history.csv"]
     write_atomically(folder / "history.csv", fit.history.to_csv(index=False))
     if predictions is not None:
-        written.append("predictions.parquet")
         write_predictions(folder / "predictions.parquet", predictions)
     record = {
         "status": "complete",
@@ -231,7 +221,6 @@ def write_result(
         "examples": examples,
         "revisions": revisions(*(recorded(parameters).get(name) for name in ("model", "task"))),
         "environment": started,
-        "files": {name: file_checksum(folder / name) for name in written},
     }
     if predictions is not None and (folder / "model" / "config.json").exists():
         from albert_lsh.tasks.metrics import intervals  # and with it Trainer

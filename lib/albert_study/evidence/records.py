@@ -96,7 +96,7 @@ def damage_named(path: Path) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise OneLineError(f"{path} is damaged ({error!r}); delete it, and the run will be made again") from error
+        raise OneLineError(f"{path} is damaged ({error!r}); look at it; moved away, its run is made again") from error
 
 
 def read_run(path: Path) -> dict[str, Any]:
