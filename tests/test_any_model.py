@@ -252,9 +252,27 @@ def test_softmax_can_be_exported(plain, name):
     torch.testing.assert_close(found, states(model))
 
 
+@pytest.mark.parametrize("name", ["softmax", "softmax-eager"])
+def test_softmax_can_be_traced(plain, name):
+    """With an example where nothing is padded: what is traced must not forget padding."""
+    model = switch_attention(copy.deepcopy(plain), name).eval()
+    model.config.return_dict = False
+    with torch.no_grad():
+        traced = torch.jit.trace(model, (IDS, torch.ones_like(MASK)), check_trace=False)
+        found = traced(IDS, MASK)[0][KEEP]
+    model.config.return_dict = True
+    torch.testing.assert_close(found, states(model))
+
+
 @pytest.mark.parametrize("name", [name for name in attention.names() if not name.startswith("softmax")])
 def test_what_chooses_keys_says_why_it_cannot_be_exported(name):
     settings = {"bucket_size": 4} if name in ("reformer", "shared-qk-lsh") else None
     model = load_model(config_of("bert"), head="base", attention=name, settings=settings)
     with pytest.raises(ValueError, match=rf"torch.export: attention '{name}' [^\n]*switch_attention[^\n]*$"):
         torch.export.export(model, (IDS,), {"attention_mask": MASK})
+    with pytest.raises(ValueError, match=rf"torch.jit.trace: attention '{name}' [^\n]*switch_attention[^\n]*$"):
+        torch.jit.trace(model, (IDS, MASK), strict=False)
+    rows = torch.randn(3, 1, 2, 9, 8)
+    if name != "reformer":
+        with pytest.raises(ValueError, match=f"torch.jit.trace: attention '{name}'"):
+            torch.jit.trace(lambda *x: attention.attend(name, *x), tuple(rows))

@@ -262,6 +262,30 @@ def test_dropout_drops_weights_and_keeps_the_mean(name, settings):
     assert outs.mean().item() == pytest.approx(1.0, abs=0.03)
 
 
+@pytest.mark.parametrize("length", [23, 700])
+@pytest.mark.parametrize(("name", "settings"), ALL, ids=lambda x: x if isinstance(x, str) else "")
+def test_torchs_default_dtype_changes_nothing(name, settings, length):
+    """Other libraries set it, and every tensor that is made without a dtype follows it."""
+    inputs, mask = tensors((2, 2, length, 8)), padding((2, 2, length, 8), "padded")
+    settings = settings if length < 100 or not attention.ATTENTIONS[name].spend else {"share": 0.25}
+
+    def everything():
+        rows = [x.clone().requires_grad_() for x in inputs]
+        out = attention.attend(name, *rows, mask, dropout=0.0, seed=3, **settings)
+        seen = attention.coverage(name, *rows[:2], mask, seed=3, **settings)
+        return [out, *torch.autograd.grad(out.square().sum(), rows, allow_unused=True, materialize_grads=True)], seen
+
+    expected, seen = everything()
+    for dtype in (torch.float64, torch.bfloat16):
+        torch.set_default_dtype(dtype)
+        try:
+            got, seen_again = everything()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert all(map(torch.equal, got, expected)), dtype
+        assert seen_again == pytest.approx(seen, abs=1e-6), dtype
+
+
 def test_lsh_finds_similar_keys_where_random_does_not():
     """Every key has one query that matches it: with clusters of an eighth, hashing finds most of the mass."""
     generator = torch.Generator().manual_seed(0)

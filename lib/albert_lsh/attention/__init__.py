@@ -71,6 +71,19 @@ def generator_of(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def is_recorded() -> bool:
+    """Whether this call is recorded, to be repeated with other inputs: by torch.export, or by torch.jit.trace."""
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()
+
+
+def check_recording(name: str) -> None:
+    """Raise ValueError where a call is recorded of an attention that chooses keys, landmarks or codes by its input."""
+    if is_recorded() and not name.startswith("softmax"):
+        why = "computes anew from its input in each call what an exported program would keep"
+        how = "torch.export" if torch.compiler.is_exporting() else "torch.jit.trace"
+        raise ValueError(f"{how}: attention {name!r} {why}; switch_attention(model, 'softmax') can be exported")
+
+
 def attend(
     name: str,
     query: Tensor,
@@ -96,10 +109,12 @@ def attend(
     Returns:
         (batch, heads, length, head_dim), in query's dtype; rows of padding are zero.
     Raises:
-        ValueError: unknown name or setting, shapes or dtypes that disagree, an empty tensor, a mask that is not bool.
+        ValueError: unknown name or setting, shapes or dtypes that disagree, an empty tensor, a mask that is not bool; a
+            call that is recorded by torch.export or torch.jit.trace.
     """
     settings = check(name, settings)
     check_tensors(query, key, value, padding_mask)
+    check_recording(name)
     if conv_weight is not None:
         if "conv_kernel_size" not in settings:
             raise ValueError(f"attention {name!r} has no convolution of the values, and so no conv_weight")

@@ -83,7 +83,7 @@ def see(
     means = torch.arange(length, length + count, device=left.device).expand_as(left)
     keys = torch.cat([*lists, means], dim=-1)
     keys[..., :-count].masked_fill_(keys[..., :-count] == length, length + count)
-    bias = torch.zeros(keys.shape, device=keys.device)
+    bias = torch.zeros(keys.shape, device=keys.device, dtype=torch.float32)
     bias[..., -count:] = left.clamp(min=1).float().log().masked_fill(left <= 0, MASKED)
     return Seen(blocks.unsqueeze(2), keys.unsqueeze(2), bias.unsqueeze(2), means=clusters)
 

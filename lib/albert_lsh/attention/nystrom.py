@@ -29,7 +29,9 @@ def segment_means(rows: Tensor, segment: Tensor, count: int) -> Tensor:
     batch, heads, _, dim = rows.shape
     sums = rows.new_zeros(batch, heads, count + 1, dim, dtype=torch.float32)
     index = segment[:, None, :, None].expand(batch, heads, -1, dim)
-    size = torch.zeros(batch, count + 1, device=rows.device).scatter_add(1, segment, torch.ones_like(segment).float())
+    size = torch.zeros(batch, count + 1, device=rows.device, dtype=torch.float32).scatter_add(
+        1, segment, torch.ones_like(segment).float()
+    )
     return sums.scatter_add(2, index, rows.float())[:, :, :count] / size[:, None, :count, None].clamp(min=1)
 
 
@@ -38,7 +40,7 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
 
     Begins with A^T / (|A|_1 |A|_inf) as for a matrix whose rows add up to one.
     """
-    identity = torch.eye(matrix.shape[-1], device=matrix.device)
+    identity = torch.eye(matrix.shape[-1], device=matrix.device, dtype=matrix.dtype)
     inverse = matrix.transpose(-1, -2) / matrix.sum(-2).amax(-1)[..., None, None].clamp(min=1e-12)
     for _ in range(iterations):
         product = matrix @ inverse

@@ -19,7 +19,10 @@ def draw_values(length: int, heads: int, n_hashes: int, generator: torch.Generat
 
     In each round position comes first: a longer sequence draws more numbers and changes none.
     """
-    rounds = [torch.rand(length, 2, heads, generator=one) for one in generators_of_rounds(n_hashes, generator)]
+    rounds = [
+        torch.rand(length, 2, heads, generator=one, dtype=torch.float32)
+        for one in generators_of_rounds(n_hashes, generator)
+    ]
     return torch.stack(rounds, dim=-1).permute(1, 2, 3, 0)
 
 

@@ -71,8 +71,8 @@ def see(query: Tensor, padding_mask: Tensor | None, *, bucket_size, n_hashes, re
     keys = keys.masked_fill(number >= per_sequence(n_hashes, 5), length)
     if not rest:
         return Seen(own, keys, others_only=True)
-    bias = torch.zeros(*keys.shape[:4], keys.shape[4] + 1, device=keys.device)
-    bias[..., -1] = n_tokens.clamp(min=1).log()[:, None, None, None]
+    bias = torch.zeros(*keys.shape[:4], keys.shape[4] + 1, device=keys.device, dtype=torch.float32)
+    bias[..., -1] = n_tokens.clamp(min=1).float().log()[:, None, None, None]
     last = torch.where(number == 0, length, length + 1).expand(*keys.shape[:4], 1)
     return Seen(own, torch.cat([keys.masked_fill(keys == length, length + 1), last], dim=-1), bias, others_only=True)
 

@@ -117,10 +117,10 @@ def read_tables(readers: Tensor, writers: Tensor, rows: Tensor, n_codes: int) ->
     """
     heads, n_hashes, _ = writers.shape
     first = torch.arange(heads, device=rows.device)[:, None] * n_codes
-    out = torch.zeros(readers.shape[0] * readers.shape[2], rows.shape[-1], device=rows.device)
+    out = torch.zeros(readers.shape[0] * readers.shape[2], rows.shape[-1], device=rows.device, dtype=rows.dtype)
     flat = rows.flatten(0, 1)
     for number in range(n_hashes):
-        table = torch.zeros(heads * n_codes, rows.shape[-1], device=rows.device)
+        table = torch.zeros(heads * n_codes, rows.shape[-1], device=rows.device, dtype=rows.dtype)
         table.index_add_(0, (writers[:, number] + first).flatten(), flat)
         out += table.index_select(0, (readers[:, number] + first).flatten())
     return out.view(heads, -1, rows.shape[-1])
@@ -184,7 +184,7 @@ def yoso_attention(
         rows = [unit(query), unit(key), value.float()]
         found = codes(rows[0], rows[1], n_hashes, hash_code_len, generator)
         if query.shape[2] <= PAIRWISE_LENGTH:
-            out = WeightedSum.apply(*rows, collisions(*found) / found[0].shape[2], hash_code_len)
+            out = WeightedSum.apply(*rows, collisions(*found).float() / found[0].shape[2], hash_code_len)
         else:
             one_head = [x.flatten(0, 1) for x in (*rows, *found)]
             out = Samples.apply(*one_head, hash_code_len).view(value.shape)

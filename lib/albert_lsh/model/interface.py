@@ -8,7 +8,6 @@ our attention, or was saved with it, has it.
 from functools import wraps
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
@@ -44,9 +43,7 @@ def begin_call(encoder: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, di
     if kwargs.get("output_attentions") or config.output_attentions:
         instead = "record_passes shows its inputs, set_attn_implementation('eager') makes it softmax with weights"
         raise ValueError(f"output_attentions=True: attention {name!r} keeps no weights; {instead}")
-    if torch.compiler.is_exporting() and not name.startswith("softmax"):
-        why = "computes anew from its input in each call what an exported program would keep"
-        raise ValueError(f"torch.export: attention {name!r} {why}; switch_attention(model, 'softmax') can be exported")
+    attentions.check_recording(name)
     return args, {**kwargs, "passes": passes_of(config)}
 
 
@@ -103,7 +100,7 @@ def attend_in_model(
 
 def padding(attention_mask: Tensor | None = None, **more: Any) -> Tensor | None:
     """Transformers' mask for our attentions: (batch, length), or None where nothing is padded."""
-    if attention_mask is None or (not torch.compiler.is_exporting() and attention_mask.all()):
+    if attention_mask is None or (not attentions.is_recorded() and attention_mask.all()):
         return None
     return attention_mask
 

@@ -94,13 +94,13 @@ def piece_bias(seen: Seen, rows: slice, number: int, some: slice, n_keys: int) -
     if seen.clusters is not None:
         of_query, of_key = seen.clusters
         met = times_met((of_query[rows], of_key[rows]), query, key)
-        bias = -met.clamp(min=1).log() if bias is None else bias - met.clamp(min=1).log()
+        bias = -met.clamp(min=1).float().log() if bias is None else bias - met.clamp(min=1).float().log()
     hidden = key == n_keys
     if seen.others_only:
         hidden = hidden | (query == key)
     elif not hidden.any():
         return bias
-    bias = torch.zeros((), device=key.device) if bias is None else bias
+    bias = torch.zeros((), device=key.device, dtype=torch.float32) if bias is None else bias
     return torch.where(hidden, MASKED, bias)
 
 

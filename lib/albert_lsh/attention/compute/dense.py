@@ -20,7 +20,7 @@ def mask_of(seen: Seen, rows: slice, length: int, n_keys: int) -> Tensor:
     """The bias of all pairs of some rows, batch and heads being one: (n, 1, length, n_keys), float32."""
     queries, keys = seen.queries[rows].unsqueeze(-1), seen.keys[rows].unsqueeze(-2)
     # The last row and the last column are those of no query and no key; they are cut off.
-    bias = torch.full((len(keys), (length + 1) * (n_keys + 1)), MASKED, device=keys.device)
+    bias = torch.full((len(keys), (length + 1) * (n_keys + 1)), MASKED, device=keys.device, dtype=torch.float32)
     index = (queries * (n_keys + 1) + keys).flatten(1)
     if seen.bias is None:
         bias.scatter_(1, index, 0.0)

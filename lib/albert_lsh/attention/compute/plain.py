@@ -11,11 +11,11 @@ from albert_lsh.attention.seen import Seen
 def bias_of(seen: Seen, number: slice, n_keys: int) -> Tensor:
     """The bias of some rounds: (batch, heads, rounds, blocks, queries or 1, keys), float32."""
     query, key = seen.queries[:, :, number].unsqueeze(-1), seen.keys[:, :, number].unsqueeze(-2)
-    bias = torch.zeros(key.shape, device=key.device)
+    bias = torch.zeros(key.shape, device=key.device, dtype=torch.float32)
     if seen.bias is not None:
         bias = bias + seen.bias[:, :, number].unsqueeze(-2)
     if seen.clusters is not None:
-        bias = bias - times_met(seen.clusters, query, key).clamp(min=1).log()
+        bias = bias - times_met(seen.clusters, query, key).clamp(min=1).float().log()
     if seen.others_only:
         bias = bias.masked_fill(query == key, MASKED)
     return bias.masked_fill(key == n_keys, MASKED)

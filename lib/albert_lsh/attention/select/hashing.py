@@ -17,7 +17,7 @@ def normal_numbers(*shape: int, generator: torch.Generator | None) -> Tensor:
     """
     count = math.prod(shape)
     whole = -(-count // 16) * 16  # torch draws blocks of 16, and an incomplete one differently
-    return torch.randn(whole, generator=generator)[:count].view(shape)
+    return torch.randn(whole, generator=generator, dtype=torch.float32)[:count].view(shape)
 
 
 def draw_directions(heads: int, dim: int, count: int, generator: torch.Generator | None) -> Tensor:
