@@ -286,6 +286,50 @@ def test_torchs_default_dtype_changes_nothing(name, settings, length):
         assert seen_again == pytest.approx(seen, abs=1e-6), dtype
 
 
+TWICE = {"softmax-eager", "shared-qk", "linear", "improved-clustered", "reformer"}
+
+
+@pytest.mark.parametrize("length", [23, 700])
+@pytest.mark.parametrize(("name", "settings"), ALL, ids=lambda x: x if isinstance(x, str) else "")
+def test_second_derivatives_are_right_or_refused(name, settings, length):
+    """By the way of finite differences of the first; what refuses says so, ours with what can do it."""
+    rows = [x.requires_grad_() for x in tensors((1, 1, length, 4))]
+    settings = settings if length < 100 or not attention.ATTENTIONS[name].spend else {"share": 0.25}
+
+    def slope(*given, graph=False):
+        out = attention.attend(name, *given, seed=3, **settings)
+        return torch.autograd.grad(out.sin().sum(), given, create_graph=graph, materialize_grads=True)
+
+    direction = [torch.zeros_like(rows[0]), torch.zeros_like(rows[1]), torch.ones_like(rows[2])]  # moves no choice
+
+    def twice():
+        along = sum((g * d).sum() for g, d in zip(slope(*rows, graph=True), direction, strict=True))
+        return torch.autograd.grad(along, rows, materialize_grads=True)
+
+    if name not in TWICE:
+        with pytest.raises((ValueError, RuntimeError), match="this attention has first|_backward is not implemented"):
+            twice()
+        return
+    second = twice()
+    step = 1e-2
+    ends = [slope(*((r + sign * step * d).detach().requires_grad_() for r, d in zip(rows, direction, strict=True)))
+            for sign in (1, -1)]  # fmt: skip
+    for got, above, below in zip(second, *ends, strict=True):
+        torch.testing.assert_close(got, (above - below) / (2 * step), atol=2e-3, rtol=2e-2)
+
+
+def test_large_scores_in_float16_stay_finite():
+    query, key, value = (x.half() for x in tensors((1, 2, 300, 32)))
+    query, key = query * 300, key * 300
+    for name in attention.names():
+        if name != "reformer":
+            rows = [x.clone().requires_grad_() for x in (query, key, value)]
+            out = attention.attend(name, *rows, dropout=0.1)
+            out.float().sum().backward()
+            assert out.isfinite().all(), name
+            assert all(x.grad is None or x.grad.isfinite().all() for x in rows), name
+
+
 def test_lsh_finds_similar_keys_where_random_does_not():
     """Every key has one query that matches it: with clusters of an eighth, hashing finds most of the mass."""
     generator = torch.Generator().manual_seed(0)

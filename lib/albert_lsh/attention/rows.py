@@ -16,6 +16,28 @@ AT_ONCE = 2**18  # numbers in a gathered tensor, so that it is still in the cach
 MASKED = -1e30
 
 
+def refuse_second_derivative() -> None:
+    """Called by every backward pass of ours, which is a formula for numbers and has no derivative itself.
+
+    Raises:
+        ValueError: gradients are to be differentiated again (create_graph=True).
+    """
+    if torch.is_grad_enabled():
+        raise ValueError(
+            "create_graph=True: this attention has first derivatives only; softmax-eager, linear and "
+            "improved-clustered can be differentiated twice"
+        )
+
+
+def products(query: Tensor, key: Tensor) -> Tensor:
+    """Inner products of all rows (..., queries, keys), float32. Those of float16 are computed in float32, autocast or
+    not: float16 ends at 65,504."""
+    if query.dtype != torch.float16:
+        return (query @ key.transpose(-1, -2)).float()
+    with torch.autocast(query.device.type, enabled=False):
+        return query.float() @ key.float().transpose(-1, -2)
+
+
 def slices(count: int, at_once: int) -> Iterator[slice]:
     """range(count) in pieces of `at_once`, at least one at a time."""
     for start in range(0, count, max(1, at_once)):

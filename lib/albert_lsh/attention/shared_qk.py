@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.definition import Attention
-from albert_lsh.attention.rows import MASKED
+from albert_lsh.attention.rows import MASKED, products
 from albert_lsh.attention.softmax import all_pairs, full_cost
 
 # Reformer's score for a token's own key: far below any other, and far above that of padding.
@@ -29,7 +29,7 @@ def shared_qk_attention(query, key, value, padding_mask=None, *, scaling, dropou
     ]  # (1, 1, length, length)
     if padding_mask is not None:
         mask = mask.masked_fill(~padding_mask[:, None, None, :], MASKED)
-    scores = (query @ unit_queries(query).transpose(-1, -2)).float() * scaling + mask
+    scores = products(query, unit_queries(query)) * scaling + mask
     weights = F.dropout(scores.softmax(-1), dropout)
     return weights.to(value.dtype) @ value
 

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from albert_lsh.attention.compute.cpu import is_slow
 from albert_lsh.attention.definition import Attention
+from albert_lsh.attention.rows import MASKED, products
 
 
 def softmax_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None) -> Tensor:
@@ -18,10 +19,10 @@ def softmax_attention(query, key, value, padding_mask=None, *, scaling, dropout=
 
 def eager_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None) -> Tensor:
     """The same, step by step, as ALBERT's first implementations had it: the matrix of weights is kept for backward."""
-    scores = (query @ key.transpose(-1, -2)) * scaling  # (batch, heads, length, length)
+    scores = products(query, key) * scaling  # (batch, heads, length, length)
     if padding_mask is not None:
-        scores = scores.masked_fill(~padding_mask[:, None, None, :], torch.finfo(scores.dtype).min)
-    weights = F.dropout(scores.float().softmax(-1).to(query.dtype), dropout)
+        scores = scores.masked_fill(~padding_mask[:, None, None, :], MASKED)
+    weights = F.dropout(scores.softmax(-1).to(query.dtype), dropout)
     return weights @ value
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from albert_lsh.attention.convolution import add_convolution
 from albert_lsh.attention.definition import Attention, Budget
-from albert_lsh.attention.rows import largest, per_sequence
+from albert_lsh.attention.rows import largest, per_sequence, refuse_second_derivative
 from albert_lsh.attention.select.hashing import draw_directions
 from albert_lsh.attention.softmax import all_pairs, full_cost
 
@@ -47,6 +47,7 @@ class WeightedSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
         query, key, value, weights = ctx.saved_tensors
         of_scores = upstream[0] @ value.transpose(-1, -2) * weights * (ctx.hash_code_len / 2)
         of_value = weights.transpose(-1, -2) @ upstream[0]
@@ -138,6 +139,7 @@ class Samples(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
         query, key, value, of_query, of_key = ctx.saved_tensors
         grad, n_codes = upstream[0], 2**ctx.hash_code_len + 2
         factor = ctx.hash_code_len / 2 / of_query.shape[1]

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.compute.plain import times_met
-from albert_lsh.attention.rows import AT_ONCE, MASKED, slices
+from albert_lsh.attention.rows import AT_ONCE, MASKED, refuse_second_derivative, slices
 from albert_lsh.attention.seen import Seen
 
 # Tokens up to which the fused backward takes longer than plain products in bfloat16; see `is_slow`.
@@ -187,6 +187,7 @@ class GatheredAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
         query, out, total, *given = ctx.saved_tensors
         grads = [torch.empty_like(x) for x in (query, *given)]
         out = without_log_sum(out, *upstream)

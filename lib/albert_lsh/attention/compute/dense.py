@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.compute.cpu import BACKWARD, FORWARD, without_log_sum
-from albert_lsh.attention.rows import AT_ONCE, MASKED, slices
+from albert_lsh.attention.rows import AT_ONCE, MASKED, products, refuse_second_derivative, slices
 from albert_lsh.attention.seen import Seen
 
 
@@ -52,6 +52,7 @@ class MaskedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
         query, key, value, out, total = ctx.saved_tensors
         grads = [torch.empty_like(x) for x in (query, key, value)]
         length, n_keys = query.shape[1], key.shape[1]
@@ -78,7 +79,7 @@ def step_by_step(
     """The same on every device, each step an operation of its own, which can also drop weights."""
     length, n_keys = query.shape[2], key.shape[2]
     bias = mask_of(seen.flat(), slice(None), length, n_keys).view(*query.shape[:2], length, n_keys)
-    scores = (query @ key.transpose(-1, -2)).float() * scaling + bias
+    scores = products(query, key) * scaling + bias
     weights, best = scores.softmax(-1), scores.detach().argmax(-1, keepdim=True)
     log_sum = scores.gather(-1, best) - weights.gather(-1, best).log()  # on a CPU sooner than logsumexp
     return (F.dropout(weights, dropout).to(value.dtype) @ value).to(query.dtype), log_sum.squeeze(-1)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.rows import MASKED
+from albert_lsh.attention.rows import MASKED, refuse_second_derivative
 from albert_lsh.attention.seen import Seen
 
 WIDEST = 128  # numbers in a row, at most; a narrower one is filled up to a power of two inside the kernels
@@ -98,6 +98,7 @@ class GatheredAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, of_log_sum: Tensor | None) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
         query, key, value, out, total = ctx.saved_tensors
         delta = (upstream.float() * out.float()).sum(-1)
         delta = delta if of_log_sum is None else delta - of_log_sum

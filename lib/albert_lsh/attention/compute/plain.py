@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.rows import MASKED, take
+from albert_lsh.attention.rows import MASKED, products, take
 from albert_lsh.attention.seen import Seen
 
 
@@ -40,7 +40,7 @@ def attend(
     """Softmax over the keys that each query sees; see `dispatch.attend`. Scores and softmax are float32."""
     length, n_keys = query.shape[2], key.shape[2]
     q, k, v = take(query, seen.queries), take(key, seen.keys), take(value, seen.keys)
-    scores = (q @ k.transpose(-1, -2)).float() * scaling  # (batch, heads, rounds, blocks, queries, keys)
+    scores = products(q, k) * scaling  # (batch, heads, rounds, blocks, queries, keys)
     scores = (scores + bias_of(seen, slice(None), n_keys)).clamp(min=MASKED)
     log_sum, weights = scores.logsumexp(-1), F.dropout(scores.softmax(-1), dropout)
     out = (weights.to(v.dtype) @ v).flatten(3, 4)  # (batch, heads, rounds, blocks * queries, head_dim)
