@@ -11,6 +11,9 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from albert_lsh import load_data, load_model, load_tokenizer
+from albert_lsh.model.config import ModelError
+from albert_lsh.tasks.table import TaskError
 from albert_lsh.training.files import recorded, root_of
 from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_study.efficiency.parameters import EfficiencyParameters
@@ -99,6 +102,30 @@ def test_a_model_or_text_in_a_folder_is_found_below_the_root_and_recorded_withou
     assert getattr(asked, field) == str(folder)
     assert recorded(asked)[field] == "runs/one/model"
     assert str(tmp_path) not in json.dumps(recorded(asked))
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_tilde_is_the_home_folder(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "config.json").write_text((ROOT / "lib/albert_lsh/pretrained/nano/config.json").read_text())
+    fields = ("output_dir", "output", "data_dir", "model", "text_model", "text", "start", "figures_dir", "cache_dir")
+    named = [field for field in fields if hasattr(CHECKS[name](), field)]
+    assert named
+    for field in named:
+        assert getattr(CHECKS[name](**{field: "~/kept"}), field) == str(tmp_path / "kept"), field
+
+
+def test_models_and_data_are_found_below_the_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for part in (load_model("mini"), load_tokenizer("mini")):
+        part.save_pretrained(tmp_path / "kept")
+    assert load_model("~/kept").config.hidden_size == load_model("mini").config.hidden_size
+    assert load_tokenizer("~/kept").vocab_size == load_tokenizer("mini").vocab_size
+    with pytest.raises(ModelError, match="model='~/nowhere'"):
+        load_model("~/nowhere")
+    with pytest.raises(TaskError, match="data_dir='.*/nowhere' is not a folder"):
+        load_data("sst2", "~/nowhere")
 
 
 def test_a_root_on_drive_is_an_error_where_drive_cannot_be_mounted():

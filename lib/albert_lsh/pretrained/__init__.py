@@ -8,6 +8,7 @@ shortens the plateau.
 A model without a tokenizer has that of "nano".
 """
 
+import os
 from pathlib import Path
 
 FOLDERS = {path.parent.name: path.parent for path in sorted(Path(__file__).parent.glob("*/config.json"))}
@@ -21,5 +22,5 @@ def tokenizer_of(name: str) -> str:
 
 
 def folder_of(name: str) -> str:
-    """The folder of a model of the package; any other name or path as it is."""
-    return str(FOLDERS.get(name, name))
+    """The folder of a model of the package; any other name or path as it is, but for ~, the home folder."""
+    return str(FOLDERS.get(name) or os.path.expanduser(name))

@@ -52,7 +52,7 @@ def load_data(
     if task.dataset == "mini":
         found = mini.build(name)
     else:
-        source = str(folder or task.dataset)
+        source = os.path.expanduser(folder or task.dataset)
         if folder and not os.path.isdir(source):
             raise TaskError(f"data_dir={source!r} is not a folder (task {name!r})")
         found = download(source, task.config, f"task={name!r}", offline_instead(task))

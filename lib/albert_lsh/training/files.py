@@ -38,15 +38,16 @@ def root_of(results_root: str | None = None) -> Path:
 
 
 def placed(asked: Any, paths: Iterable[str], sources: Iterable[str] = ()) -> Any:
-    """Parameters with `results_root` and every path of theirs absolute.
+    """Parameters with `results_root` and every path of theirs absolute; ~ is the home folder.
 
     Args:
         asked: a dataclass. paths: names of its fields that hold a path or None.
         sources: of its fields that hold a path or a name: it stays as it is where the root has no such path.
     """
     root = root_of(asked.results_root)
-    given = {name: root / value for name in paths if (value := getattr(asked, name))}
-    found = {name: root / value for name in sources if (value := getattr(asked, name)) and value not in FOLDERS}
+    given = {name: root / Path(value).expanduser() for name in paths if (value := getattr(asked, name))}
+    names = {name: value for name in sources if (value := getattr(asked, name)) and value not in FOLDERS}
+    found = {name: root / Path(value).expanduser() for name, value in names.items()}
     given |= {name: path for name, path in found.items() if os.path.exists(path)}  # False for a name that is too long
     return dataclasses.replace(asked, results_root=str(root), **{name: str(path) for name, path in given.items()})
 
