@@ -252,6 +252,16 @@ def test_softmax_can_be_exported(plain, name):
     torch.testing.assert_close(found, states(model))
 
 
+@pytest.mark.parametrize("kind", ["albert", "bert", "roberta", "distilbert"])
+def test_a_quantized_model_takes_a_convolution(kind):
+    """Its projections are no parameters any more."""
+    model = load_model(config_of(kind), head="base").eval()
+    quantized = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+    without = switch_attention(copy.deepcopy(quantized), "nystrom")
+    switch_attention(quantized, "nystrom", {"conv_kernel_size": 3})
+    torch.testing.assert_close(states(quantized), states(without))  # its weights begin at zero
+
+
 @pytest.mark.parametrize("name", ["softmax", "softmax-eager"])
 def test_softmax_can_be_traced(plain, name):
     """With an example where nothing is padded: what is traced must not forget padding."""

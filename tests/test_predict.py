@@ -145,6 +145,28 @@ def test_answers_are_those_of_evaluation(trained, name, tmp_path, capsys):
     first = {key: kept.rows[0][key] for key in ("question", "context")}
     assert answer(**first) == answer(first) == answer([first])[0]
     assert answer(**first)["answer"]  # a piece of the paragraph, unless no_answer is asked for
+    lists = {key: [row[key] for row in kept.rows[:3]] for key in ("question", "context")}
+    assert answer(**lists) == answer(kept.rows[:3])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"question": "Who?", "context": ["a", "b"]}, r"context=\['a', 'b'\] must be a text"),
+        ({"question": ["Who?"], "context": ["a", "b"]}, "question has 1 texts, context 2; they must be as many"),
+        ({"question": "Who?"}, "context=None must be a text"),
+        ({"context": "a"}, "question=None must be a text"),
+        ({"inputs": "Who?"}, "input='Who\\?' must be a dictionary with question and context"),
+        ({"question": 3, "context": "a"}, "question=3 must be a text"),
+        ({"question": "Who?", "context": "a", "top_k": 3}, "top_k: no option of .*max_length, no_answer, batch_size"),
+        ({"question": "Who?", "context": "a", "handle_impossible_answer": True}, "handle_impossible_answer: no option"),
+    ],
+)
+def test_what_the_pipeline_cannot_answer_is_named(given, message):
+    model, tokenizer = load_model("nano", head="question-answering"), load_tokenizer("nano")
+    answer = pipeline("extractive-question-answering", model=model, tokenizer=tokenizer)
+    with pytest.raises(ValueError, match=message):
+        answer(**given)
 
 
 def test_no_answer_stands_nowhere_and_an_empty_context_has_none(trained):

@@ -308,6 +308,23 @@ def test_logits_that_are_not_finite_are_refused(words, value):
         best_answers(*words, start, end, no_answer=False)
 
 
+# --- what tokenizers drop ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", ["the cafe\u0301", "a heart \u2764\ufe0f", "cafe\u0301\u0323", "e\u0301"])
+def test_an_answer_keeps_the_marks_at_its_end(tokenizer, answer):
+    """Combining marks and variation selectors, which no token holds."""
+    context = f"Ana liked {answer} most of all. It was {answer}"
+    for place in (context.index(answer), context.rindex(answer)):
+        row = {"id": "q", "question": "What?", "context": context}
+        examples = dataset({**row, "answers": {"text": [answer], "answer_start": [place]}})
+        windows = cut(examples, tokenizer, max_length=80, stride=8)
+        start, end = ({(0, windows[f"{side}_positions"][0]): 9.0} for side in ("start", "end"))
+        found = best_answers(examples, windows, *logits(windows, start, end, padded=99), no_answer=False)["q"]
+        assert (found.text, context[found.start : found.end], found.start) == (answer, answer, place)
+        assert score(examples, {"q": found.text}) == {"exact": 100, "f1": 100}
+
+
 # --- all of it ---------------------------------------------------------------------------------------------------
 
 

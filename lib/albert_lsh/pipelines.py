@@ -10,6 +10,7 @@ Transformers no longer has one, and refuses its name, "question-answering". Impo
 For classification and regression use Transformers' own "text-classification".
 """
 
+import reprlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,11 +30,30 @@ TASK = "extractive-question-answering"
 Base: Any = ChunkPipeline  # its type annotations forbid what Transformers' own chunk pipelines do
 
 
+def pairs_of(question: Any, context: Any) -> Any:
+    """One pair, or a list of them where both are lists of one length."""
+    if isinstance(question, list | tuple) and isinstance(context, list | tuple):
+        if len(question) != len(context):
+            raise ValueError(f"question has {len(question)} texts, context {len(context)}; they must be as many")
+        return [{"question": one, "context": other} for one, other in zip(question, context, strict=True)]
+    return {"question": question, "context": context}
+
+
+def checked(inputs: Any) -> tuple[str, str]:
+    """Question and context of one input; ValueError naming what is missing or no text."""
+    if not isinstance(inputs, dict):
+        raise ValueError(f"input={reprlib.repr(inputs)} must be a dictionary with question and context")
+    for name in ("question", "context"):
+        if not isinstance(inputs.get(name), str):
+            raise ValueError(f"{name}={reprlib.repr(inputs.get(name))} must be a text")
+    return inputs["question"], inputs["context"]
+
+
 class QuestionAnsweringPipeline(Base):
     """Answers a question with a piece of a context, or not at all; see `squad.best_answers`.
 
-    Call it with question and context, with {"question": ..., "context": ...}, or with a list or generator of these.
-    Its options, when it is made or called, are
+    Call it with question and context, each a text or both lists of them, with {"question": ..., "context": ...}, or
+    with a list or generator of these. Its options, when it is made or called, are
 
         max_length     the most tokens of a window; the default is `longest_input`
         no_answer      whether "" may be the answer, as in SQuAD 2.0; False by default
@@ -47,7 +67,9 @@ class QuestionAnsweringPipeline(Base):
                        run_squad.py calls probability; 0 if the context has no token
 
     Raises:
-        ValueError: a max_length above the model's positions, or too short for any context; logits that are not finite.
+        ValueError: a question or context that is missing or no text, lists of different lengths, another option, such
+            as Transformers' former pipeline had; a max_length above the model's positions, or too short for any
+            context; logits that are not finite.
     """
 
     _load_tokenizer = True
@@ -56,10 +78,13 @@ class QuestionAnsweringPipeline(Base):
         super().__init__(**kwargs)
         self.check_model_type(MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES)
 
-    def __call__(self, inputs: Any = None, *, question: str | None = None, context: str | None = None, **kwargs) -> Any:
-        return super().__call__({"question": question, "context": context} if inputs is None else inputs, **kwargs)
+    def __call__(self, inputs: Any = None, *, question: Any = None, context: Any = None, **kwargs) -> Any:
+        return super().__call__(pairs_of(question, context) if inputs is None else inputs, **kwargs)
 
-    def _sanitize_parameters(self, max_length=None, no_answer=None):
+    def _sanitize_parameters(self, max_length=None, no_answer=None, **others):
+        if others:
+            known = "max_length, no_answer, batch_size"
+            raise ValueError(f"{', '.join(others)}: no option of {TASK!r}; there are: {known}")
         reading = {} if max_length is None else {"max_length": max_length}
         choosing = {} if no_answer is None else {"no_answer": no_answer}
         return reading, {}, choosing
@@ -67,7 +92,8 @@ class QuestionAnsweringPipeline(Base):
     def preprocess(self, inputs: dict[str, str], max_length: int | None = None) -> Iterator[dict[str, Any]]:
         """The windows of one question, each with the examples and windows that `postprocess` needs."""
         longest = max_length or longest_input(self.model, self.tokenizer)
-        found = squad.windows_of(inputs["question"], inputs["context"], self.tokenizer, max_length=longest)
+        question, context = checked(inputs)
+        found = squad.windows_of(question, context, self.tokenizer, max_length=longest)
         windows = found[1]
         names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in windows.column_names]
         for number, window in enumerate(windows):

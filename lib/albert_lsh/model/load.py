@@ -65,7 +65,8 @@ def convolve_values(model: PreTrainedModel, size: int) -> None:
         there = getattr(module, "convolution", None)
         if there is None or there.weight.shape[1] != size:
             new = Convolution(model.config.num_attention_heads, size)
-            module.convolution = new.to(next(module.parameters()))  # its device and dtype
+            like = next(module.parameters(), None)  # of a quantised module there are none
+            module.convolution = new if like is None else new.to(like)  # its device and dtype
 
 
 def changed_class(

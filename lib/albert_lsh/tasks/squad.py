@@ -9,6 +9,7 @@ rajpurkar/squad_v2: id, context, question, answers {text, answer_start}.
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
+from unicodedata import category
 
 import numpy as np
 import pandas as pd
@@ -84,7 +85,8 @@ def _encode(batch: dict[str, list], tokenizer: Any, max_length: int, stride: int
     for window, owner in enumerate(owners):
         context = batch["context"][owner]
         tokens = zip(encoded["offset_mapping"][window], encoded.sequence_ids(window), strict=True)
-        offsets.append([pair if side == 1 and context[slice(*pair)].strip() else OUTSIDE for pair, side in tokens])
+        inside = [pair if side == 1 and context[slice(*pair)].strip() else OUTSIDE for pair, side in tokens]
+        offsets.append(_with_marks(inside, context))
         neighbours = owner in owners[window - 1 : window], owner in owners[window + 1 : window + 2]
         spans.append(_token_span(offsets[-1], answers[owner], *neighbours))
     return {
@@ -95,6 +97,18 @@ def _encode(batch: dict[str, list], tokenizer: Any, max_length: int, stride: int
         "length": [len(ids) for ids in encoded["input_ids"]],
         "example_id": [batch["id"][owner] for owner in owners],
     }
+
+
+def _with_marks(offsets: list, context: str) -> list:
+    """Offsets that hold the combining marks and variation selectors behind a token, which tokenizers drop: they are
+    part of the character before them, and an answer that ends there has them."""
+    starts = {left for left, _ in offsets}
+    extended = []
+    for left, right in offsets:
+        while left >= 0 and right < len(context) and right not in starts and category(context[right])[0] == "M":
+            right += 1
+        extended.append((left, right))
+    return extended
 
 
 def _token_span(offsets: list, answer: tuple[int, int] | None, has_left: bool, has_right: bool) -> tuple[int, int]:
