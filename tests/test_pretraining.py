@@ -180,6 +180,23 @@ def test_a_dry_run_writes_nothing(given, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_first_weights_are_counted_or_drawn_and_recorded(given, undisturbed, tmp_path):
+    """A record from before there was the parameter stands for counted ones."""
+    folder, counted = undisturbed
+    drawn = pretrain(Pretraining.check({**given, **HASHING, "first_weights": "random", "output_dir": str(tmp_path)}))
+    assert [run.record["parameters"]["first_weights"] for run in (counted, drawn)] == ["counted", "random"]
+    first = [run.history["mlm_loss"].iloc[0] for run in (counted, drawn)]
+    assert first[0] < first[1] - 0.1
+    old = shutil.copytree(folder, tmp_path / "old")
+    record = json.loads((old / "result.json").read_text())
+    del record["parameters"]["first_weights"]
+    (old / "result.json").write_text(json.dumps(record))
+    assert pretrain(Pretraining.check({**given, **HASHING, "output_dir": str(old)})).record == record
+    assert load_pretraining(old)["first_weights"].tolist() == ["counted"]
+    with pytest.raises(ParameterError, match="first_weights='random': start='nano' has weights of its own"):
+        Pretraining.check({"start": "nano", "first_weights": "random"})
+
+
 def test_lamb_takes_other_steps_than_adamw(given):
     parameters = {**given, "dry_run": True, "steps": 2}
     adamw, lamb = (pretrain(Pretraining.check({**parameters, "optimizer": o})).model for o in ("adamw", "lamb"))

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import re
+import subprocess
 import sys
 
 import pytest
@@ -107,6 +108,15 @@ def test_a_sample_has_as_many_examples_as_asked_for_from_end_to_end(rows, expect
 def test_softmax_attends_to_everything(tmp_path):
     seen = fit(make(tmp_path, attention="softmax", attention_settings={}, epochs=0.5))[2]
     assert (seen.pairs, seen.mass) == pytest.approx((1.0, 1.0))
+
+
+def test_training_can_be_imported_where_unix_modules_are_missing():
+    """Windows has no `resource`, and no `fcntl`."""
+    code = "import sys; sys.modules |= dict.fromkeys(('resource', 'fcntl', 'pwd', 'grp', 'termios'))\n"
+    code += (
+        "import albert_lsh.training.fine_tuning, albert_lsh.training.record, albert_lsh.predict, albert_study.runner"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_new_head_is_named_once_on_stdout(capsys):

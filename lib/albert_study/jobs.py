@@ -56,7 +56,7 @@ class Run:
         for name in ("device", "precision"):  # where the file leaves them open, every machine's choice is right
             if self.parameters.get(name, "auto") == "auto":
                 del asked[name]
-        if other := differences(read_result(path), asked):
+        if other := differences(read_result(path), asked, Parameters):
             raise StudyError(f"{relative_to_root(path)} was made with {'; '.join(other)}")
         return True
 

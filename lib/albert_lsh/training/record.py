@@ -5,6 +5,7 @@ where that file is, the run is complete. `parameters` are `Parameters`, or anoth
 `what()`: everything that decides the result, `attention` and `attention_settings` included.
 """
 
+import dataclasses
 import json
 import platform
 import subprocess
@@ -70,16 +71,17 @@ def read_result(path: Path) -> dict[str, Any]:
     return result
 
 
-def differences(result: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+def differences(result: dict[str, Any], asked: dict[str, Any], kind: type) -> list[str]:
     """What a result was made with, where it is not what is asked for: "name=value, not value" for each parameter.
 
-    An attention's setting that the record lacks counts with its default. Any other parameter that it lacks differs,
-    unless None is asked for.
+    A parameter, or an attention's setting, that the record lacks counts with its default: it came later.
 
     Args:
         result: as `read_result` gives it. asked: parameters by name, settings completed.
+        kind: the dataclass of the parameters.
     """
-    there, asked = dict(result["parameters"]), json.loads(json.dumps(asked))
+    usual = {f.name: f.default for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
+    there, asked = usual | result["parameters"], json.loads(json.dumps(asked))
     with suppress(ValueError):  # settings that the code no longer knows stay as they are, and differ
         there["attention_settings"] = attentions.check(there["attention"], there["attention_settings"])
     return [f"{k}={there.get(k)!r}, not {v!r}" for k, v in asked.items() if there.get(k) != v]
@@ -98,7 +100,7 @@ def open_run(parameters: Any) -> None:
     locks.hold(folder)
     path = folder / "result.json"
     settle(path)
-    if path.exists() and (other := differences(read_result(path), parameters.what())):
+    if path.exists() and (other := differences(read_result(path), parameters.what(), type(parameters))):
         raise ParameterError(
             f"output_dir={parameters.output_dir!r} holds the result of another run, made with {'; '.join(other)}; "
             "choose another output_dir, or move that result away"

@@ -5,7 +5,6 @@ checkpoint; `training_arguments` has what all recipes share.
 """
 
 import math
-import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -240,5 +239,11 @@ def peak_memory(on_gpu: bool) -> int:
     """The most bytes allocated on the GPU, or resident in this process."""
     if on_gpu:
         return torch.cuda.max_memory_allocated()
+    if sys.platform == "win32":
+        import psutil  # comes with accelerate
+
+        return psutil.Process().memory_info().peak_wset
+    import resource  # which Windows does not have
+
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

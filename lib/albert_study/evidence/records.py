@@ -195,7 +195,8 @@ def load_pretraining(folder: str | Path | None = None) -> pd.DataFrame:
 def _read_pretraining(path: Path, folder: Path) -> dict[str, Any]:
     with damage_named(path):
         record = json.loads(path.read_text(encoding="utf-8"))
-        asked, environment = record["parameters"], record["environment"]
+        asked = {"first_weights": "counted"} | record["parameters"]  # older records do not say it
+        environment = record["environment"]
         row = {"run": str(path.parent.relative_to(folder)), "folder": str(path.parent)}
         row |= {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in asked.items()}
         start = pd.read_csv(path.with_name("history.csv")).iloc[0]

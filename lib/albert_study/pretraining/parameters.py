@@ -48,6 +48,7 @@ class Pretraining:
     vocabulary: Annotated[int, Field(ge=100, le=HIGHEST)] = 8000
     size: Literal["nano", "small", "base", "large", "xlarge"] = "nano"
     start: str | None = None
+    first_weights: Literal["counted", "random"] = "counted"  # of a new model: see `first_weights`
     attention: str = "softmax"
     attention_settings: dict[str, Any] = field(default_factory=dict)
     seed: Seed = 0
@@ -87,6 +88,8 @@ class Pretraining:
                 raise ValueError("attention='reformer' is the students' transplant; to pretrain take shared-qk-lsh")
             if asked.start and asked.tokenizer:
                 raise ValueError(f"tokenizer={asked.tokenizer!r}: start={asked.start!r} has a tokenizer of its own")
+            if asked.start and asked.first_weights == "random":
+                raise ValueError(f"first_weights='random': start={asked.start!r} has weights of its own")
             changed: dict[str, Any] = on_this_machine(asked.device, asked.precision)
             settings = attentions.check(asked.attention, asked.attention_settings)
             asked = dataclasses.replace(asked, attention_settings=settings)

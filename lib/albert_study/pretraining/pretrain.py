@@ -195,7 +195,7 @@ def pretrain(asked: Pretraining) -> Pretrained:
             checkpoint = newest(folder / "checkpoints", decisive, resume=asked.resume)
             material = prepare_text(asked, folder, arguments.world_size)
         model = prepare_albert(asked, material.tokenizer)
-        if not asked.start and not checkpoint:
+        if not asked.start and not checkpoint and asked.first_weights == "counted":
             begin_as_bag_of_words(model, material.sentences)
         trainer = PretrainingTrainer(
             model=model, args=arguments, train_dataset=material.train, eval_dataset=material.held_out,
@@ -226,7 +226,7 @@ def read_finished(asked: Pretraining, path: Path) -> Pretrained:
         ParameterError: it is another run's.
     """
     record, folder = json.loads(path.read_text(encoding="utf-8")), path.parent
-    if other := differences(record, asked.what()):
+    if other := differences(record, asked.what(), Pretraining):
         raise ParameterError(
             f"{path} is of a run made with {'; '.join(other)}; choose another output_dir, or delete that folder"
         )
