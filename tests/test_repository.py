@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 import pandas as pd
+import papermill
 import pytest
 import yaml
 
@@ -187,6 +188,16 @@ def test_notebook_sources_are_clean_and_short(path):
     for statement in ast.parse("".join(tagged[0]["source"])).body:
         assert isinstance(statement, ast.Assign)
         ast.literal_eval(statement.value)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_papermill_sees_every_parameter(path):
+    """It does not see those whose comment has an equals sign (papermill#864)."""
+    (cell,) = [
+        cell for cell in json.loads(path.read_text())["cells"] if "parameters" in cell["metadata"].get("tags", [])
+    ]
+    names = {target.id for line in ast.parse("".join(cell["source"])).body for target in line.targets}
+    assert set(papermill.inspect_notebook(str(path))) == names
 
 
 def test_executed_notebooks_show_no_text_of_others():
