@@ -44,4 +44,14 @@ def project(query: Tensor, key: Tensor, mask: Tensor, n_hashes: int, generator) 
     """F(query) and G(key) projected on random directions: (batch, heads, n_hashes, length) each."""
     directions = draw_directions(query.shape[1], query.shape[3] + 2, n_hashes, generator).to(query.device)
     query, key = asymmetric(query, key, mask)
-    return torch.einsum("bhld,hrd->bhrl", query, directions), torch.einsum("bhld,hrd->bhrl", key, directions)
+    return along(query, directions), along(key, directions)
+
+
+def along(rows: Tensor, directions: Tensor) -> Tensor:
+    """Inner products of rows (batch, heads, length, dim) and directions (heads, n, dim): (batch, heads, n, length).
+
+    Row by row: equal tokens have equal hashes, and their order is that of their positions. A matrix product rounds
+    them by their place in the batch.
+    """
+    products = [(rows * direction[:, None]).sum(-1) for direction in directions.unbind(1)]
+    return torch.stack(products, 2)
