@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from albert_lsh.attention.definition import Budget, rounds_and_size
-from albert_lsh.attention.rows import MASKED, largest, look_up, means_of, owners, per_sequence, slices
+from albert_lsh.attention.rows import MASKED, largest, look_up, means_of, most_at_once, owners, per_sequence, slices
 from albert_lsh.attention.seen import Seen, seen_by_all
 from albert_lsh.attention.select.global_tokens import global_tokens as find_global_tokens
 from albert_lsh.attention.select.nearest import nearest, neighbours
@@ -33,7 +33,7 @@ from albert_lsh.attention.sparse import rest_products, sparse
 
 SINGLE = 512  # tokens, up to which nothing is computed cluster by cluster
 SMALLEST = 16  # queries in a block that is gathered by cluster, if it is full
-SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen
+SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen on a CPU
 GLOBAL_TOKENS = 2
 
 
@@ -118,7 +118,8 @@ def choose_clusters(
     offset = size.clamp(min=1).float().log().masked_fill(size == 0, MASKED)  # (batch, heads, 1, clusters)
     asking, mean_key = means_of(query, blocks), means_of(key, clusters).transpose(-1, -2)
     found = []
-    for some in slices(blocks.shape[2], SCORES_AT_ONCE // (count * blocks.shape[0] * blocks.shape[1])):
+    at_once = most_at_once(query.device, SCORES_AT_ONCE)
+    for some in slices(blocks.shape[2], at_once // (count * blocks.shape[0] * blocks.shape[1])):
         score = (asking[:, :, some] @ mean_key) * scaling + offset
         best = score.topk(min(largest(n_hashes), count), dim=-1)
         found.append(best.indices.masked_fill(best.values < MASKED / 2, count))

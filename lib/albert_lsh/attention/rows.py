@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 AT_ONCE = 2**18  # numbers in a gathered tensor, so that it is still in the cache when it is used
+AT_ONCE_ELSEWHERE = 2**28  # on devices whose time goes to launching operations: as many as memory bears
+IN_CACHE = ("cpu",)  # devices where a tensor should stay in the cache
 
 # The score of a place without a token. Finite, so that a query without any key gives zeros and not NaN.
 MASKED = -1e30
@@ -42,6 +44,11 @@ def slices(count: int, at_once: int) -> Iterator[slice]:
     """range(count) in pieces of `at_once`, at least one at a time."""
     for start in range(0, count, max(1, at_once)):
         yield slice(start, min(start + max(1, at_once), count))
+
+
+def most_at_once(device: torch.device, in_cache: int = AT_ONCE) -> int:
+    """The most numbers in a tensor that is computed in pieces: `in_cache` on a CPU."""
+    return in_cache if device.type in IN_CACHE else AT_ONCE_ELSEWHERE
 
 
 def count_tokens(query: Tensor, padding_mask: Tensor | None) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.rows import AT_ONCE, places, slices
+from albert_lsh.attention.rows import most_at_once, places, slices
 from albert_lsh.attention.select.hashing import draw_directions
 
 POWER_STEPS = 2  # of the iteration; each takes two products per token
@@ -55,11 +55,11 @@ def sort_members(nodes: Tensor, rows: Tensor, start: Tensor) -> Tensor:
         nodes: (heads, nodes, places), batch and heads being one; the last row stands in empty places.
         rows: (heads, length + 1, dim), the last one zero. start: (heads, dim), where the power iteration begins.
 
-    The members' mean is taken off in the products, not in the rows; a few heads at a time stay in the cache.
+    The members' mean is taken off in the products, not in the rows; on a CPU a few heads at a time stay in the cache.
     """
     _, count, places = nodes.shape
     found, dim = torch.empty_like(nodes), rows.shape[-1]
-    for some in slices(len(nodes), AT_ONCE // (count * places * dim)):
+    for some in slices(len(nodes), most_at_once(nodes.device) // (count * places * dim)):
         here, there = nodes[some], nodes[some] < rows.shape[1] - 1
         first = torch.arange(len(here), device=nodes.device)[:, None, None] * rows.shape[1]
         inside = rows[some].flatten(0, 1).index_select(0, (here + first).flatten()).view(-1, places, dim)

@@ -1,0 +1,74 @@
+"""How many operations and waits a forward pass takes as a GPU would run it: its time goes there, not to arithmetic."""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from albert_lsh import attention
+from albert_lsh.attention import rows
+from albert_lsh.attention.compute import cpu
+from attention_cases import tensors
+
+
+class Operations(TorchDispatchMode):
+    """Counts eager operations by name, without views, which launch nothing, and without the copies that a reshape makes
+    of some shapes and not of others."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        schema = function._schema
+        is_view = any(a.alias_info and not a.alias_info.is_write for a in schema.arguments)
+        name = schema.name.removeprefix("aten::")
+        if not is_view and name not in ("clone", "_unsafe_view"):
+            masks = (i for i in (args[1] if name in ("index", "index_put_") else ()) if isinstance(i, Tensor))
+            if any(mask.dtype == torch.bool for mask in masks):
+                name = "index.Tensor with a mask"
+            self.counts[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """A GPU's sizes, and none of the ways that only a CPU has."""
+    monkeypatch.setattr(rows, "IN_CACHE", ())
+    monkeypatch.setattr(cpu, "is_available", lambda *_: False)
+    monkeypatch.setattr(cpu, "is_slow", lambda *_: False)
+
+
+def operations(name, shape, settings, monkeypatch):
+    inputs, lists = tensors(shape), []
+    tolist = Tensor.tolist
+    with monkeypatch.context() as patch, Operations() as counted:
+        patch.setattr(Tensor, "tolist", lambda tensor: lists.append(None) or tolist(tensor))
+        attention.attend(name, *inputs, **settings)
+    return counted.counts + Counter(tolist=len(lists))
+
+
+@pytest.mark.parametrize(("length", "heads"), [(128, (8, 12)), (512, (8, 12)), (1500, (2, 3))], ids=str)
+@pytest.mark.parametrize("name", [name for name in attention.names() if name != "reformer"])
+def test_more_heads_and_sequences_take_no_more_operations(as_on_a_gpu, monkeypatch, name, length, heads):
+    """A loop over heads, or over pieces that fit a CPU's cache, is what made `lsh` slow on a GPU."""
+    settings = {"share": 0.25} if attention.ATTENTIONS[name].spend else {}
+    few, many = (operations(name, (*shape, length, 16), settings, monkeypatch) for shape in ((1, 2), heads))
+    assert sum(few.values()) >= 1
+    assert many == few
+
+
+def test_an_operation_and_a_wait_are_counted(monkeypatch):
+    """The count sees what it is for: an item, a list, a mask as an index; and no view."""
+
+    class Waiting(Operations):
+        pass
+
+    rows_ = torch.arange(6.0).view(2, 3)
+    with Waiting() as counted:
+        rows_.transpose(0, 1)[0].exp()
+        int(rows_[0, 0])
+        rows_[rows_ > 2]
+    assert counted.counts == {"exp": 1, "_local_scalar_dense": 1, "gt": 1, "index.Tensor with a mask": 1}
