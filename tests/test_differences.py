@@ -58,7 +58,7 @@ def test_arms_trained_otherwise_stand_against_those_trained_alike(tmp_path):
     table = differences(runs_of(tmp_path, dict.fromkeys(names, 0.8)))
     assert table[["from", "to", "change"]].values.tolist() == [
         ["softmax-8000", "new-8000", "new projections"],
-        ["softmax-8000", "reformer-8000", "new, tied (as in 2020)"],
+        ["softmax-8000", "reformer-8000", "the 2020 attention"],
         ["new-8000", "reformer-8000", "tying, with new projections"],
         ["softmax-20000", "lsh-20000", "lsh"],
     ]

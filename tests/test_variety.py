@@ -4,7 +4,8 @@ import pandas as pd
 import pytest
 
 from albert_lsh.tasks.table import find_task
-from albert_study.evidence.variety import variety, variety_table, with_variety
+from albert_study.evidence.readable_studies import pivot
+from albert_study.evidence.variety import is_constant, variety, variety_table, with_variety
 
 
 def test_variety_is_0_for_one_answer_and_1_for_answers_as_varied_as_the_gold_ones():
@@ -16,6 +17,20 @@ def test_variety_is_0_for_one_answer_and_1_for_answers_as_varied_as_the_gold_one
     assert variety(find_task("mrpc"), classes.assign(answer=0)) == 0
     assert variety(find_task("mrpc"), classes.assign(answer=[1, 0, 0, 0])) == 1
     assert variety(find_task("mrpc"), classes.assign(answer=[0, 1, 0, 1])) == 2
+
+
+def test_a_model_that_says_the_same_to_everything_has_no_correlation():
+    numbers = pd.DataFrame({"label": [0.0, 5.0, 2.0], "logit_0": [2.5, 2.5, 2.51]})  # rounding makes two of one
+    assert is_constant(find_task("stsb"), numbers)
+    assert not is_constant(find_task("stsb"), numbers.assign(logit_0=[2.5, 2.52, 2.51]))
+    assert is_constant(find_task("mrpc"), pd.DataFrame({"answer": [1, 1, 1]}))
+    assert not is_constant(find_task("mrpc"), pd.DataFrame({"answer": [1, 0, 1]}))
+    rows = {"task": "stsb", "model": "m", "arm": ["new", "reformer", "softmax"], "headline": "pearson", "seeds": 3}
+    rows |= {"pearson": [0.001, 0.1, 0.8], "sd.pearson": 0.01, "majority.pearson": 0.0, "chance.pearson": 0.0}
+    shown = pivot(pd.DataFrame(rows | {"constant": [3, 1, 0]}))["stsb (pearson)"]
+    assert shown["new"] == "constant (3)"
+    assert shown["reformer"] == "0.100 ± 0.010 (3, 1 constant)"
+    assert shown["softmax"] == "0.800 ± 0.010 (3)"
 
 
 def test_answers_to_squad_vary_where_one_stands_elsewhere_than_the_one_before():

@@ -45,8 +45,12 @@ def pivot(scores: pd.DataFrame, metrics: tuple[str, ...] = (), *, counted: bool 
                 continue
             column = table.setdefault(f"{task} ({METRICS.get(metric, metric) if metrics else metric})", {})
             for row in rows.to_dict("records"):
-                count = f" ({row['seeds']})" if counted else ""
-                column[row["label"]] = spread(row[metric], row[f"sd.{metric}"], how) + count
+                column[row["label"]] = spread(row[metric], row[f"sd.{metric}"], how)
+                constant = row.get("constant", 0) if metric in ("pearson", "spearman") else 0
+                if constant == row["seeds"]:  # a correlation with one answer is none
+                    column[row["label"]], constant = "constant", 0
+                if counted:
+                    column[row["label"]] += f" ({row['seeds']}{f', {constant} constant' if constant else ''})"
             for kind, name in (("majority", "majority class"), ("chance", "chance")):
                 column[name] = form(with_most_runs(rows)[f"{kind}.{metric}"], how)
             if metric == rows["headline"].iloc[0] and "bag_of_words" in rows:

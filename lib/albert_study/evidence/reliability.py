@@ -1,4 +1,4 @@
-"""What was tried of faults, of Colab's environments and of a T4's memory: results/reliability as people read it."""
+"""What was tried of faults, of Colab's environments, of a T4's memory and on an H100, as people read it."""
 
 from collections.abc import Callable
 
@@ -26,6 +26,22 @@ def reliability_tables(load: Callable) -> Named:
         sums = sums.reindex(pd.MultiIndex.from_frame(rows[keys].drop_duplicates())).reset_index(keys[1:])
         titles = {"batch_size": "batch", "max_length": "tokens", "bf16": "bf16, GB", "fp32": "float32, GB"}
         yield "t4", Table(sums.rename(columns=titles).rename_axis(columns=None).astype(str))
+
+
+    if not (rows := load("h100-time-bf16", "efficiency")).empty:
+        yield "h100-time", Table(on_an_h100(rows))
+
+
+def on_an_h100(rows: pd.DataFrame) -> pd.DataFrame:
+    """Milliseconds forward and backward, a row a length; `lsh` as it was, and with the sizes that a GPU takes now."""
+    rows = rows.assign(of=rows["length"].map("{:,}".format) + " × " + rows["batch"].astype(str))
+    is_new = rows["code"] == "all heads at once"
+    cases = rows["case"].where(~(is_new & (rows["case"] == "lsh")), "lsh, all heads at once")
+    table = rows.sort_values("length").assign(case=cases).groupby(["of", "case"], sort=False)["both_ms"].last().unstack()
+    columns = ["softmax", "lsh", "lsh, all heads at once", "plain-lsh", "plain-lsh 1", "reformer-pytorch"]
+    names = {"plain-lsh": "plain-lsh, 4 rounds", "plain-lsh 1": "plain-lsh, 1 round"}
+    shown = table.reindex(columns=columns).map(lambda value: form(value, "1" if value < 100 else "0"))
+    return shown.rename(columns=names).rename_axis(index="tokens × batch", columns=None)
 
 
 def faults_by_kind(rows: pd.DataFrame) -> pd.DataFrame:

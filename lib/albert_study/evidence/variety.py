@@ -27,8 +27,16 @@ def variety(task: Task, predictions: pd.DataFrame) -> float:
     return float(answers / gold)
 
 
+def is_constant(task: Task, predictions: pd.DataFrame) -> bool:
+    """Whether a model says the same to every example; of numbers also if it knows but two, which differ by rounding."""
+    if task.is_squad:
+        return False
+    return predictions["logit_0" if task.is_regression else "answer"].nunique() <= (2 if task.is_regression else 1)
+
+
 def with_variety(scores: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The scores with a column `variety`, a mean over seeds, of runs that kept their predictions.
+    """The scores with two columns, of runs that kept their predictions: `variety`, a mean over seeds, and `constant`,
+    how many of them are (`is_constant`).
 
     Not of a part of SQuAD: it is drawn, and no question follows one about the same paragraph.
     """
@@ -37,11 +45,13 @@ def with_variety(scores: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         task = find_task(str(name))
         is_part = task.is_squad and own.filter(["eval_examples", "held_out_examples"]).notna().any(axis=None)
         if not is_part and (tables := predictions_of(own)):
-            found[name, model, arm] = sum(variety(task, table) for table in tables.values()) / len(tables)
+            mean = sum(variety(task, table) for table in tables.values()) / len(tables)
+            found[name, model, arm] = mean, sum(is_constant(task, table) for table in tables.values())
     if not found:
         return scores
     places = zip(scores["task"], scores["model"], scores["arm"], strict=True)
-    return scores.assign(variety=np.array([found.get(place, np.nan) for place in places]))
+    columns = np.array([found.get(place, (np.nan, 0)) for place in places])
+    return scores.assign(variety=columns[:, 0], constant=columns[:, 1].astype(int))
 
 
 def variety_table(study: str, scores: pd.DataFrame) -> Named:

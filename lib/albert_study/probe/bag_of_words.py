@@ -36,6 +36,7 @@ class BagOfWords:
     tasks: Annotated[list[str], Field(min_length=1)]
     folds: Annotated[int, Field(ge=2, le=100)] | None = None  # cross-validation, as in a run's parameters
     train_examples: Count | None = None
+    eval_examples: Count | None = None
     output: str = "results/runs/notebook/bag-of-words.csv"
     results_root: str | None = None
 
@@ -85,7 +86,7 @@ def write_scores(asked: BagOfWords) -> pd.DataFrame:
     for name in asked.tasks:
         task, found = find_task(name), []
         for fold in [(part, asked.folds) for part in range(asked.folds)] if asked.folds else [None]:
-            data = load_data(name, train_examples=asked.train_examples, fold=fold)
+            data = load_data(name, train_examples=asked.train_examples, eval_examples=asked.eval_examples, fold=fold)
             split = next(split for split in data if split != "train")
             found.append(scores_of(task, data["train"], data[split]) | {"train": len(data["train"])})
         means = pd.DataFrame(found).mean().to_dict()
