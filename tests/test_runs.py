@@ -233,12 +233,14 @@ def test_a_damaged_result_is_named(tmp_path, text):
         read_result(path)
 
 
-def test_a_finished_result_is_not_overwritten_by_another_run(tmp_path):
+def test_a_finished_result_is_said_and_not_overwritten_by_another_run(tmp_path, capsys):
     run = Parameters.check({**GOOD, "output_dir": str(tmp_path)})
     open_run(run)
     record = {"status": "complete", "schema": 3, "parameters": dataclasses.asdict(run), "metrics": {}, "headline": {}}
     write_atomically(tmp_path / "result.json", json.dumps(record))
+    assert not capsys.readouterr().out
     open_run(dataclasses.replace(run, resume=False))  # the same run may be made again
+    assert re.search(r"this run was made already \(before\): .*result.json stays as it is", capsys.readouterr().out)
     del record["parameters"]["attention_settings"]["rest"]  # a setting that came after the record
     write_atomically(tmp_path / "result.json", json.dumps(record))
     open_run(run)

@@ -133,6 +133,24 @@ def test_a_damaged_record_is_named(tree, damage, said):
     assert str(path) in str(caught.value)
 
 
+def test_a_sweep_is_named_by_what_varies(tree):
+    """Runs of notebooks lie in folders that end in a hash."""
+    for arm, given in {
+        "lsh": {}, "lsh-e17e51": {"learning_rate": 5e-5}, "lsh-f62280": {"attention_settings": {"share": 0.5}},
+        "softmax-00ff00": {"epochs": 1},
+    }.items():  # fmt: skip
+        folder = write_run(tree, arm, 0, {"accuracy": 0.8, "f1": 0.9}, study="notebook")
+        record = json.loads((folder / "result.json").read_text())
+        record["parameters"] |= {"attention": arm.split("-")[0], "attention_settings": {"share": 0.25}} | given
+        (folder / "result.json").write_text(json.dumps(record))
+    runs = runs_of(tree, "notebook")
+    assert set(runs["arm"]) == {
+        "lsh", "lsh, learning_rate=5e-5, share=0.25", "lsh, learning_rate=1e-5, share=0.5", "softmax-00ff00"
+    }  # fmt: skip
+    by_arm = runs.set_index("arm")["folder"]
+    assert by_arm["lsh, learning_rate=5e-5, share=0.25"].parent.name == "lsh-e17e51"
+
+
 def test_a_study_without_runs_is_an_error(tree):
     write_run(tree, "softmax", 0, {"accuracy": 0.9}, task="sst2", study="other", headline="accuracy")
     with pytest.raises(OneLineError, match="nothing-here; studies that have runs here: mini, other; `make study S"):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
@@ -18,7 +19,7 @@ from albert_lsh.tasks.data import encode, load_data
 from albert_lsh.tasks.metrics import for_trainer, score_splits
 from albert_lsh.tasks.table import find_task
 from albert_lsh.training.parameters import ParameterError, Parameters
-from albert_lsh.training.recipe import attended, keep_model, prepare_model, sample, train
+from albert_lsh.training.recipe import attended, hardly_trained, keep_model, prepare_model, sample, train
 
 
 def make(folder, notebook="glue.ipynb", **changes):
@@ -116,6 +117,20 @@ def test_training_can_be_imported_where_unix_modules_are_missing():
     code += "sys.modules |= dict.fromkeys(('resource', 'fcntl'))\n"
     code += "import albert_lsh.training.fine_tuning, albert_lsh.predict, albert_study.runner"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("losses", "score", "constant", "said"),
+    [
+        ([1.0] * 8, 0.10, 0.0, "the score, 0.1, is near that of always the same answer, 0;"),
+        ([2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6], 0.9, 0.5, r"the training loss is still falling \(1.1 to 0.7 in"),
+        ([1.0, 0.5, 0.31, 0.30, 0.30, 0.29, 0.3, 0.29], 0.9, 0.5, None),
+        ([0.3], 0.9, 0.5, None),
+    ],
+)
+def test_a_run_that_was_hardly_trained_says_so(losses, score, constant, said):
+    remark = hardly_trained(pd.DataFrame({"train_loss": losses}), score, constant)
+    assert re.search(said, remark) if said else remark is None
 
 
 def test_a_new_head_is_named_once_on_stdout(capsys):

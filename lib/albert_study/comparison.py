@@ -16,9 +16,10 @@ from albert_lsh.tasks.table import find_task
 from albert_lsh.training.files import placed
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.parameters import Count, Parameters, Positive, Seed, errors_named, from_given
+from albert_lsh.training.recipe import hardly_trained
 from albert_study.evidence.formats import METRICS, form
 from albert_study.evidence.readable_studies import pivot
-from albert_study.evidence.records import read_run
+from albert_study.evidence.records import load_history, read_run
 from albert_study.evidence.tables import score_table
 from albert_study.probe.candidates import candidates_of
 
@@ -86,7 +87,11 @@ def compare(runs: dict[str, Parameters], data: DatasetDict) -> pd.DataFrame:
         for number, (label, run) in enumerate(runs.items(), 1):
             path = Path(run.output_dir or ".") / "result.json"
             print(f"{number} of {len(runs)}: {label}" + (": made before" if path.exists() else ""), flush=True)
-            rows.append(read_run(fine_tune(run, tokenizer, encoded)) | {"arm": label})
+            row = read_run(fine_tune(run, tokenizer, encoded)) | {"arm": label}
+            constant = row[f"majority.{row['headline']}"]
+            if remark := hardly_trained(load_history(row["folder"]), row["score"], constant):
+                print(f"{label}: {remark}", flush=True)
+            rows.append(row)
     finally:
         logger.removeHandler(printed)
     return pd.DataFrame(rows)

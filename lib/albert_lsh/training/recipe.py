@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.compute as pc
 from datasets import Dataset
 from transformers import (
@@ -51,6 +52,9 @@ from albert_lsh.training.trainer import (
     fit,
     training_arguments,
 )
+
+WORTH = 0.15  # of the way from always the same answer's score to a perfect one
+FALLING = 0.1  # share of the loss
 
 
 def prepare_model(parameters: Parameters, *, head: str, **config) -> PreTrainedModel:
@@ -137,6 +141,26 @@ def train(
     decisive = parameters.what() | {"data": fingerprint(train_data)}
     checkpoint = newest(folder / "checkpoints", decisive, resume=parameters.resume)
     return fit(trainer, decisive, checkpoint, trained=len(train_data) * parameters.epochs)
+
+
+def hardly_trained(history: pd.DataFrame, score: float, constant: float, best: float = 1.0) -> str | None:
+    """What speaks against taking a score for what the attention can do, in a sentence; None if nothing does.
+
+    Either the score is closer to always the same answer's than WORTH of the way to a perfect one, or the training loss
+    still fell by FALLING between the last two quarters of training.
+
+    Args:
+        history: of `Fit`. score, constant: the run's headline, and that of always the same answer. best: a perfect one.
+    """
+    reasons = []
+    if score - constant < WORTH * (best - constant):
+        reasons.append(f"the score, {score:.3g}, is near that of always the same answer, {constant:.3g}")
+    losses = history["train_loss"].dropna().to_numpy()
+    third, last = (part.mean() for part in np.array_split(losses, 4)[2:]) if len(losses) >= 4 else (0.0, 0.0)
+    if last < (1 - FALLING) * third:
+        reasons.append(f"the training loss is still falling ({third:.3g} to {last:.3g} in the last half)")
+    how = "more epochs, more examples or another learning_rate may change it"
+    return f"hardly trained: {'; '.join(reasons)}; {how}" if reasons else None
 
 
 def callbacks(parameters: Parameters) -> list[TrainerCallback]:

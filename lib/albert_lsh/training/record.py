@@ -26,7 +26,7 @@ from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.tasks.table import TASKS, find_task
 from albert_lsh.training import locks
 from albert_lsh.training.card import write_card
-from albert_lsh.training.files import delete, recorded, repository_root, settle, write_atomically
+from albert_lsh.training.files import delete, recorded, relative_to_root, repository_root, settle, write_atomically
 from albert_lsh.training.parameters import ParameterError, on_this_machine
 
 if TYPE_CHECKING:  # who reads records does without Trainer, which takes seconds to import
@@ -100,11 +100,16 @@ def open_run(parameters: Any) -> None:
     locks.hold(folder)
     path = folder / "result.json"
     settle(path)
-    if path.exists() and (other := differences(read_result(path), parameters.what(), type(parameters))):
+    if not path.exists():
+        return
+    result = read_result(path)
+    if other := differences(result, parameters.what(), type(parameters)):
         raise ParameterError(
             f"output_dir={parameters.output_dir!r} holds the result of another run, made with {'; '.join(other)}; "
             "choose another output_dir, or move that result away"
         )
+    made = result.get("environment", {}).get("date", "before")
+    print(f"this run was made already ({made}): {relative_to_root(path)} stays as it is")
 
 
 def close_run(parameters: Any) -> None:
@@ -171,7 +176,7 @@ def commit() -> str | None:
     if not Path(__file__).is_relative_to(repository_root()):
         return None  # the working directory may be in somebody else's repository
     try:
-        changed = git("status", "--porcelain", "--", "lib", "notebooks", "studies")
+        changed = git("status", "--porcelain", "--", "lib", "studies")  # notebooks are edited where they are run
         return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return None

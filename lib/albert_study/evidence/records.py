@@ -15,9 +15,10 @@ Scores are as the records have them: GLUE from 0 to 1, SQuAD from 0 to 100.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,14 @@ from albert_lsh import attention
 from albert_lsh.errors import OneLineError
 from albert_lsh.tasks.table import TASKS
 from albert_lsh.training.files import placed, repository_root
-from albert_lsh.training.parameters import errors_named, from_given
+from albert_lsh.training.parameters import WHERE, Parameters, errors_named, from_given
 from albert_lsh.training.record import read_result
 from albert_study.carried import carried
 from albert_study.jobs import load_jobs
 
 COSTS = ("attended_share", "attention_mass", "full_cost", "train_seconds", "examples_per_second", "peak_memory_bytes")
 SETTINGS = ("max_length", "batch_size", "learning_rate", "epochs", "precision", "attention_settings")
+HASHED = re.compile(r"-[0-9a-f]{6}$")  # of a notebook's run: what differs from the plain arm
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
 
 
@@ -75,11 +77,34 @@ def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.
     rank = {name: number for number, name in enumerate([*TASKS, *attention.names()])}
     places: dict[Any, Any] = {"task": rank.get, "attention": rank.get}
     places["arm"] = lambda arm: f"{rank.get(arm, len(rank)):04}{arm}"  # those that are an attention's plain arm first
-    return pd.DataFrame(map(read_run, found)).sort_values(
+    return name_arms(pd.DataFrame(map(read_run, found))).sort_values(
         ["study", "task", "model", "attention", "arm", "seed"],
         key=lambda column: column.map(places.get(column.name, lambda value: value)),
         ignore_index=True,
     )
+
+
+def name_arms(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs, those of notebooks named by what varies among those of their task, model and attention.
+
+    Their folders end in a hash: lsh-e17e51 and lsh-f62280 are "lsh, learning_rate=2e-5" and "lsh, learning_rate=5e-5".
+    """
+    names: dict[Any, str] = runs["arm"].to_dict()
+    for _, alike in runs[runs["study"] == "notebook"].groupby(["task", "model", "attention"], sort=False):
+        given = {number: decisive(run) for number, run in zip(alike.index, alike.to_dict("records"), strict=True)}
+        varying = [name for name in next(iter(given.values())) if len({of[name] for of in given.values()}) > 1]
+        for number, arm in alike["arm"].items():
+            if varying and HASHED.search(str(arm)):
+                told = [f"{name}={given[number][name]}" for name in varying]
+                names[number] = ", ".join([str(alike["attention"].iloc[0]), *told])
+    return runs.assign(arm=pd.Series(names))
+
+
+def decisive(run: dict[Any, Any]) -> dict[str, str]:
+    """The parameters of a run that may differ between arms of an attention, its settings among them, as texts."""
+    same = ("task", "model", "attention", "attention_settings", "seed", "device", *WHERE)
+    values = {f.name: run.get(f.name) for f in fields(Parameters) if f.name not in same} | run["attention_settings"]
+    return {name: f"{v:g}".replace("e-0", "e-") if isinstance(v, float) else str(v) for name, v in values.items()}
 
 
 def list_studies(root: Path) -> pd.DataFrame:

@@ -27,7 +27,6 @@ def reliability_tables(load: Callable) -> Named:
         titles = {"batch_size": "batch", "max_length": "tokens", "bf16": "bf16, GB", "fp32": "float32, GB"}
         yield "t4", Table(sums.rename(columns=titles).rename_axis(columns=None).astype(str))
 
-
     if not (rows := load("h100-time-bf16", "efficiency")).empty:
         yield "h100-time", Table(on_an_h100(rows))
 
@@ -37,7 +36,8 @@ def on_an_h100(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(of=rows["length"].map("{:,}".format) + " × " + rows["batch"].astype(str))
     is_new = rows["code"] == "all heads at once"
     cases = rows["case"].where(~(is_new & (rows["case"] == "lsh")), "lsh, all heads at once")
-    table = rows.sort_values("length").assign(case=cases).groupby(["of", "case"], sort=False)["both_ms"].last().unstack()
+    by_case = rows.sort_values("length").assign(case=cases).groupby(["of", "case"], sort=False)
+    table = by_case["both_ms"].last().unstack()
     columns = ["softmax", "lsh", "lsh, all heads at once", "plain-lsh", "plain-lsh 1", "reformer-pytorch"]
     names = {"plain-lsh": "plain-lsh, 4 rounds", "plain-lsh 1": "plain-lsh, 1 round"}
     shown = table.reindex(columns=columns).map(lambda value: form(value, "1" if value < 100 else "0"))
