@@ -10,6 +10,7 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from albert_lsh import attention
+from albert_lsh.training import cores
 from albert_lsh.training.files import run_folder, write_atomically
 from albert_lsh.training.parameters import ParameterError, Parameters, fastest_precision
 from albert_lsh.training.record import close_run, open_run, provenance, read_result
@@ -247,6 +248,20 @@ def test_a_finished_result_is_said_and_not_overwritten_by_another_run(tmp_path, 
     with pytest.raises(ParameterError, match="holds the result of another run, made with seed=0, not 1; choose"):
         open_run(dataclasses.replace(run, seed=1))
     close_run(run)
+
+
+def test_a_run_takes_the_cores_that_are_free_and_says_so(monkeypatch, capsys):
+    before, used = torch.get_num_threads(), iter([10.0, 10.0 + 99 * cores.LOOK])
+    monkeypatch.setattr(cores, "seconds_of_others", lambda: next(used))
+    monkeypatch.setenv("OMP_NUM_THREADS", str(before))
+    assert cores.choose_threads("cpu") == before  # somebody has chosen
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    try:
+        torch.set_num_threads(2)
+        assert cores.choose_threads("cpu") == torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert "threads: 1 of" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("schema", [None, 2, 99, "3"])

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from datasets import DatasetDict
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.tasks.data import encode
 from albert_lsh.tasks.table import find_task
+from albert_lsh.training.cores import seconds_of_others
 from albert_lsh.training.files import placed
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.parameters import Count, Parameters, Positive, Seed, errors_named, from_given
@@ -24,6 +26,7 @@ from albert_study.evidence.tables import score_table
 from albert_study.probe.candidates import candidates_of
 
 NOTEBOOK = "compare.ipynb"
+BUSY = 0.3  # of a core
 
 
 @dataclass(frozen=True)
@@ -87,11 +90,13 @@ def compare(runs: dict[str, Parameters], data: DatasetDict) -> pd.DataFrame:
         for number, (label, run) in enumerate(runs.items(), 1):
             path = Path(run.output_dir or ".") / "result.json"
             print(f"{number} of {len(runs)}: {label}" + (": made before" if path.exists() else ""), flush=True)
+            began, used = time.monotonic(), seconds_of_others()
             row = read_run(fine_tune(run, tokenizer, encoded)) | {"arm": label}
             constant = row[f"majority.{row['headline']}"]
             if remark := hardly_trained(load_history(row["folder"]), row["score"], constant):
                 print(f"{label}: {remark}", flush=True)
-            rows.append(row)
+            others = (seconds_of_others() - used) / (time.monotonic() - began)
+            rows.append(row | {"cores_of_others": others})
     finally:
         logger.removeHandler(printed)
     return pd.DataFrame(rows)
@@ -103,5 +108,9 @@ def score_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
     by_label = rows.set_index("arm")
     for title, column in (("pairs", "attended_share"), ("cost", "full_cost")):
         table[title] = by_label[column].map(lambda share: form(share, "%")).reindex(table.index)
-    table["training"] = by_label["train_seconds"].map(lambda seconds: f"{seconds:.0f} s").reindex(table.index)
+    times = by_label["train_seconds"].map(lambda seconds: f"{seconds:.0f} s").reindex(table.index)
+    if (rows["cores_of_others"] > BUSY).any():
+        print("training times are left out: other programs kept the machine busy, so that they cannot be compared")
+    else:
+        table["training"] = times
     return table.fillna("")

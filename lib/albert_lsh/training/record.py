@@ -26,6 +26,7 @@ from albert_lsh.tasks.predictions import write_predictions
 from albert_lsh.tasks.table import TASKS, find_task
 from albert_lsh.training import locks
 from albert_lsh.training.card import write_card
+from albert_lsh.training.cores import choose_threads
 from albert_lsh.training.files import delete, recorded, relative_to_root, repository_root, settle, write_atomically
 from albert_lsh.training.parameters import ParameterError, on_this_machine
 
@@ -88,7 +89,7 @@ def differences(result: dict[str, Any], asked: dict[str, Any], kind: type) -> li
 
 
 def open_run(parameters: Any) -> None:
-    """Begin a run: lock its folder, and check that no other run's result is there.
+    """Begin a run: lock its folder, check that no other run's result is there, and take the cores that are free.
 
     The lock lasts until `close_run`, or until this process ends.
 
@@ -101,6 +102,7 @@ def open_run(parameters: Any) -> None:
     path = folder / "result.json"
     settle(path)
     if not path.exists():
+        choose_threads(getattr(parameters, "device", "cpu"))
         return
     result = read_result(path)
     if other := differences(result, parameters.what(), type(parameters)):
