@@ -30,7 +30,7 @@ EACH = int(config.get("gpu", bool(GPUS)))  # the machine from which a cluster is
 RUNS = [made for made, job in MISSING.items() if job.makes_run]
 THERE = [result for job in JOBS.values() if job not in MISSING.values() for result in job.results]
 TABLES = mark(NAME, "tables", [f"results/tables/{NAME}-scores.csv"])
-BUILT = f"report/build/{NAME}.pdf"  # `make report` writes the one that is committed
+BUILT = f"report/build/{NAME}.pdf"  # two pages of this study; `make report` writes what is committed
 REPORT = mark(NAME, "report", [BUILT])
 HAS_RUNS = any(job.makes_run for job in JOBS.values())  # only runs have tables and a place in the report
 
@@ -99,7 +99,7 @@ rule tables:
 rule report:
     input:
         TABLES,
-        "report/report.typ",
+        "report/study.typ",
     output:
         touch(REPORT),
     params:

@@ -7,12 +7,14 @@ import pandas as pd
 import pytest
 
 from albert_lsh.errors import OneLineError
+from albert_lsh.tasks.predictions import write_predictions
+from albert_study.evidence.differences import differences
 from albert_study.evidence.formats import Table, form, in_parts, wide
 from albert_study.evidence.looks import save
 from albert_study.evidence.readable import readable_tables
 from albert_study.evidence.readable_studies import pivot
-from albert_study.evidence.records import list_studies, load_published
-from albert_study.evidence.report import build
+from albert_study.evidence.records import LIST, list_studies, load_published
+from albert_study.evidence.report import build, fingerprint, inputs
 from albert_study.evidence.statistics import Difference, paired
 from albert_study.evidence.study_figures import (
     plot_scores,
@@ -131,6 +133,44 @@ def test_a_damaged_record_is_named(tree, damage, said):
     with pytest.raises(ValueError, match=said) as caught:
         runs_of(tree)
     assert str(path) in str(caught.value)
+
+
+def test_what_stands_on_the_list_is_not_changed_by_a_readers_runs(tree):
+    """Neither by another seed of a listed study, nor by a study of his own, which he still can look at."""
+    write_tables("mini", root=tree)
+    write_figures("mini", root=tree)
+    paths = sorted(tree.glob("results/runs/*/*/*/*/seed-*/result.json"))
+    (tree / LIST).write_text("\n".join(path.parent.relative_to(tree).as_posix() for path in paths))
+    before, made = runs_of(tree), inputs(tree)
+    fingerprints = [fingerprint(tree, made)]
+    write_run(tree, "lsh", 1, {"accuracy": 0.1, "f1": 0.2})
+    write_run(tree, "softmax", 0, {"accuracy": 0.5, "f1": 0.5}, study="notebook")
+    with pytest.warns(UserWarning, match="1 run not named in results/records.txt: left out"):
+        assert runs_of(tree).equals(before)
+    assert list_studies(tree).index.tolist() == ["mini"]
+    assert runs_of(tree, "notebook")["score"].tolist() == [0.5]
+    write_tables("notebook", root=tree)
+    write_figures("notebook", root=tree)
+    assert inputs(tree) == made
+    assert fingerprint(tree, made) == fingerprints[0]
+    own = build(tree, "report/build/notebook.pdf")
+    assert [path.relative_to(tree).as_posix() for path in own] == ["report/build/notebook.pdf"]
+    assert json.loads((tree / "report/numbers.json").read_text())["studies"][0]["name"] == "notebook"
+
+
+def test_arms_that_answered_other_examples_are_named_and_not_compared(tmp_path):
+    rows = []
+    for arm, ids in (("softmax", range(20)), ("lsh", range(20)), ("new", range(10))):
+        folder = tmp_path / arm
+        table = pd.DataFrame({"split": "validation", "id": ids, "label": 0, "answer": 0})
+        write_predictions(folder / "predictions.parquet", table)
+        row = {"model": "m", "task": "sst2", "arm": arm, "seed": 0, "folder": folder, "headline": "accuracy"}
+        rows.append(row | {"score": 1.0})
+    with pytest.warns(
+        UserWarning, match="sst2: softmax and new are not compared: the two arms, or their seeds"
+    ):
+        table = differences(pd.DataFrame(rows))
+    assert table["to"].tolist() == ["lsh"]
 
 
 def test_a_sweep_is_named_by_what_varies(tree):

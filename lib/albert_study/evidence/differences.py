@@ -5,6 +5,7 @@ comparison counts only if it stands beside all others that were made.
 """
 
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -106,7 +107,11 @@ def differences(runs: pd.DataFrame) -> pd.DataFrame:
             seeds = arms[before].keys() & arms[after].keys()
             if not seeds:
                 continue
-            found = difference(arms[before], arms[after], metric, folds=folds)
+            try:
+                found = difference(arms[before], arms[after], metric, folds=folds)
+            except ValueError as error:  # of runs with different eval_examples
+                warnings.warn(f"{task}: {before} and {after} are not compared: {error}", stacklevel=2)
+                continue
             both = group[group["seed"].isin(seeds)].groupby("arm")
             scores = both["score"].mean()
             row = {"model": model, "task": task, "metric": metric, "change": what, "from": before, "to": after}

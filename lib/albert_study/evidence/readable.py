@@ -28,28 +28,44 @@ from albert_study.evidence.readable_studies import (
     score_tables,
     switched_tables,
 )
-from albert_study.evidence.records import load_measurements
+from albert_study.evidence.records import LIST, load_measurements
 from albert_study.evidence.reliability import reliability_tables
 from albert_study.evidence.word_order import word_order_tables
 
 
-def readable_tables(root: Path) -> dict[str, Table]:
-    """Every table for which there are results, by name; studies in the order of `studies_of`."""
+def readable_tables(root: Path, own: str | None = None) -> dict[str, Table]:
+    """Every table for which there are results, by name; studies in the order of `studies_of`.
+
+    own: a study whose tables alone are made.
+    """
 
     def load(name: str, folder: str = "tables") -> pd.DataFrame:
         return load_measurements(name, folder, root)
 
     found = {"attentions": attentions_table(), "tasks": tasks_table()}
     of_study = (score_tables, change_tables, difference_tables, switched_tables, reading_tables, word_order_tables)
-    for study in studies_of(root):
+    for study in [own] if own else studies_of(root):
         for make in of_study:
             found |= make(study, load)
+    if own:
+        return found
     measured = (time_tables, efficiency_tables, pretraining_tables, long_tables)
     for make_common in (front_table, constant_tables, *measured, reliability_tables, calibration_tables):
         found |= make_common(load)
     for make_own in (masked_words_tables, detail_tables):
         found |= make_own(root)
     return found
+
+
+def figures_of(root: Path, own: str | None = None) -> list[Path]:
+    """The figures of `studies_of` and those that studies share; own: of that study alone."""
+    tables = (root / "results/tables").glob("*-scores.csv")
+    studies = {path.name.removesuffix("-scores.csv") for path in tables}
+    others = studies - set(studies_of(root))
+    paths = sorted(root.glob("figures/*.svg"))
+    if own:
+        return [path for path in paths if path.stem.startswith(f"{own}-")]
+    return [path for path in paths if not path.stem.startswith(tuple(f"{study}-" for study in others))]
 
 
 def attentions_table() -> Table:
@@ -75,7 +91,13 @@ def tasks_table() -> Table:
 
 
 def studies_of(root: Path) -> list[str]:
-    """The studies that have tables: the questions asked first, then the others, the embedded one last."""
+    """The studies that have tables: the questions asked first, then the others, the embedded one last.
+
+    A reader's own are left out where there is a list of records.
+    """
     found = sorted(path.name.removesuffix("-scores.csv") for path in (root / "results/tables").glob("*-scores.csv"))
+    if (root / LIST).exists():
+        listed = {Path(line).parts[2] for line in (root / LIST).read_text(encoding="utf-8").split()}
+        found = [study for study in found if study in listed]
     order = ("albert", "minilm", "original", "original-readme")
     return sorted(found, key=lambda study: (order.index(study) if study in order else len(order), study == "mini"))

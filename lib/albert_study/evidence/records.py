@@ -16,6 +16,7 @@ Scores are as the records have them: GLUE from 0 to 1, SQuAD from 0 to 100.
 
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -35,6 +36,7 @@ from albert_study.jobs import load_jobs
 
 COSTS = ("attended_share", "attention_mass", "full_cost", "train_seconds", "examples_per_second", "peak_memory_bytes")
 SETTINGS = ("max_length", "batch_size", "learning_rate", "epochs", "precision", "attention_settings")
+LIST = "results/records.txt"  # folders of the runs that tables, figures and documents stand on
 HASHED = re.compile(r"-[0-9a-f]{6}$")  # of a notebook's run: what differs from the plain arm
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
 
@@ -67,7 +69,7 @@ def load_runs(folder: str | Path | None = None, study: str | None = None) -> pd.
         ValueError: a result.json that is damaged or incomplete (the message names it), or no run at all.
     """
     folder = Path(folder) if folder else repository_root() / "results" / "runs"
-    found = sorted(folder.glob(f"{study or '*'}/*/*/*/seed-*/result.json"))
+    found = listed_first(sorted(folder.glob(f"{study or '*'}/*/*/*/seed-*/result.json")), folder.parents[1])
     if not found:
         there = ", ".join(sorted({path.parents[4].name for path in folder.glob("*/*/*/*/seed-*/result.json")}))
         raise OneLineError(
@@ -107,9 +109,25 @@ def decisive(run: dict[Any, Any]) -> dict[str, str]:
     return {name: f"{v:g}".replace("e-0", "e-") if isinstance(v, float) else str(v) for name, v in values.items()}
 
 
+def listed_first(paths: list[Path], root: Path) -> list[Path]:
+    """Of these result.json those that LIST names; all of them where it names none.
+
+    What is committed stands on the list, whatever else lies in results/: a reader's own runs do not enter it, and are
+    shown where nothing else is asked for. A warning says how many were left out.
+    """
+    if not (root / LIST).exists():
+        return paths
+    names = set((root / LIST).read_text(encoding="utf-8").split())
+    chosen = [path for path in paths if path.parent.relative_to(root).as_posix() in names]
+    if chosen and (more := len(paths) - len(chosen)):
+        warnings.warn(f"{more} run{'s' if more > 1 else ''} not named in {LIST}: left out", stacklevel=3)
+    return chosen or paths
+
+
 def list_studies(root: Path) -> pd.DataFrame:
     """The studies that have complete runs below `root`: how many, of which tasks and models."""
-    found = [path.parts[-6:-1] for path in sorted((root / "results" / "runs").glob("*/*/*/*/seed-*/result.json"))]
+    paths = sorted((root / "results" / "runs").glob("*/*/*/*/seed-*/result.json"))
+    found = [path.parts[-6:-1] for path in listed_first(paths, root)]
     runs = pd.DataFrame(found, columns=["study", "task", "model", "arm", "seed"])
     listed = {f"{name}s": (name, lambda values: ", ".join(values.unique())) for name in ("task", "model")}
     return runs.groupby("study").agg(runs=("seed", "size"), **listed)
@@ -214,7 +232,8 @@ def load_pretraining(folder: str | Path | None = None) -> pd.DataFrame:
         ValueError: a result.json that is damaged; the message names it.
     """
     folder = Path(folder) if folder else repository_root() / "results" / "pretraining"
-    return pd.DataFrame([_read_pretraining(path, folder) for path in sorted(folder.rglob("result.json"))])
+    paths = listed_first(sorted(folder.rglob("result.json")), folder.parents[1])
+    return pd.DataFrame([_read_pretraining(path, folder) for path in paths])
 
 
 def _read_pretraining(path: Path, folder: Path) -> dict[str, Any]:

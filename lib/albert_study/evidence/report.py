@@ -1,9 +1,9 @@
 """Report, poster and summary: `python -m albert_study.evidence.report` compiles report/*.typ into report/*.pdf.
 
-With the path of a PDF it writes the report alone, there. The .typ files are text. What they show comes ready from here:
-tables as report/tables/<name>.csv (those of `readable`), and in report/numbers.json the names of studies and figures,
-notes on the tables, and the numbers of the text that are in no table. With these in place any Typst compiler does
-(`typst compile --root . report/report.typ`).
+With the path of a PDF, <study>.pdf, it writes that study's own two pages there: scores, curves, differences. The .typ
+files are text. What they show comes ready from here: tables as report/tables/<name>.csv (those of `readable`), and in
+report/numbers.json the names of studies and figures, notes on the tables, and the numbers of the text that are in no
+table. With these in place any Typst compiler does (`typst compile --root . report/report.typ`).
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from albert_study.carried import carried
 from albert_study.evidence.differences import ARMS
 from albert_study.evidence.formats import between, commits, form, scale_of
 from albert_study.evidence.masked_words import load_masked_words
-from albert_study.evidence.readable import readable_tables, studies_of
+from albert_study.evidence.readable import figures_of, readable_tables, studies_of
 from albert_study.evidence.records import load_details, load_measurements
 from albert_study.evidence.tables import with_most_runs
 
@@ -35,19 +35,22 @@ def typographic(text: str) -> str:
     return re.sub(r"(?<![\w-])-(?=\d)", "−", text)
 
 
-def inputs(root: Path) -> dict[str, str]:
-    """The text of report/tables/*.csv and report/numbers.json, from what there is in results/ and figures/."""
-    tables, studies = readable_tables(root), studies_of(root)
+def inputs(root: Path, own: str | None = None) -> dict[str, str]:
+    """The text of report/tables/*.csv and report/numbers.json, from what there is in results/ and figures/.
+
+    own: a study whose tables and figures alone are shown.
+    """
+    tables, studies = readable_tables(root, own), [own] if own else studies_of(root)
     found = {
         f"report/tables/{name}.csv": typographic(table.rows.to_csv(index_label=str(table.rows.index.name or "")))
         for name, table in tables.items()
     }
     numbers = {
         "tables": {name: typographic(table.note) for name, table in tables.items()},
-        "figures": sorted(path.stem for path in (root / "figures").glob("*.svg")),
+        "figures": [path.stem for path in figures_of(root, own)],
         "studies": [study_numbers(study, root) for study in studies],
         "compared": {study: compared(study, root) for study in studies},
-        **text_numbers(root),
+        **({} if own else text_numbers(root)),
     }
     return found | {"report/numbers.json": typographic(json.dumps(numbers, ensure_ascii=False, indent=1))}
 
@@ -57,7 +60,7 @@ def fingerprint(root: Path, made: dict[str, str]) -> str:
     files = [
         *sorted(root.glob("report/*.typ")),
         root / "report" / "references.bib",
-        *sorted(root.glob("figures/*.svg")),
+        *figures_of(root),
     ]
     return hashed([*(path.read_text(encoding="utf-8") for path in files), json.dumps(made, sort_keys=True)])
 
@@ -66,10 +69,10 @@ def hashed(texts: list[str]) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
-def write_inputs(root: Path) -> str:
-    """Write `inputs` where report.typ reads them; returns the fingerprint."""
+def write_inputs(root: Path, own: str | None = None) -> str:
+    """Write `inputs` where the .typ files read them; returns the fingerprint."""
     shutil.rmtree(root / "report" / "tables", ignore_errors=True)  # a table whose results are gone must not be shown
-    made = inputs(root)
+    made = inputs(root, own)
     for name, text in made.items():
         write_atomically(root / name, text)
     return fingerprint(root, made)
@@ -213,19 +216,20 @@ def text_numbers(root: Path) -> dict[str, Any]:
     return numbers
 
 
-def build(root: str | Path | None = None, *outputs: str) -> list[Path]:
-    """Compile report, poster and summary with whatever studies have tables; returns where they are.
+def build(root: str | Path | None = None, output: str | None = None) -> list[Path]:
+    """Compile report, poster and summary; returns where they are.
 
-    outputs: of the PDFs, below the root; none: report/<name>.pdf of all three, else those of the report alone.
+    output: <study>.pdf, below the root: the pages of that study alone, from its tables and figures.
     """
     import typst  # only here: the library does without the "study" extra
 
     root = Path(root) if root else repository_root()
-    for name in (*(f"report/{name}.typ" for name in ("shared", *DOCUMENTS)), "report/references.bib"):
+    for name in (*(f"report/{name}.typ" for name in ("shared", "study", *DOCUMENTS)), "report/references.bib"):
         if not (root / name).exists():
             write_atomically(root / name, carried(name).read_text(encoding="utf-8"))
-    made_of = {"fingerprint": write_inputs(root)}
-    wanted = {root / name: "report" for name in outputs} or {root / f"report/{name}.pdf": name for name in DOCUMENTS}
+    own = Path(output).stem if output else None
+    made_of = {"fingerprint": write_inputs(root, own)}
+    wanted = {root / output: "study"} if output else {root / f"report/{name}.pdf": name for name in DOCUMENTS}
     for path, name in wanted.items():
         path.parent.mkdir(exist_ok=True)
         partial = path.with_suffix(".partial.pdf")

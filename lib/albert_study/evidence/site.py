@@ -24,7 +24,7 @@ from albert_study.evidence.charts import Shown, charts, drawing
 from albert_study.evidence.explored import model_name
 from albert_study.evidence.formats import form, scale_of
 from albert_study.evidence.looks import style_of
-from albert_study.evidence.records import load_pretraining, load_runs
+from albert_study.evidence.records import listed_first, load_pretraining, load_runs
 from albert_study.evidence.report import hashed
 
 # Markers of `looks` as SVG paths in a square from -1 to 1; the others are circles.
@@ -66,7 +66,7 @@ def all_runs(root: Path) -> list[dict[Any, Any]]:
         about = {"study": "pretraining", "task": "masked tokens", "model": run["size"], "arm": run["run"]}
         about |= {"settings": json.loads(run["attention_settings"]), "folder": Path(run["folder"])}
         rows.append(run | about | {"metric": "accuracy", "score": run["metric.mlm_accuracy"]})
-    for path in sorted((root / "results" / "long_range").glob("*/*/seed-*/result.json")):
+    for path in listed_first(sorted((root / "results" / "long_range").glob("*/*/seed-*/result.json")), root):
         record = read_result(path)
         asked, headline = record["parameters"], record["headline"]
         about = {"study": "long_range", "task": path.parents[2].name, "model": "small, new", "arm": asked["label"]}
