@@ -7,7 +7,7 @@ import pytest
 
 from albert_lsh.tasks.data import load_data
 from albert_lsh.training.parameters import ParameterError, Parameters
-from albert_study.comparison import Comparison, compare, score_and_cost
+from albert_study.comparison import Comparison, check_time, compare, score_and_cost
 from albert_study.evidence.records import load_runs
 from albert_study.expected import SIZES, announcement, need
 from albert_study.jobs import load_jobs
@@ -35,6 +35,20 @@ def test_every_variant_is_a_run_as_glue_makes_it():
 def test_what_cannot_be_compared_is_said_before_anything_is_trained(change, message):
     with pytest.raises(ParameterError, match=message):
         Comparison.check({**SMALL, "variants": VARIANTS, **change}).runs()
+
+
+def test_hours_on_a_cpu_are_named_before_anything_is_loaded(tmp_path, capsys):
+    """The notebook as it stands, without a GPU: ALBERT-base, three times over MRPC."""
+    given = {"task": "mrpc", "model": "albert/albert-base-v2", "max_length": 64, "variants": VARIANTS, "device": "cpu"}
+    asked = Comparison.check({**given, "results_root": str(tmp_path)})
+    with pytest.raises(ParameterError, match='task="mini-mrpc", model="mini" for .* or take_hours=True to go on'):
+        check_time(asked, asked.runs())
+    assert re.search(r"without a GPU: about [\d.,]+ (hours|minutes) of training", capsys.readouterr().out)
+    going_on = Comparison.check({**given, "results_root": str(tmp_path), "take_hours": True})
+    check_time(going_on, going_on.runs())
+    small = Comparison.check({**SMALL, "variants": VARIANTS, "results_root": str(tmp_path)})
+    check_time(small, small.runs())
+    assert re.search(r"about \d+ seconds of training", capsys.readouterr().out)
 
 
 def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_path, capsys):

@@ -166,9 +166,7 @@ def test_arms_that_answered_other_examples_are_named_and_not_compared(tmp_path):
         write_predictions(folder / "predictions.parquet", table)
         row = {"model": "m", "task": "sst2", "arm": arm, "seed": 0, "folder": folder, "headline": "accuracy"}
         rows.append(row | {"score": 1.0})
-    with pytest.warns(
-        UserWarning, match="sst2: softmax and new are not compared: the two arms, or their seeds"
-    ):
+    with pytest.warns(UserWarning, match="sst2: softmax and new are not compared: the two arms, or their seeds"):
         table = differences(pd.DataFrame(rows))
     assert table["to"].tolist() == ["lsh"]
 

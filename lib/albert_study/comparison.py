@@ -17,16 +17,26 @@ from albert_lsh.tasks.table import find_task
 from albert_lsh.training.cores import seconds_of_others
 from albert_lsh.training.files import placed
 from albert_lsh.training.fine_tuning import fine_tune
-from albert_lsh.training.parameters import Count, Parameters, Positive, Seed, errors_named, from_given
+from albert_lsh.training.parameters import (
+    Count,
+    ParameterError,
+    Parameters,
+    Positive,
+    Seed,
+    errors_named,
+    from_given,
+)
 from albert_lsh.training.recipe import hardly_trained
 from albert_study.evidence.formats import METRICS, form
 from albert_study.evidence.readable_studies import pivot
 from albert_study.evidence.records import load_history, read_run
 from albert_study.evidence.tables import score_table
+from albert_study.expected import say_how_long
 from albert_study.probe.candidates import candidates_of
 
 NOTEBOOK = "compare.ipynb"
 BUSY = 0.3  # of a core
+HALF_AN_HOUR = 1800  # seconds
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,7 @@ class Comparison:
     device: str = "auto"
     data_dir: str | None = None
     resume: bool = True
+    take_hours: bool = False
     results_root: str | None = None
 
     @classmethod
@@ -64,7 +75,8 @@ class Comparison:
         Raises:
             ParameterError: one that cannot be made; see `Parameters.check`.
         """
-        shared = {name: value for name, value in dataclasses.asdict(self).items() if name != "variants"}
+        own_names = ("variants", "take_hours")
+        shared = {name: value for name, value in dataclasses.asdict(self).items() if name not in own_names}
         found: dict[str, Parameters] = {}
         with errors_named(NOTEBOOK):
             for variant in candidates_of(self.variants):
@@ -73,6 +85,20 @@ class Comparison:
                 own = {"attention": variant.attention, "attention_settings": variant.settings}
                 found[variant.label] = Parameters.check(shared | own, NOTEBOOK)
         return found
+
+
+def check_time(asked: Comparison, runs: dict[str, Parameters]) -> None:
+    """Say how long the runs that are not made yet will take without a GPU.
+
+    Raises:
+        ParameterError: more than half an hour, and `take_hours` is not set; it names parameters that take minutes.
+    """
+    missing = [run for run in runs.values() if not (Path(run.output_dir or ".") / "result.json").exists()]
+    if say_how_long(missing) > HALF_AN_HOUR and not asked.take_hours:
+        raise ParameterError(
+            'nothing was started: set task="mini-mrpc", model="mini" for a comparison of minutes, train_examples for a '
+            "part of the task, or take_hours=True to go on (compare.ipynb)"
+        )
 
 
 def compare(runs: dict[str, Parameters], data: DatasetDict) -> pd.DataFrame:

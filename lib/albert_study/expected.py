@@ -1,4 +1,4 @@
-"""What a study will take, counted from its file before it begins.
+"""What runs will take, counted from their parameters before anything is loaded.
 
 Products of matrices are counted, in training alone: three times a forward pass, two operations for each weight and
 token. How fast this machine multiplies is measured, and training is taken to reach a quarter of that, plus a fixed time
@@ -96,6 +96,28 @@ def speed_here(device: str, precision: str) -> float:
         best = min(best, time.perf_counter() - began)
     torch.set_num_threads(threads)
     return 2 * size**3 / best
+
+
+def say_how_long(runs: list[Parameters]) -> float:
+    """Say how long runs, one after another, will take on a CPU; nothing on a GPU, or where it is not known.
+
+    Returns:
+        Seconds, 0 where nothing is said. Attentions are taken to be as fast as softmax; some take three times as long.
+    """
+    needs = [one for one in map(need, runs) if one]
+    if not needs or runs[0].device != "cpu":
+        return 0.0
+    seconds = sum(one.seconds(speed_here("cpu", runs[0].precision)) for one in needs)
+    print(f"without a GPU: about {duration(seconds)} of training on this processor, by counting")
+    return seconds
+
+
+def duration(seconds: float) -> str:
+    """ "2.5 hours", "12 minutes", "40 seconds"."""
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 1.5 * size:
+            return f"{float(f'{seconds / size:.2g}'):,g} {unit}"
+    return f"{float(f'{max(seconds, 1):.1g}'):g} seconds"
 
 
 def announcement(jobs: list[Job]) -> str:
