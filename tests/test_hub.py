@@ -55,3 +55,15 @@ def test_a_bit_flipped_in_a_downloaded_file_is_noticed(hub, tmp_path):
     damaged.write_bytes(damaged.read_bytes().replace(b"a good film", b"a gold film"))
     subprocess.run(["rm", "-r", tmp_path / "cache" / "datasets"], check=True)
     assert load(hub) == "a good film"
+
+
+def test_without_a_network_the_cache_is_read_and_errors_come_without_retries(hub):
+    """A name that cannot be resolved is what there is without one."""
+    assert load(hub) == "a good film"
+    nowhere = {**hub, "HF_ENDPOINT": "http://nowhere.invalid"}
+    assert load(nowhere) == "a good film"
+    other = "from albert_lsh import load_data, load_model\n"
+    for code in (other + "load_data('mrpc')", other + "load_model('albert/albert-base-v2')"):
+        done = subprocess.run([sys.executable, "-c", code], env=nowhere, capture_output=True, text=True)
+        assert "no network" in done.stderr.splitlines()[-1]
+        assert "Retrying" not in done.stderr

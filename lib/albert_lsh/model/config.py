@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig
 
 from albert_lsh import attention as attentions
-from albert_lsh import pretrained
+from albert_lsh import hub, pretrained
 from albert_lsh.errors import OneLineError
 
 # The types of encoder that can have our attentions, as `config.model_type` names them.
@@ -38,7 +38,8 @@ OFFLINE = 'task="mini-mrpc", model="mini" need none'
 def loading(what: str) -> Iterator[None]:
     """Turn whatever a file or the Hub's client raises into a ModelError that begins with `what`."""
     try:
-        yield
+        with hub.at_once():
+            yield
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:

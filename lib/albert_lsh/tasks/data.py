@@ -10,6 +10,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict, DownloadMode, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError, DatasetsError
 
+from albert_lsh import hub
 from albert_lsh.tasks import mini
 from albert_lsh.tasks.long_texts import readable
 from albert_lsh.tasks.squad_rows import fault_of
@@ -106,17 +107,23 @@ def download(source: str, config: str | None, place: str, instead: str = "") -> 
         TaskError: it cannot be loaded; the message begins with `place` and ends with `instead`.
     """
     try:
-        try:
-            return load_dataset(source, config)
-        except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to
-            if isinstance(error, ConnectionError | FileNotFoundError | PermissionError):
-                raise
-            return load_dataset(source, config, download_mode=DownloadMode.FORCE_REDOWNLOAD)
+        with hub.at_once():
+            return fetch(source, config)
     except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
         raise TaskError(
             f"{place}: the data could not be loaded from {source!r} (no network, no such repository or folder, or a "
             f"damaged file?): {cause_of(error)}{instead}"
         ) from error
+
+
+def fetch(source: str, config: str | None) -> DatasetDict:
+    """`load_dataset`, again without its cache where that is damaged."""
+    try:
+        return load_dataset(source, config)
+    except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to
+        if isinstance(error, ConnectionError | FileNotFoundError | PermissionError):
+            raise
+        return load_dataset(source, config, download_mode=DownloadMode.FORCE_REDOWNLOAD)
 
 
 def cause_of(error: BaseException) -> str:
