@@ -48,15 +48,6 @@ def test_a_record_names_the_commit_that_the_data_came_from(hub):
     assert load(hub, code) == str({"data": "0" * 40})
 
 
-def test_a_bit_flipped_in_a_downloaded_file_is_noticed(hub, tmp_path):
-    """It is a bit of a text; Parquet reads it as it stands there."""
-    assert load(hub) == "a good film"
-    (damaged,) = (path for path in (tmp_path / "cache" / "hub").rglob("blobs/*") if b"a good film" in path.read_bytes())
-    damaged.write_bytes(damaged.read_bytes().replace(b"a good film", b"a gold film"))
-    subprocess.run(["rm", "-r", tmp_path / "cache" / "datasets"], check=True)
-    assert load(hub) == "a good film"
-
-
 def test_without_a_network_the_cache_is_read_and_errors_come_without_retries(hub):
     """A name that cannot be resolved is what there is without one."""
     assert load(hub) == "a good film"
