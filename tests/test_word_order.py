@@ -76,7 +76,7 @@ def test_the_table_has_both_scores_and_the_share_of_answers_that_change(runs):
 
 def test_runs_without_shuffled_words_have_no_such_table(runs, tmp_path):
     plain = make(tmp_path, task="mini-sst2", output_dir=str(tmp_path / "order/mini-sst2/mini/softmax/seed-0"))
-    assert word_order(load_runs(plain.parents[5]), load_words(tmp_path)).empty
+    assert word_order(load_runs(plain.parents[5]), load_words(tmp_path, "order")).empty
     assert not list(word_order_tables("order", lambda of: pd.DataFrame()))
 
 

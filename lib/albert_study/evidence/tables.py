@@ -224,7 +224,7 @@ def study_tables(study: str, root: Path) -> dict[str, pd.DataFrame]:
         "predictors": switched if switched.empty else predictors(switched),
         "held-out": held_out if held_out.empty else switched_table(held_out),
         "reading": load_reading(study, root),
-        "shuffled": word_order(runs, load_words(root / "results" / "runs" / study)),
+        "shuffled": word_order(runs, load_words(root, study)),
     }
 
 

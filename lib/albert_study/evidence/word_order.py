@@ -60,9 +60,12 @@ def changed(before: dict[int, pd.DataFrame], after: dict[int, pd.DataFrame]) -> 
     return {"changed": mean, "changed_low": max(mean - float(half), 0.0), "changed_high": min(mean + float(half), 1.0)}
 
 
-def load_words(folder: Path) -> pd.DataFrame:
-    """What a bag of words scores, by task and number of training examples: words*.csv of a study's folder."""
-    tables = [pd.read_csv(path) for path in sorted(folder.glob("words*.csv"))]
+def load_words(root: Path, study: str) -> pd.DataFrame:
+    """What a bag of words scores, by task and number of training examples: words*.csv of the study, and the study
+    bag-of-words."""
+    runs = root / "results" / "runs"
+    paths = [*sorted((runs / study).glob("words*.csv")), *sorted((runs / "bag-of-words").glob("*.csv"))]
+    tables = [pd.read_csv(path) for path in paths]
     return pd.concat(tables) if tables else pd.DataFrame(columns=["task", "train", "headline"])
 
 
