@@ -30,7 +30,7 @@ from albert_study.evidence.readable_studies import (
 )
 from albert_study.evidence.records import LIST, load_measurements
 from albert_study.evidence.reliability import reliability_tables
-from albert_study.evidence.word_order import word_order_tables
+from albert_study.evidence.word_order import twins_table, word_order_tables
 
 
 def readable_tables(root: Path, own: str | None = None) -> dict[str, Table]:
@@ -50,7 +50,7 @@ def readable_tables(root: Path, own: str | None = None) -> dict[str, Table]:
     if own:
         return found
     measured = (time_tables, efficiency_tables, pretraining_tables, long_tables)
-    for make_common in (front_table, constant_tables, *measured, reliability_tables, calibration_tables):
+    for make_common in (front_table, twins_table, constant_tables, *measured, reliability_tables, calibration_tables):
         found |= make_common(load)
     for make_own in (masked_words_tables, detail_tables):
         found |= make_own(root)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from albert_lsh.tasks.table import find_task
 from albert_study.evidence.bootstrap import crossed, difference
 from albert_study.evidence.differences import ARMS, TRAINED, in_order, predictions_of
-from albert_study.evidence.formats import METRICS, Named, Table, about, form, listing
+from albert_study.evidence.formats import METRICS, Named, Table, about, commits, form, listing
 from albert_study.evidence.looks import add_legend, look_of, new_figure, style_of
 
 TITLES = {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B", "mrpc": "MRPC"}
@@ -101,6 +101,27 @@ def word_order_tables(study: str, load: Callable) -> Named:
     yield f"{study}-shuffled", Table(listing(pd.DataFrame(shown), "place", columns), note)
 
 
+def twins_table(load: Callable) -> Named:
+    """Who tells a text's twin from another text, run by run (see `probe.twins`)."""
+    rows = load("twins", "runs/word-order/stsb")
+    if rows.empty:
+        return
+    by_arm = rows.sort_values("seed").groupby("arm", sort=False)
+    arms = ["softmax", *in_order(set(rows["arm"]) - {"softmax"})]
+    shown = {
+        ARMS.get(arm, arm): {
+            "texts whose twin is valued higher": ", ".join(form(x, "%") for x in by_arm.get_group(arm)["told_apart"]),
+            "attention of a token to its copy": ", ".join(
+                f"{form(x, '1')} ×" for x in by_arm.get_group(arm)["weight_of_copies"]
+            ),
+        }
+        for arm in arms
+    }
+    note = f"{rows['pairs'].iloc[0]} texts of STS-B, run by run; a coin has 50%. Attention: of the head and layer that "
+    note += f"gives most, against an equal share. {commits(rows)}."
+    yield "twins", Table(pd.DataFrame.from_dict(shown, orient="index"), note)
+
+
 def plot_word_order(runs: pd.DataFrame, table: pd.DataFrame) -> Figure:
     """Scores as it is and shuffled, a line a run; one panel a task, of the most training examples.
 
@@ -121,8 +142,8 @@ def plot_word_order(runs: pd.DataFrame, table: pd.DataFrame) -> Figure:
             places = arms.index(base_of(arm)) + (np.arange(len(own)) - (len(own) - 1) / 2) * 0.22
             ends = own["score"].to_numpy(), own[f"metric.{metric}_shuffled"].to_numpy()
             axis.hlines(places, *ends, color=style.colour, linewidth=0.8)
-            axis.plot(ends[0], places, "o", color=style.colour, markersize=4)
-            axis.plot(ends[1], places, "o", color=style.colour, markerfacecolor="white", markersize=4)
+            axis.plot(ends[0], places, "o", color=style.colour, markersize=3)
+            axis.plot(ends[1], places, "o", color=style.colour, markerfacecolor="none", markersize=6)
         if pd.notna(rows["bag_of_words"].iloc[0]):
             axis.axvline(rows["bag_of_words"].iloc[0], color="#444444", linestyle=":", linewidth=0.9)
         axis.axvline(rows["majority"].iloc[0], color="#444444", linewidth=0.9)
