@@ -49,6 +49,9 @@ def word_order(runs: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         row["bag_of_words"] = alike["headline"].iloc[0] if len(alike) else np.nan
         row |= {"majority": both[f"majority.{metric}"].mean(), "commit": "; ".join(dict.fromkeys(both["commit"]))}
         rows.append(row)
+    order = ["softmax", *in_order({base_of(row["arm"]) for row in rows} - {"softmax"})]
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    rows.sort(key=lambda row: (tasks.index(row["task"]), row["train_examples"], order.index(base_of(row["arm"]))))
     return pd.DataFrame(rows)
 
 
