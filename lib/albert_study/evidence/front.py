@@ -53,7 +53,7 @@ def front_table(load: Callable) -> Named:
             own = runs[(runs["task"] == task) & (runs["arm"] == arm)] if len(runs) else runs
             if len(own):
                 cells.loc[row, title] = shown(own, task)
-                costs[row] += own["full_cost"].dropna().tolist()
+                costs[row] += own.get("full_cost", pd.Series(dtype=float)).dropna().tolist()
                 titles[title] = f"{title} ({METRICS[own['headline'].iloc[0]]})"
         if title in titles:
             floors.append(f"{title.split(',')[0]} {floor(load, task, arms['softmax'][0])}")
