@@ -280,6 +280,8 @@ UNFINISHED = (
     "more-examples",
     "minilm",
     "minilm-rates",
+    "albert-sentiment",
+    "albert-nli",
 )
 
 
