@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
+from albert_lsh.hub import has_address
+
 LOAD = "from albert_lsh.tasks.data import load_data; print(*load_data('sst2')['train']['sentence'])"
 
 
@@ -48,10 +50,20 @@ def test_a_record_names_the_commit_that_the_data_came_from(hub):
     assert load(hub, code) == str({"data": "0" * 40})
 
 
+def test_behind_a_proxy_the_hub_is_asked(monkeypatch):
+    """Which resolves names itself."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert not has_address("http://nowhere.invalid")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    assert has_address("http://nowhere.invalid")
+
+
 def test_without_a_network_the_cache_is_read_and_errors_come_without_retries(hub):
     """A name that cannot be resolved is what there is without one."""
     assert load(hub) == "a good film"
-    nowhere = {**hub, "HF_ENDPOINT": "http://nowhere.invalid"}
+    nowhere = {k: v for k, v in hub.items() if not k.lower().endswith("_proxy")}
+    nowhere |= {"HF_ENDPOINT": "http://nowhere.invalid"}
     assert load(nowhere) == "a good film"
     other = "from albert_lsh import load_data, load_model\n"
     for code in (other + "load_data('mrpc')", other + "load_model('albert/albert-base-v2')"):

@@ -4,13 +4,17 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import datasets
 from huggingface_hub import constants
 
 
 def has_address(endpoint: str) -> bool:
-    """Whether the Hub's name can be resolved; without a network it cannot, which is known at once."""
+    """Whether the Hub's name can be resolved; without a network it cannot, which is known at once. A proxy resolves it
+    itself."""
+    if getproxies():
+        return True
     try:
         socket.getaddrinfo(urlsplit(endpoint).hostname, None)
     except OSError:

@@ -29,9 +29,8 @@ def segment_means(rows: Tensor, segment: Tensor, count: int) -> Tensor:
     batch, heads, _, dim = rows.shape
     sums = rows.new_zeros(batch, heads, count + 1, dim, dtype=torch.float32)
     index = segment[:, None, :, None].expand(batch, heads, -1, dim)
-    size = torch.zeros(batch, count + 1, device=rows.device, dtype=torch.float32).scatter_add(
-        1, segment, torch.ones_like(segment).float()
-    )
+    size = rows.new_zeros(batch, count + 1, dtype=torch.float32)
+    size = size.scatter_add(1, segment, torch.ones_like(segment).float())
     return sums.scatter_add(2, index, rows.float())[:, :, :count] / size[:, None, :count, None].clamp(min=1)
 
 

@@ -24,9 +24,8 @@ def unit_queries(query: Tensor) -> Tensor:
 def shared_qk_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None) -> Tensor:
     """Attention of every token to all others with unit-length queries as keys; `key` is not used."""
     length = query.shape[2]
-    mask = torch.full((length,), SELF, device=query.device, dtype=torch.float32).diag()[
-        None, None
-    ]  # (1, 1, length, length)
+    own = torch.full((length,), SELF, device=query.device, dtype=torch.float32)
+    mask = own.diag()[None, None]  # (1, 1, length, length)
     if padding_mask is not None:
         mask = mask.masked_fill(~padding_mask[:, None, None, :], MASKED)
     scores = products(query, unit_queries(query)) * scaling + mask

@@ -63,9 +63,8 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
         nowhere = f"no such folder, and the Hub gave no model of that name (a typing error, or no network? {OFFLINE})"
         if not isinstance(name_or_path, str | os.PathLike):
             raise ModelError(f"model={reprlib.repr(name_or_path)} must be a name on the Hub, a folder or a config")
-        what = (
-            "its config.json cannot be read" if os.path.isdir(path := pretrained.folder_of(name_or_path)) else nowhere
-        )
+        path = pretrained.folder_of(name_or_path)
+        what = "its config.json cannot be read" if os.path.isdir(path) else nowhere
         if os.path.isfile(inner := os.path.join(path, "model", "config.json")):
             what += f" (a run's folder? its model is {os.path.dirname(inner)!r})"
         with loading(f"model={name_or_path!r}: {what}"):
