@@ -35,11 +35,11 @@ def test_figures_change_only_with_their_data(tree):
     write_run(tree, "reformer-10-epochs", 0, {"accuracy": 0.7, "f1": 0.8})
     first = {path: path.read_bytes() for path in write_figures("mini", root=tree)}
     stems = ("structure", "flow", "settings", "mini-scores", "mini-loss-mrpc", "mini-convergence-mrpc")
-    assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "pdf")}
+    assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "pdf", "png")}
     history = tree / "results/runs/mini/mrpc/model/lsh/seed-0/history.csv"
     history.write_text(history.read_text().replace("30,3.0,,0.5", "30,3.0,,0.9"))
     changed = {path.name for path in write_figures("mini", root=tree) if path.read_bytes() != first[path]}
-    assert changed == {"mini-loss-mrpc.svg", "mini-loss-mrpc.pdf"}
+    assert changed == {f"mini-loss-mrpc.{kind}" for kind in ("svg", "pdf", "png")}
 
 
 class Nudging(ConstrainedLayoutEngine):

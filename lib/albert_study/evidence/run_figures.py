@@ -1,9 +1,11 @@
-"""Figures in which a notebook shows its own run."""
+"""Figures in which a notebook shows its own run, and how it shows saved ones."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from IPython.display import display
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from sklearn.metrics import ConfusionMatrixDisplay
@@ -120,3 +122,8 @@ def plot_heads(looks: pd.DataFrame) -> Figure:
         axis.axis("off")
     figure.colorbar(image, ax=axes, label="error")
     return figure
+
+
+def show_figure(svg: Path) -> None:
+    """Show a saved figure in a notebook, as SVG and PNG: JupyterLab hides SVG in notebooks it does not trust."""
+    display({"image/svg+xml": svg.read_text(), "image/png": svg.with_suffix(".png").read_bytes()}, raw=True)
