@@ -20,8 +20,8 @@ import pandas as pd
 import torch
 
 from albert_lsh.attention.compute.cpu import BACKWARD, FORWARD
-from albert_lsh.training.files import repository_root, write_atomically
-from albert_lsh.training.record import provenance
+from albert_lsh.files import repository_root, write_atomically
+from albert_lsh.record import provenance
 from albert_study.efficiency.contenders import CONTENDERS
 from albert_study.efficiency.parameters import EfficiencyParameters
 from albert_study.efficiency.workloads import inputs, one_pass, seconds_of

@@ -18,8 +18,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from albert_lsh.training.files import repository_root, write_atomically
-from albert_lsh.training.record import provenance
+from albert_lsh.files import repository_root, write_atomically
+from albert_lsh.record import provenance
 from albert_study.efficiency.parameters import STEPS
 from albert_study.efficiency.workloads import base_model, resident_memory
 

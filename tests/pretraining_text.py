@@ -5,7 +5,7 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from albert_lsh.tasks import mini
+from albert_lsh import mini
 
 
 def sentences() -> list[str]:

@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training.parameters import ParameterError
+from albert_lsh.run import ParameterError
+from albert_lsh.tasks import find_task
 from albert_study.probe.bag_of_words import BagOfWords, scores_of, write_scores
 
 

@@ -7,13 +7,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import TrainingArguments
 
 from albert_lsh.attention.compute.cpu import BACKWARD, FORWARD
+from albert_lsh.metrics import for_trainer
 from albert_lsh.model.load import load_tokenizer
-from albert_lsh.tasks.data import encode, load_data
-from albert_lsh.tasks.metrics import for_trainer
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training import bfloat16
-from albert_lsh.training.parameters import Parameters
-from albert_lsh.training.recipe import prepare_model, train
+from albert_lsh.run import Run
+from albert_lsh.tasks import encode, find_task, load_data
+from albert_lsh.train import prepare_model
 
 
 def masked(query, key, value):

@@ -14,9 +14,9 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 from scipy.stats import binomtest
 
 from albert_lsh import Parameters, find_task
-from albert_lsh.tasks.metrics import intervals
-from albert_lsh.training.card import HUB_METRICS, write_card
-from albert_lsh.training.record import read_result
+from albert_lsh.card import HUB_METRICS, write_card
+from albert_lsh.metrics import intervals
+from albert_lsh.record import read_result
 from kept import kept_run
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from albert_lsh import load_tokenizer
-from albert_lsh.training.checkpoints import SEAL, newest, seal
-from albert_lsh.training.parameters import ParameterError
-from albert_lsh.training.recipe import train
-from albert_lsh.training.trainer import Clock, DivergedError, LengthGrouped
+from albert_lsh.run import ParameterError
+from albert_lsh.train import Clock, DivergedError, LengthGrouped, newest
 from test_training import fit, make
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "config.json")

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from albert_lsh.tasks.data import load_data
-from albert_lsh.training.parameters import ParameterError, Parameters
+from albert_lsh.run import ParameterError, Run
+from albert_lsh.tasks import load_data
 from albert_study.comparison import Comparison, check_time, compare, score_and_cost
 from albert_study.evidence.records import load_runs
 from albert_study.expected import SIZES, announcement, need

@@ -4,7 +4,7 @@ import pytest
 from datasets import Dataset
 
 from albert_lsh import find_task
-from albert_lsh.training.parameters import ParameterError
+from albert_lsh.run import ParameterError
 from albert_study.evidence.constant_answers import Constant, beside_the_original, constant_answers, write_constants
 
 

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training.parameters import ParameterError
+from albert_lsh.run import ParameterError
+from albert_lsh.tasks import find_task
 from albert_study.evidence.details import Details, common_pieces, details, distance, groups_of
 from albert_study.evidence.readable_measurements import detail_tables
 from albert_study.evidence.report import where_answers_change

@@ -15,12 +15,10 @@ import pandas as pd
 import pytest
 
 from albert_lsh import load_tokenizer
-from albert_lsh.tasks.data import encode, load_data
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training import locks
-from albert_lsh.training.fine_tuning import fine_tune
-from albert_lsh.training.parameters import Parameters
-from albert_lsh.training.record import read_result
+from albert_lsh.record import read_result
+from albert_lsh.run import Run
+from albert_lsh.tasks import encode, find_task, load_data
+from albert_lsh.train import fit
 from albert_study.efficiency.measure import GrowingTable
 from albert_study.pretraining.parameters import Pretraining
 from albert_study.pretraining.pretrain import prepare_text

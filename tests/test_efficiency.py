@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from albert_lsh.attention import coverage
-from albert_lsh.training.files import repository_root
-from albert_lsh.training.parameters import ParameterError
+from albert_lsh.files import repository_root
+from albert_lsh.run import ParameterError
 from albert_study.efficiency.contenders import CONTENDERS
 from albert_study.efficiency.figures import redraw, save_efficiency
 from albert_study.efficiency.measure import GrowingTable, measure_efficiency, measure_memory

@@ -17,11 +17,9 @@ from datasets import Dataset
 
 from albert_lsh import load_model, load_tokenizer
 from albert_lsh.model.config import ModelError
-from albert_lsh.tasks.data import encode, load_data
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training.checkpoints import newest, seal
-from albert_lsh.training.fine_tuning import fine_tune
-from albert_lsh.training.record import read_result
+from albert_lsh.record import read_result
+from albert_lsh.tasks import encode, find_task, load_data
+from albert_lsh.train import fit, newest
 from albert_study import jobs as jobs_of_studies
 from albert_study import make as make_study
 from albert_study.jobs import load_jobs

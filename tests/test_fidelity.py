@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from albert_lsh import attention, load_model, record_passes, switch_attention
+from albert_lsh.files import repository_root
 from albert_lsh.model.load import ModelError, load_tokenizer
-from albert_lsh.training.files import repository_root
-from albert_lsh.training.parameters import ParameterError, Parameters
-from albert_lsh.training.recipe import keep_model, prepare_model, sample
-from albert_lsh.training.record import SCHEMA
+from albert_lsh.record import SCHEMA
+from albert_lsh.run import ParameterError, Run
+from albert_lsh.train import keep_model, prepare_model, sample
 from albert_study.probe import fidelity, truncation
 from albert_study.probe.candidates import Candidate
 from albert_study.probe.diagnostics import compare, look, summary

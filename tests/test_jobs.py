@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from albert_lsh.training import parameters
-from albert_lsh.training.record import SCHEMA
+from albert_lsh import parameters
+from albert_lsh.record import SCHEMA
 from albert_study import runner
 from albert_study.jobs import Run, StudyError, load_jobs, load_study
 from albert_study.make import running

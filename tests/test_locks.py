@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from albert_lsh.training.locks import FolderInUseError, hold, release
+from albert_lsh.files import FolderInUseError, lock
 
 HOLD = "import sys, time; from albert_lsh.training.locks import hold; "
 HOLD += "hold(sys.argv[1]); print('held', flush=True); time.sleep(60)"

@@ -9,10 +9,10 @@ import torch
 from datasets import Dataset
 
 from albert_lsh import record_passes
-from albert_lsh.tasks.table import TaskError
-from albert_lsh.training.files import repository_root
-from albert_lsh.training.parameters import ParameterError
-from albert_lsh.training.trainer import Clock
+from albert_lsh.files import repository_root
+from albert_lsh.run import ParameterError
+from albert_lsh.tasks import TaskError
+from albert_lsh.train import Clock
 from albert_study.long_range import duplication
 from albert_study.long_range.listops import encode_tree
 from albert_study.long_range.parameters import LongRange

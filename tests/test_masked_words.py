@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from albert_lsh import load_model, load_tokenizer
-from albert_lsh.training.parameters import ParameterError
+from albert_lsh.run import ParameterError
 from albert_study.probe.masked_words import MaskedWords, by_paragraph, hide, measure_all, sequences
 
 VARIANTS = {"lsh": {"attention": "lsh", "share": 0.5}, "all keys": {"attention": "top-k", "share": 1.0}}

@@ -12,8 +12,8 @@ from scipy.sparse import hstack
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from albert_lsh import mini
 from albert_lsh.model.load import load_config, load_tokenizer
-from albert_lsh.tasks import mini
 
 STRING, INT = Value("string"), Value("int32")
 SQUAD = {

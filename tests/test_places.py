@@ -12,10 +12,11 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from albert_lsh import load_data, load_model, load_tokenizer
+from albert_lsh.files import root_of
 from albert_lsh.model.config import ModelError
-from albert_lsh.tasks.table import TaskError
-from albert_lsh.training.files import recorded, root_of
-from albert_lsh.training.parameters import ParameterError, Parameters
+from albert_lsh.run import ParameterError, Run
+from albert_lsh.tasks import TaskError
+from albert_lsh.training.parameters import recorded
 from albert_study.efficiency.parameters import EfficiencyParameters
 from albert_study.long_range.parameters import LongRange
 from albert_study.pretraining.parameters import Pretraining

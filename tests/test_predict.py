@@ -15,16 +15,13 @@ import torch
 from datasets import Dataset
 from transformers import pipeline
 
-from albert_lsh import load_model
+from albert_lsh import load_model, squad
+from albert_lsh.metrics import for_trainer
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.predict import main
-from albert_lsh.tasks import squad
-from albert_lsh.tasks.data import encode, load_data
-from albert_lsh.tasks.metrics import for_trainer
-from albert_lsh.tasks.table import Task, find_task
-from albert_lsh.training.parameters import Parameters
-from albert_lsh.training.recipe import keep_model, prepare_model, train
-from albert_lsh.training.trainer import StudyTrainer
+from albert_lsh.run import Run
+from albert_lsh.tasks import Task, encode, find_task, load_data
+from albert_lsh.train import StudyTrainer, keep_model, prepare_model
 from test_repository import PROJECT
 from weights import change_weights
 

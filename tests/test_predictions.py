@@ -7,13 +7,11 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from albert_lsh import find_task, load_data, load_tokenizer
-from albert_lsh.tasks import metrics, squad
-from albert_lsh.tasks.data import encode
-from albert_lsh.tasks.predictions import read_predictions, write_predictions
-from albert_lsh.training.parameters import Parameters
-from albert_lsh.training.recipe import attended, prepare_model, train
-from albert_lsh.training.record import environment, read_result, write_result
+from albert_lsh import find_task, load_data, load_tokenizer, metrics, squad
+from albert_lsh.record import environment, read_predictions, read_result, write_predictions, write_result
+from albert_lsh.run import Run
+from albert_lsh.tasks import encode
+from albert_lsh.train import attended, prepare_model
 
 
 def finished(folder, name):

@@ -16,9 +16,8 @@ from accelerate.state import AcceleratorState
 
 from albert_lsh import load_model
 from albert_lsh.model.load import ModelError, max_positions
-from albert_lsh.training.checkpoints import read_seal
-from albert_lsh.training.parameters import ParameterError
-from albert_lsh.training.trainer import Clock
+from albert_lsh.run import ParameterError
+from albert_lsh.train import Clock
 from albert_study.evidence.records import load_pretraining
 from albert_study.evidence.statistics import paired_ratio
 from albert_study.evidence.study_figures import plot_pretraining

@@ -9,7 +9,7 @@ import torch
 from albert_lsh import attention, load_model, record_passes
 from albert_lsh.errors import OneLineError
 from albert_lsh.model.load import extend_positions, load_tokenizer
-from albert_lsh.training.parameters import ParameterError
+from albert_lsh.run import ParameterError
 from albert_study.probe import reading
 
 FEW = {"few": {"attention": "lsh", "n_hashes": 2, "cluster_size": 4}, "random": {"attention": "random"}}

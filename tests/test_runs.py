@@ -10,10 +10,9 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from albert_lsh import attention
-from albert_lsh.training import cores
-from albert_lsh.training.files import run_folder, write_atomically
-from albert_lsh.training.parameters import ParameterError, Parameters, fastest_precision
-from albert_lsh.training.record import close_run, open_run, provenance, read_result
+from albert_lsh.files import run_folder, write_atomically
+from albert_lsh.record import provenance, read_result
+from albert_lsh.run import ParameterError, Run, fastest_precision
 
 GOOD = {"task": "mini-mrpc", "attention": "lsh", "output_dir": "out"}
 

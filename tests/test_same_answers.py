@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from albert_lsh import attention, load_model, load_tokenizer
 from albert_lsh.predict import predict
-from albert_lsh.tasks.table import find_task
+from albert_lsh.tasks import find_task
 from attention_cases import ALL
 from test_wrong_data import LONG, ODD
 from test_wrong_tensors import GARBAGE, SEEDS, rows, tokens, with_settings

@@ -6,9 +6,8 @@ from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from albert_lsh.tasks.squad import best_answers, windows_of
-from albert_lsh.tasks.squad import windows as cut
-from albert_lsh.tasks.squad_scores import score
+from albert_lsh.squad import best_answers, score, windows_of
+from albert_lsh.squad import windows as cut
 
 CONTEXT = "The Café de Flore opened in the 1880s, near the  Boulevard Saint-Germain; Simone wrote there in 1943."
 QUESTION = "Who wrote there?"

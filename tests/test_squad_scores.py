@@ -3,7 +3,7 @@
 import pytest
 from datasets import Dataset
 
-from albert_lsh.tasks.squad_scores import majority_score, normalize, score
+from albert_lsh.squad import majority_score, normalize, score
 
 
 def references(**golds):

@@ -20,8 +20,8 @@ import pytest
 import yaml
 from datasets import Dataset
 
-from albert_lsh.tasks.predictions import read_predictions
-from albert_lsh.training.locks import hold, release
+from albert_lsh.files import lock
+from albert_lsh.record import read_predictions
 from albert_study import runner
 from albert_study.jobs import load_jobs, load_study
 

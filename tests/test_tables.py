@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from albert_lsh.errors import OneLineError
-from albert_lsh.tasks.predictions import write_predictions
+from albert_lsh.record import write_predictions
 from albert_study.evidence.differences import differences
 from albert_study.evidence.formats import Table, form, in_parts, wide
 from albert_study.evidence.looks import save

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from albert_lsh import load_tokenizer
-from albert_lsh.tasks import metrics, mini
-from albert_lsh.tasks.data import check_rows, encode, load_data
-from albert_lsh.tasks.table import TASKS, TaskError, find_task
-from albert_lsh.training.parameters import ParameterError, Parameters
+from albert_lsh import load_tokenizer, metrics, mini
+from albert_lsh.run import ParameterError, Run
+from albert_lsh.tasks import TASKS, TaskError, check_rows, encode, find_task, load_data
 
 
 def test_the_table_has_glue_without_wnli_squad_korean_tasks_and_the_embedded_ones():

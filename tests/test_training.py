@@ -12,14 +12,13 @@ import torch
 from datasets import Dataset
 from transformers import RobertaConfig, RobertaModel
 
+from albert_lsh import squad
+from albert_lsh.metrics import for_trainer
 from albert_lsh.model.load import load_model, load_tokenizer, max_positions
 from albert_lsh.model.passes import record_passes
-from albert_lsh.tasks import squad
-from albert_lsh.tasks.data import encode, load_data
-from albert_lsh.tasks.metrics import for_trainer, score_splits
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training.parameters import ParameterError, Parameters
-from albert_lsh.training.recipe import attended, hardly_trained, keep_model, prepare_model, sample, train
+from albert_lsh.run import ParameterError, Run
+from albert_lsh.tasks import encode, find_task, load_data
+from albert_lsh.train import attended, hardly_trained, keep_model, prepare_model, sample
 
 
 def make(folder, notebook="glue.ipynb", **changes):

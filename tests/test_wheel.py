@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from albert_lsh.training.record import read_result
+from albert_lsh.record import read_result
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = """

@@ -10,12 +10,10 @@ from datasets import Dataset, DatasetDict, disable_progress_bars
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from albert_lsh import load_tokenizer
+from albert_lsh import load_tokenizer, metrics, squad
 from albert_lsh.predict import read_rows
-from albert_lsh.tasks import metrics, squad
-from albert_lsh.tasks.data import check_rows, encode
-from albert_lsh.tasks.squad_scores import score
-from albert_lsh.tasks.table import TASKS, find_task
+from albert_lsh.squad import score
+from albert_lsh.tasks import TASKS, check_rows, encode, find_task
 from wrong_values import REFUSED, answer
 
 disable_progress_bars()

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from albert_lsh import attention, load_model, switch_attention
-from albert_lsh.training.parameters import Parameters
+from albert_lsh.run import Run
 from albert_study.jobs import NOTEBOOKS, job_of_notebook
 from wrong_values import KEYS, REFUSED, TEXTS, VALUES, answer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from datasets import DatasetDict
 
-from albert_lsh.tasks import mini
+from albert_lsh import mini
 from faults import runs
 from faults.hub import Hub, glue_files
 from faults.runs import ATTENTIONS, Broken, folder_of, require

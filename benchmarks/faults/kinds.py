@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from albert_lsh import load_model, load_tokenizer
-from albert_lsh.training.record import read_result
+from albert_lsh.record import read_result
 from albert_study.evidence.study_figures import write_figures
 from albert_study.evidence.tables import write_tables
 from faults import runs

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from albert_lsh.training.files import write_atomically
-from albert_lsh.training.parameters import Parameters
-from albert_lsh.training.record import environment
+from albert_lsh.files import write_atomically
+from albert_lsh.record import environment
+from albert_lsh.run import Run
 from faults.runs import ASKED, ATTENTIONS
 
 
@@ -15,7 +15,7 @@ def write_record(table: Path, seed: int, counts: dict[str, int]) -> None:
     path = table.with_suffix(".json")
     before: dict[str, Any] = json.loads(path.read_text()) if path.exists() and table.exists() else {}
     asked = {
-        name: Parameters.check({**ASKED, "attention": name, "attention_settings": settings}).what()
+        name: Run.parse({**ASKED, "attention": name, "attention_settings": settings}).identity()
         for name, settings in ATTENTIONS.items()
     }
     environments = [*before.get("environments", []), environment("cpu")]

@@ -3,6 +3,7 @@
 The library is imported once; every start of the run is a fork, which takes one or two seconds to its end.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -19,12 +20,10 @@ import torch
 from datasets import DatasetDict
 
 from albert_lsh import load_tokenizer
-from albert_lsh.tasks.data import encode, load_data
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training.checkpoints import checkpoints_in, read_seal
-from albert_lsh.training.files import run_folder
-from albert_lsh.training.fine_tuning import fine_tune
-from albert_lsh.training.parameters import Parameters
+from albert_lsh.files import run_folder
+from albert_lsh.run import Run
+from albert_lsh.tasks import encode, find_task, load_data
+from albert_lsh.train import fit
 
 ASKED = {"task": "mini-mrpc", "model": "mini", "epochs": 2, "train_examples": 32, "eval_examples": 8, "batch_size": 8}
 ASKED |= {"max_length": 48, "learning_rate": 1e-3, "eval_steps": 3, "precision": "fp32", "save_model": True}
@@ -62,8 +61,8 @@ def encoded(task: str = "mini-mrpc") -> DatasetDict:
 
 def make(root: Path, attention: str, task: str = "mini-mrpc", data: DatasetDict | None = None) -> None:
     """The run, from its parameters to its record."""
-    run = Parameters.check(parameters(root, attention, task))
-    fine_tune(run, load_tokenizer("mini"), data or encoded(task))
+    run = Run.parse(parameters(root, attention, task))
+    fit(run, load_data(task, train_examples=run.train_examples, eval_examples=run.eval_examples), data or encoded(task))
 
 
 def start(work: Callable[[], Any], log: Path) -> int:
@@ -166,15 +165,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def sealed(folder: Path) -> int | None:
-    """The step of the newest checkpoint that is complete and undamaged."""
-    found = []
-    for step, checkpoint in checkpoints_in(folder / "checkpoints").items():
-        try:
-            read_seal(checkpoint)
-            found.append(step)
-        except ValueError:
-            continue
-    return max(found, default=None)
+    """The step of the newest checkpoint that is complete."""
+    states = list((folder / "checkpoints").glob("checkpoint-*/trainer_state.json"))
+    steps = [0]
+    for path in states:
+        with contextlib.suppress(ValueError):
+            steps.append(json.loads(path.read_text())["global_step"])
+    return max(steps) or None
 
 
 def went_on(said: str) -> int | None:

@@ -3,7 +3,7 @@
     from albert_lsh import load_model, load_tokenizer
     model = load_model("albert/albert-base-v2", attention="lsh", settings={"n_hashes": 4})
 
-Follow the data: `tasks`, `attention`, `model`, `training`; to ask a trained model, `predict` and `pipelines`.
+Follow the data: `tasks`, `attention`, `model`, `run`, `train`; to ask a trained model, `predict` and `pipelines`.
 Each name below is imported when it is first used, so `import albert_lsh` takes no time. Transformers learns of our
 attentions as soon as both packages are imported, in either order.
 """
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from albert_lsh.model.memory import save_memory
     from albert_lsh.model.passes import record_passes
     from albert_lsh.pipelines import QuestionAnsweringPipeline
-    from albert_lsh.tasks.data import load_data
-    from albert_lsh.tasks.table import find_task
-    from albert_lsh.training.parameters import Parameters
+    from albert_lsh.run import Run
+    from albert_lsh.tasks import find_task, load_data
+    from albert_lsh.train import fit
 
 __version__ = "0.1.0"
 __all__ = [
-    "Parameters",
     "QuestionAnsweringPipeline",
+    "Run",
     "attention",
     "extend_positions",
     "find_task",
+    "fit",
     "load_data",
     "load_model",
     "load_tokenizer",
@@ -44,9 +45,9 @@ _HOMES = {
     "albert_lsh.model.passes": ("record_passes",),
     "albert_lsh.model.memory": ("save_memory",),
     "albert_lsh.pipelines": ("QuestionAnsweringPipeline",),
-    "albert_lsh.tasks.data": ("load_data",),
-    "albert_lsh.tasks.table": ("find_task",),
-    "albert_lsh.training.parameters": ("Parameters",),
+    "albert_lsh.run": ("Run",),
+    "albert_lsh.tasks": ("find_task", "load_data"),
+    "albert_lsh.train": ("fit",),
 }
 
 

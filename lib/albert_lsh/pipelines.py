@@ -23,8 +23,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_QUESTION_ANSWERING_
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import ChunkPipeline
 
+from albert_lsh import squad
 from albert_lsh.model.load import longest_input
-from albert_lsh.tasks import squad
 
 TASK = "extractive-question-answering"
 Base: Any = ChunkPipeline  # its type annotations forbid what Transformers' own chunk pipelines do

@@ -31,8 +31,7 @@ from albert_lsh import __version__, push
 from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
 from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.pipelines import QuestionAnsweringPipeline
-from albert_lsh.tasks.long_texts import readable
-from albert_lsh.tasks.table import Task, find_task
+from albert_lsh.tasks import Task, find_task, readable
 
 
 def read_rows(file: str, task: Task) -> list[dict[str, str]]:

@@ -11,11 +11,11 @@ from pathlib import Path
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
+from albert_lsh.card import write_card
 from albert_lsh.errors import OneLineError
 from albert_lsh.model.config import loading
 from albert_lsh.model.load import load_config, load_tokenizer
-from albert_lsh.training.card import write_card
-from albert_lsh.training.record import read_result
+from albert_lsh.record import read_result
 
 UPLOADED = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.txt", "*.yaml", "README.md"]
 

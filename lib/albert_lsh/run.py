@@ -23,10 +23,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from albert_lsh import attention as attentions
 from albert_lsh.errors import OneLineError
+from albert_lsh.files import root_of, run_folder
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.pretrained import FOLDERS, folder_of
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training.files import root_of, run_folder
+from albert_lsh.tasks import find_task
 
 HIGHEST = 2**31 - 1
 Count = Annotated[int, Field(ge=1, le=HIGHEST)]
@@ -88,19 +88,19 @@ class Settings(BaseModel):
             ParameterError: a name that is no field (the message has the nearest one), a value that does not fit, one
                 that is missing, or parameters that do not go together.
         """
-        place = place or cls.notebook
+        name_of_place = place or cls.notebook
         for name in values.keys() - cls.model_fields.keys():
             near = difflib.get_close_matches(str(name), cls.model_fields, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(cls.model_fields)}"
-            raise ParameterError(f"{name!r} is not a parameter of {place}{hint}")
+            raise ParameterError(f"{name!r} is not a parameter of {name_of_place}{hint}")
         try:
             return cls.model_validate(values).completed(place)
         except ValidationError as error:
-            raise ParameterError(f"{message_of(error.errors()[0])} ({place})") from error
+            raise ParameterError(f"{message_of(error.errors()[0])} ({name_of_place})") from error
         except ParameterError:
             raise
         except ValueError as error:
-            raise ParameterError(f"{error} ({place})") from error
+            raise ParameterError(f"{error} ({name_of_place})") from error
 
     def completed(self, place: str) -> Self:
         """With what is left open decided; a class may have its own. ValueError says what does not go together."""
@@ -145,6 +145,10 @@ class Settings(BaseModel):
         values = self.model_dump(exclude={"results_root"})
         root = f"{self.results_root}{os.sep}"
         return {name: v.removeprefix(root) if isinstance(v, str) else v for name, v in values.items()}
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        return {name: field.default for name, field in cls.model_fields.items() if not field.is_required()}
 
     def identity(self) -> dict[str, Any]:
         """Everything that decides the result: runs that differ in `where` alone are the same run."""

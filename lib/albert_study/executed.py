@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from albert_lsh.training.files import relative_to_root, repository_root
-from albert_lsh.training.locks import FolderInUseError, hold, release
+from albert_lsh.files import FolderInUseError, lock, relative_to_root, repository_root
 from albert_study.carried import carried
 from albert_study.gpus import one_gpu
 
@@ -78,23 +77,21 @@ def executing(kept: Path) -> Iterator[Path]:
     """
     partial, failed = places(kept)
     try:
-        hold(kept.parent, kept.stem)
+        with lock(kept.parent, kept.stem):
+            partial.unlink(missing_ok=True)  # of an attempt that was killed
+            try:
+                with one_gpu():
+                    yield partial
+                if partial.exists():
+                    os.replace(partial, kept)
+                failed.unlink(missing_ok=True)
+            except Exception as error:
+                if partial.exists():
+                    os.replace(partial, failed)
+                text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+                raise SystemExit(f"FAILED {relative_to_root(kept)}\n{text}") from error
     except FolderInUseError as error:
         raise SystemExit(f"error: {error}") from error
-    partial.unlink(missing_ok=True)  # of an attempt that was killed
-    try:
-        with one_gpu():
-            yield partial
-        if partial.exists():
-            os.replace(partial, kept)
-        failed.unlink(missing_ok=True)
-    except Exception as error:
-        if partial.exists():
-            os.replace(partial, failed)
-        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-        raise SystemExit(f"FAILED {relative_to_root(kept)}\n{text}") from error
-    finally:
-        release(kept.parent, kept.stem)
 
 
 def execute_notebook(name: str, output: Path, parameters: dict[str, Any], attempts: int = 3) -> None:

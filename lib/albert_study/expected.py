@@ -16,8 +16,8 @@ import torch
 from transformers import AlbertConfig, PreTrainedConfig
 
 from albert_lsh.model.config import ModelError, load_config
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training.parameters import Parameters
+from albert_lsh.run import Run
+from albert_lsh.tasks import find_task
 from albert_study.jobs import Job
 
 # Training examples, and their mean length in the tokens of ALBERT, Korean or English; of qnli and qqp about, of mnli,
@@ -57,7 +57,7 @@ class Need(NamedTuple):
         return self.operations / speed / EFFICIENCY + self.steps * self.passes * STEP_SECONDS
 
 
-def need(run: Parameters) -> Need | None:
+def need(run: Run) -> Need | None:
     """What a run takes; None for a task that is not in SIZES, or a model that cannot be reached."""
     config = config_of(run.model)
     if config is None or run.task not in SIZES:
@@ -98,7 +98,7 @@ def speed_here(device: str, precision: str) -> float:
     return 2 * size**3 / best
 
 
-def say_how_long(runs: list[Parameters]) -> float:
+def say_how_long(runs: list[Run]) -> float:
     """Say how long runs, one after another, will take on a CPU; nothing on a GPU, or where it is not known.
 
     Returns:
@@ -125,7 +125,7 @@ def announcement(jobs: list[Job]) -> str:
 
     Runs are made side by side, one on each GPU or each core.
     """
-    runs = [Parameters.check(job.parameters, job.notebook) for job in jobs if job.makes_run]
+    runs = [Run.parse(job.parameters, job.notebook) for job in jobs if job.makes_run]
     needs = [one for one in map(need, runs) if one]
     if not needs:
         return ""

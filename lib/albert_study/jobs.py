@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from albert_lsh import attention as attentions
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training.files import relative_to_root, repository_root, run_folder
-from albert_lsh.training.parameters import Parameters
-from albert_lsh.training.record import differences, read_result
+from albert_lsh.files import relative_to_root, repository_root, run_folder
+from albert_lsh.record import differences, read_result
+from albert_lsh.run import Run as Parameters
+from albert_lsh.tasks import find_task
 from albert_study.executed import was_cut_off
 from albert_study.study_file import StudyError, load_file
 
@@ -52,11 +52,11 @@ class Run:
         path = self.folder / "result.json"
         if not path.exists():
             return False
-        asked = Parameters.check(self.parameters, self.notebook).what()
+        asked = Parameters.parse(self.parameters, self.notebook).identity()
         for name in ("device", "precision"):  # where the file leaves them open, every machine's choice is right
             if self.parameters.get(name, "auto") == "auto":
                 del asked[name]
-        if other := differences(read_result(path), asked, Parameters):
+        if other := differences(read_result(path), asked, Parameters.defaults()):
             raise StudyError(f"{relative_to_root(path)} was made with {'; '.join(other)}")
         return True
 
@@ -167,7 +167,7 @@ def check_run(run: Run) -> None:
     """Raise ValueError if a run cannot be made, or would be written elsewhere."""
     from albert_study.probe.fidelity import Asked
 
-    Parameters.check(run.parameters, run.notebook)
+    Parameters.parse(run.parameters, run.notebook)
     if "model" not in run.parameters:
         raise ValueError("model must be given")
     splits = ("held-out", *find_task(run.task).evaluation)

@@ -10,9 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from albert_lsh.training.checkpoints import checkpoints_in
-from albert_lsh.training.files import repository_root
-from albert_lsh.training.locks import hold
+from albert_lsh.files import lock, repository_root
 from albert_study.evidence.readable_studies import pivot
 from albert_study.evidence.records import load_measurements
 from albert_study.expected import announcement
@@ -28,9 +26,8 @@ def running(jobs: dict[str, Job]) -> list[str]:
     for name, job in jobs.items():
         kept = repository_root() / job.kept
         if kept.with_suffix(".partial.ipynb").exists():
-            checkpoints = checkpoints_in(kept.parent / "checkpoints")
-            state = checkpoints[max(checkpoints)] / "trainer_state.json" if checkpoints else None
-            at = json.loads(state.read_text()) if state and state.exists() else None
+            states = list((kept.parent / "checkpoints").glob("checkpoint-*/trainer_state.json"))
+            at = json.loads(max(states, key=lambda path: path.stat().st_mtime).read_text()) if states else None
             found.append(name + (f" (step {at['global_step']} of {at['max_steps']})" if at else ""))
     return found
 
@@ -79,7 +76,8 @@ def main(study: str) -> None:
     log = repository_root() / "logs" / study / "snakemake.log"
     try:
         jobs = load_jobs(study)
-        hold(log.parent, "make", wait=0)  # two would write the same tables
+        held = lock(log.parent, "make", wait=0)  # two would write the same tables
+        held.__enter__()  # until this process ends
         missing = to_make(study, jobs)
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from error

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from albert_lsh.training.files import relative_to_root, repository_root
-from albert_lsh.training.record import read_result
+from albert_lsh.files import relative_to_root, repository_root
+from albert_lsh.record import read_result
 from albert_study.executed import clean, execute_notebook, executing
 from albert_study.jobs import Job, load_jobs
 from albert_study.study_file import StudyError

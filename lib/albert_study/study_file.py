@@ -1,10 +1,9 @@
 """The schema of a study's file, studies/<name>.yaml; an error names the file, the line and the place.
 
 Types are strict: neither "2.5" nor true becomes a number. Names become parts of paths and commands, so they consist of
-letters, digits, dots, underscores and hyphens. A run's parameters are those of `parameters.Parameters`.
+letters, digits, dots, underscores and hyphens. A run's parameters are those of `run.Run`.
 """
 
-import dataclasses
 import difflib
 import re
 import reprlib
@@ -16,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from albert_lsh import attention as attentions
 from albert_lsh.errors import OneLineError
-from albert_lsh.training.parameters import Count, Parameters, Seed
+from albert_lsh.run import Count, Run, Seed
 from albert_study.carried import carried
 from albert_study.study_yaml import line_of, read_yaml
 
@@ -57,7 +56,12 @@ class Some(BaseModel):
         return given
 
 
-_types: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(Parameters) if f.name not in NOT_HERE}
+def field_type(field: Any) -> Any:
+    """The type of a parameter, with its bounds."""
+    return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+
+
+_types: dict[str, Any] = {k: field_type(f) for k, f in Run.model_fields.items() if k not in NOT_HERE}
 _types |= {"model": Model}
 Given: Any = create_model(  # type: ignore[call-overload]
     "Given", __base__=Some, **{name: (kind, Field(default=None)) for name, kind in _types.items()}

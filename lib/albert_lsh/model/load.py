@@ -7,7 +7,6 @@ the model's config, so `save_pretrained` and `load_model(path)` bring them back.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeVar
 
@@ -19,7 +18,6 @@ from transformers.utils import logging as transformers_logging
 
 from albert_lsh import pretrained
 from albert_lsh.attention.convolution import Convolution
-from albert_lsh.checksums import check_files
 from albert_lsh.model.config import (
     OFFLINE,
     ModelError,
@@ -93,7 +91,6 @@ def read_weights(
     report.addFilter(without_table)
     try:
         with loading(f"model={name!r}: its weights cannot be read"), without_bars():
-            check_files(Path(pretrained.folder_of(name)))
             loaded: Any = model_class.from_pretrained(
                 pretrained.folder_of(name),
                 config=config,
@@ -249,7 +246,6 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
         ModelError: there is no tokenizer.
     """
     with loading(f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"):
-        check_files(Path(pretrained.tokenizer_of(name_or_path)), "*.json")
         sides = {"padding_side": "right", "truncation_side": "right"}
         tokenizer = AutoTokenizer.from_pretrained(pretrained.tokenizer_of(name_or_path), **sides)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
@@ -266,6 +262,6 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """The most tokens of an input: the tokenizer's limit, but never more than the model has positions.
 
-    A run keeps its max_length as its tokenizer's limit (`recipe.keep_model`).
+    A run keeps its max_length as its tokenizer's limit (`train.keep_model`).
     """
     return min(tokenizer.model_max_length, max_positions(model.config))

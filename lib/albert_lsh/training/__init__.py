@@ -1,1 +1,1 @@
-"""Training a model on a task: parameters, recipe, checkpoints, and the record of a run."""
+"""What is left of the dataclasses of parameters; see `parameters`."""

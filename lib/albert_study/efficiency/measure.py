@@ -15,11 +15,12 @@ import torch
 from transformers import BatchEncoding
 
 from albert_lsh import attention
+from albert_lsh.files import write_atomically
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
 from albert_lsh.model.passes import Pass
-from albert_lsh.training.files import recorded, settle, write_atomically
-from albert_lsh.training.parameters import ParameterError
-from albert_lsh.training.record import provenance
+from albert_lsh.record import provenance
+from albert_lsh.run import ParameterError
+from albert_lsh.training.parameters import recorded
 from albert_study.efficiency.contenders import CONTENDERS
 from albert_study.efficiency.parameters import EFFICIENCY_NOTEBOOK, STEPS, EfficiencyParameters
 from albert_study.efficiency.workloads import Workload, batch_of, inputs, memory_of, one_pass, seconds_of, training_step
@@ -37,7 +38,6 @@ class GrowingTable:
 
     def __init__(self, path: Path):
         self.path, self.partial = path, path.with_suffix(".partial.csv")
-        settle(self.partial)
         there = next((file for file in (self.partial, self.path) if file.exists()), None)
         self.rows: list[TableRow] = pd.read_csv(there).to_dict("records") if there else []  # type: ignore[assignment]
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from albert_lsh.training.files import placed
-from albert_lsh.training.parameters import Count, errors_named, from_given, on_this_machine
+from albert_lsh.run import Count, on_this_machine
+from albert_lsh.training.parameters import errors_named, from_given, placed
 from albert_study.efficiency.contenders import CONTENDERS
 
 EFFICIENCY_NOTEBOOK = "efficiency.ipynb"

@@ -23,11 +23,10 @@ import pandas as pd
 from datasets import Dataset
 from pydantic import Field
 
-from albert_lsh.tasks.data import load_data
-from albert_lsh.tasks.table import Task, find_task
-from albert_lsh.training.files import placed, write_atomically
-from albert_lsh.training.parameters import errors_named, from_given
-from albert_lsh.training.record import provenance
+from albert_lsh.files import write_atomically
+from albert_lsh.record import provenance
+from albert_lsh.tasks import Task, find_task, load_data
+from albert_lsh.training.parameters import errors_named, from_given, placed
 from albert_study.evidence.differences import predictions_of
 from albert_study.evidence.records import load_runs
 

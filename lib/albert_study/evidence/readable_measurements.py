@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from albert_lsh.tasks.table import TASKS
+from albert_lsh.tasks import TASKS
 from albert_study.evidence.formats import Named, Table, about, commits, form, listing, rounded, spread, wide
 from albert_study.evidence.growth import crossing_bounds
 from albert_study.evidence.records import load_details

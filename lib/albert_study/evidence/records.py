@@ -19,7 +19,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.errors import OneLineError
-from albert_lsh.tasks.table import TASKS
-from albert_lsh.training.files import placed, repository_root
-from albert_lsh.training.parameters import WHERE, Parameters, errors_named, from_given
-from albert_lsh.training.record import read_result
+from albert_lsh.files import repository_root
+from albert_lsh.record import read_result
+from albert_lsh.run import Run
+from albert_lsh.tasks import TASKS
+from albert_lsh.training.parameters import errors_named, from_given, placed
 from albert_study.carried import carried
 from albert_study.jobs import load_jobs
 
@@ -104,8 +105,8 @@ def name_arms(runs: pd.DataFrame) -> pd.DataFrame:
 
 def decisive(run: dict[Any, Any]) -> dict[str, str]:
     """The parameters of a run that may differ between arms of an attention, its settings among them, as texts."""
-    same = ("task", "model", "attention", "attention_settings", "seed", "device", *WHERE)
-    values = {f.name: run.get(f.name) for f in fields(Parameters) if f.name not in same} | run["attention_settings"]
+    same = ("task", "model", "attention", "attention_settings", "seed", "device", *Run.where)
+    values = {name: run.get(name) for name in Run.model_fields if name not in same} | run["attention_settings"]
     return {name: f"{v:g}".replace("e-0", "e-") if isinstance(v, float) else str(v) for name, v in values.items()}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from albert_lsh.tasks.predictions import read_predictions
+from albert_lsh.record import read_predictions
 from albert_study.evidence.bootstrap import difference
 from albert_study.evidence.formats import form, listed
 from albert_study.evidence.looks import add_legend, hollow, new_figure, plain

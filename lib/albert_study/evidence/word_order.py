@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from albert_lsh.tasks.table import find_task
+from albert_lsh.tasks import find_task
 from albert_study.evidence.bootstrap import crossed, difference
 from albert_study.evidence.differences import ARMS, TRAINED, in_order, predictions_of
 from albert_study.evidence.formats import METRICS, Named, Table, about, commits, form, listing

@@ -9,19 +9,15 @@ from typing import Annotated, Any
 from pydantic import Field
 from torch.utils.data import Dataset
 
-from albert_lsh.training.files import placed, recorded, root_of
+from albert_lsh.files import root_of
+from albert_lsh.run import HIGHEST, Count, Positive, Run, Seed, Share, on_this_machine
 from albert_lsh.training.parameters import (
-    HIGHEST,
-    WHERE,
-    Count,
-    Positive,
-    Seed,
-    Share,
     errors_named,
     from_given,
     hash_of_changes,
     of_parameters_cell,
-    on_this_machine,
+    placed,
+    recorded,
 )
 from albert_study.long_range.tasks import LONG_TASKS, own_variants
 from albert_study.probe.candidates import candidates_of
@@ -62,9 +58,16 @@ class LongRun(LongRecipe):
     attention: str
     attention_settings: dict[str, Any]
 
-    def what(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Any]:
+        return recorded(self)
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        return {f.name: f.default for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
+
+    def identity(self) -> dict[str, Any]:
         """All that decides the result."""
-        return {name: value for name, value in recorded(self).items() if name not in WHERE}
+        return {name: value for name, value in recorded(self).items() if name not in Run.where}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +114,7 @@ class LongRange(LongRecipe):
                 raise ValueError(f"only: {unknown[0]!r} is not one of the variants: {', '.join(asked.variants)}")
         if asked.output_dir:
             return asked
-        what = {name: value for name, value in recorded(asked).items() if name not in (*WHERE, "only")}
+        what = {name: value for name, value in recorded(asked).items() if name not in (*Run.where, "only")}
         own_folder = f"notebook{hash_of_changes(what, dict.fromkeys(what))}"  # another for every change
         folder = root_of(asked.results_root) / "results" / "long_range" / own_folder
         return dataclasses.replace(asked, output_dir=str(folder))

@@ -17,8 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import default_data_collator
 
-from albert_lsh.tasks.data import check_rows, download, subset
-from albert_lsh.tasks.table import Task
+from albert_lsh.tasks import Task, check_rows, download, subset
 from albert_study.long_range import duplication, listops
 
 # Accuracy in Long Range Arena: of its authors, and of Nyströmformer's (Reformer stands beside shared-qk-lsh).

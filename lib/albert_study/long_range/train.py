@@ -19,13 +19,13 @@ from torch.utils.data import Dataset
 from transformers import BertConfig, EvalPrediction, PreTrainedModel, Trainer, set_seed
 from transformers.trainer_utils import PredictionOutput
 
+from albert_lsh.files import delete, lock, write_atomically
+from albert_lsh.metrics import chance, majority, scores
 from albert_lsh.model.load import load_model, switch_attention
 from albert_lsh.model.passes import mean_attended
-from albert_lsh.tasks.metrics import chance, majority, scores
-from albert_lsh.training.checkpoints import newest
-from albert_lsh.training.files import write_atomically
-from albert_lsh.training.record import close_run, environment, open_run, read_result, write_result
-from albert_lsh.training.trainer import CURVE_POINTS, Fit, StudyTrainer, fit, training_arguments
+from albert_lsh.record import choose_threads, differences, environment, read_result, record_of, write_result
+from albert_lsh.run import ParameterError
+from albert_lsh.train import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_study.long_range import duplication
 from albert_study.long_range.parameters import LongRange, LongRun
 from albert_study.long_range.tasks import ARENA_ACCURACY, LONG_TASKS, shorter
@@ -81,8 +81,13 @@ def accuracy(seen: EvalPrediction | PredictionOutput) -> dict[str, float]:
     return scores(ACCURACY, labels[scored], answers[scored])
 
 
-def train_model(run: LongRun, model: nn.Module, data: dict[str, Dataset]) -> Fit:
+def train_model(
+    run: LongRun, model: nn.Module, data: dict[str, Dataset]
+) -> tuple[Trainer, pd.DataFrame, dict[str, float]]:
     """Train a model; resume from the newest complete checkpoint of the same run if there is one.
+
+    Returns:
+        Trainer, history and cost, see `train_loop`.
 
     Raises:
         ParameterError: its folder holds checkpoints of a run with other parameters; out of memory.
@@ -112,9 +117,10 @@ def train_model(run: LongRun, model: nn.Module, data: dict[str, Dataset]) -> Fit
         compute_metrics=accuracy,
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
     )
-    decisive = run.what() | {"data_dir": run.data_dir}  # another folder may hold other data
+    decisive = run.identity() | {"data_dir": run.data_dir}  # another folder may hold other data
     checkpoint = newest(Path(run.output_dir) / "checkpoints", decisive, resume=run.resume)
-    return fit(trainer, decisive, checkpoint, trained=run.steps * run.batch_size)
+    history, cost = train_loop(trainer, checkpoint)
+    return trainer, history, cost | {"examples_per_second": run.steps * run.batch_size / cost["train_seconds"]}
 
 
 def test_scores(run: LongRun, trainer: Trainer, test: Dataset, some: list[dict[str, Tensor]]) -> dict[str, float]:
@@ -146,23 +152,29 @@ def make_run(run: LongRun, data: dict[str, Dataset]) -> None:
     Raises:
         ParameterError: its folder holds another run's result or checkpoints.
     """
-    open_run(run)
-    if not (Path(run.output_dir) / "result.json").exists() or not run.resume:
+    path = Path(run.output_dir) / "result.json"
+    with lock(path.parent):
+        if path.exists():
+            if other := differences(read_result(path), run.identity(), run.defaults()):
+                raise ParameterError(f"{path} is of a run made with {'; '.join(other)}; move it away")
+            return
+        choose_threads(run.device)
         started = environment(run.device)
         model, test, task = build_model(run), data["test"], LONG_TASKS[run.task]
-        done = train_model(run, model, data)
+        trainer, history, cost = train_model(run, model, data)
         some = [test[number] for number in range(min(EXAMINED_EXAMPLES, len(test)))]  # type: ignore[arg-type]
         batches = [{k: v.to(run.device) for k, v in task.collate([example]).items()} for example in some]
         coverage = mean_attended(model, batches)
         answers = labels_of(run, test)
         baselines = {
-            "score": test_scores(run, done.trainer, test, batches),
+            "score": test_scores(run, trainer, test, batches),
             "majority": majority(ACCURACY, labels_of(run, data["train"]), answers),
             "chance": chance(ACCURACY, answers, task.classes),
         }
         sizes = {split: len(rows) for split, rows in data.items()}  # type: ignore[arg-type]
-        write_result(run, "accuracy", baselines, coverage, done, sizes, started)
-    close_run(run)
+        record = record_of(run, trainer, "accuracy", baselines, coverage, cost, sizes, started)
+        write_result(path.parent, record, history)
+        delete(path.parent / "checkpoints")
 
 
 def train_all(asked: LongRange, data: dict[str, Dataset]) -> pd.DataFrame:

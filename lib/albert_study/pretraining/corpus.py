@@ -16,8 +16,8 @@ from datasets import Dataset, Features, List, Value, load_dataset
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AlbertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from albert_lsh import mini
 from albert_lsh.errors import OneLineError
-from albert_lsh.tasks import mini
 
 EMBEDDED = "mini"  # the name of a text that needs no file and no network: the paragraphs of mini-squad
 LINE = 2**16  # characters split into sentences at a time; some texts are one long line

@@ -8,18 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from albert_lsh import attention as attentions
-from albert_lsh.training.files import placed, recorded, root_of
-from albert_lsh.training.parameters import (
-    HIGHEST,
-    Count,
-    Positive,
-    Seed,
-    Share,
-    errors_named,
-    from_given,
-    hash_of_changes,
-    on_this_machine,
-)
+from albert_lsh.files import root_of
+from albert_lsh.run import HIGHEST, Count, Positive, Seed, Share, on_this_machine
+from albert_lsh.training.parameters import errors_named, from_given, hash_of_changes, placed, recorded
 from albert_study.pretraining.corpus import EMBEDDED
 from albert_study.pretraining.objectives import MASKED_SHARE
 
@@ -96,13 +87,20 @@ class Pretraining:
         named = {name: getattr(asked, name) for name in ("size", "start", "attention", "seed", "results_root")}
         plain = cls(**named, attention_settings=attentions.check(asked.attention))
         name = f"{Path(asked.start).name if asked.start else asked.size}-{asked.attention}"
-        name += hash_of_changes(asked.what(), plain.what())
+        name += hash_of_changes(asked.identity(), plain.identity())
         usual = root_of(asked.results_root) / "results" / "pretraining" / name / f"seed-{asked.seed}"
         changed["output_dir"] = asked.output_dir or str(usual)
         if asked.dry_run:
             changed |= {"steps": min(asked.steps, DRY_STEPS), "eval_sequences": asked.batch_size}
         return dataclasses.replace(asked, **changed)
 
-    def what(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Any]:
+        return recorded(self)
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        return {f.name: f.default for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
+
+    def identity(self) -> dict[str, Any]:
         """All that decides the result."""
         return {name: value for name, value in recorded(self).items() if name not in NOT_DECISIVE}

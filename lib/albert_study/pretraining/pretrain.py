@@ -30,15 +30,14 @@ from transformers import (
     set_seed,
 )
 
+from albert_lsh.files import delete, lock, write_atomically
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, without_bars
 from albert_lsh.model.memory import save_memory
 from albert_lsh.model.passes import mean_attended
-from albert_lsh.training import locks
-from albert_lsh.training.checkpoints import newest
-from albert_lsh.training.files import delete, recorded, settle, write_atomically
-from albert_lsh.training.parameters import ParameterError
-from albert_lsh.training.record import SCHEMA, close_run, differences, environment, resolved
-from albert_lsh.training.trainer import CURVE_POINTS, Fit, fit, history_of, training_arguments
+from albert_lsh.record import SCHEMA, differences, environment, resolved
+from albert_lsh.run import ParameterError
+from albert_lsh.train import CURVE_POINTS, history_of, newest, train_loop, training_arguments
+from albert_lsh.training.parameters import recorded
 from albert_study.pretraining.corpus import CorpusError, count_pieces, load_text, pack, tokenise, train_tokenizer
 from albert_study.pretraining.first_weights import begin_as_bag_of_words
 from albert_study.pretraining.objectives import IGNORED, Pieces, Sequences
@@ -182,16 +181,15 @@ def pretrain(asked: Pretraining) -> Pretrained:
         `prepare_text`. ModelError: no such model or tokenizer. DivergedError: a loss is not finite.
     """
     finished = Path(asked.output_dir or ".") / "result.json"
-    settle(finished)
     if finished.exists() and not asked.dry_run:
         return read_finished(asked, finished)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()) if asked.dry_run else finished.parent)
         started, arguments = environment(asked.device), pretraining_arguments(asked, folder)
-        decisive = asked.what() | {"devices": arguments.world_size}
+        decisive = asked.identity() | {"devices": arguments.world_size}
         with arguments.main_process_first(local=False, desc="text"):  # the others find it in folder and cache
             if not asked.dry_run and arguments.process_index == 0:
-                locks.hold(folder)
+                stack.enter_context(lock(folder))
             checkpoint = newest(folder / "checkpoints", decisive, resume=asked.resume)
             material = prepare_text(asked, folder, arguments.world_size)
         model = prepare_albert(asked, material.tokenizer)
@@ -202,8 +200,8 @@ def pretrain(asked: Pretraining) -> Pretrained:
             data_collator=DataCollatorForTokenClassification(material.tokenizer),
             optimizer_cls_and_kwargs=optimizer_of(asked),
         )  # fmt: skip
-        done = fit(trainer, decisive, checkpoint, trained=0, unit="tokens")  # how many there were, Trainer counts
-        record = record_of(asked, folder, material, done, started)
+        _, cost = train_loop(trainer, checkpoint)
+        record = record_of(asked, folder, material, trainer, cost, started)
         history = history_of(trainer)  # with the last evaluation
         if not asked.dry_run and trainer.is_world_process_zero():
             with without_bars():
@@ -214,7 +212,7 @@ def pretrain(asked: Pretraining) -> Pretrained:
             write_atomically(folder / "held-out.csv", each.to_csv(index=False))
             write_atomically(folder / "result.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
             shutil.rmtree(folder / "tokenizer", ignore_errors=True)
-            close_run(asked)
+            delete(folder / "checkpoints")
         trainer.accelerator.wait_for_everyone()
     return Pretrained(model, material.tokenizer, history, record)
 
@@ -226,7 +224,7 @@ def read_finished(asked: Pretraining, path: Path) -> Pretrained:
         ParameterError: it is another run's.
     """
     record, folder = json.loads(path.read_text(encoding="utf-8")), path.parent
-    if other := differences(record, asked.what(), Pretraining):
+    if other := differences(record, asked.identity(), Pretraining.defaults()):
         raise ParameterError(
             f"{path} is of a run made with {'; '.join(other)}; choose another output_dir, or delete that folder"
         )
@@ -236,13 +234,18 @@ def read_finished(asked: Pretraining, path: Path) -> Pretrained:
 
 
 def record_of(
-    asked: Pretraining, folder: Path, material: Material, done: Fit, started: dict[str, Any]
+    asked: Pretraining,
+    folder: Path,
+    material: Material,
+    trainer: PretrainingTrainer,
+    cost: dict[str, float],
+    started: dict[str, Any],
 ) -> dict[str, Any]:
     """Evaluate the trained model; what result.json holds.
 
     started: the `environment` when the run began.
     """
-    trainer, held_out = done.trainer, material.held_out
+    held_out = material.held_out
     model: Any = trainer.model
     scores, settled, tokens = trainer.evaluate(), resolved(asked, trainer), int(trainer.state.num_input_tokens_seen)
     examined = [held_out[n] for n in range(min(EXAMINED_SEQUENCES, len(held_out)))]
@@ -263,8 +266,8 @@ def record_of(
         "sequences": {"train": len(material.train.packed), "held_out": len(held_out)},
         "parameters_of_model": settled["parameters_of_model"],
         "devices": trainer.args.world_size,
-        **done.cost,
-        "tokens_per_second": tokens / done.cost["train_seconds"],
+        **cost,
+        "tokens_per_second": tokens / cost["train_seconds"],
         "environment": started,
     }
 

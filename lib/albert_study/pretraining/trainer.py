@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, SequentialSampler, Subset
 from transformers import Trainer
 
-from albert_lsh.training import bfloat16
 from albert_study.pretraining.objectives import IGNORED
 
 
@@ -33,9 +32,9 @@ class PretrainingTrainer(Trainer):
     def _get_train_sampler(self, train_dataset: Any = None):
         return SequentialSampler(train_dataset)  # the examples are shuffled already
 
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        with bfloat16.products(self.args):
-            return super().training_step(*args, **kwargs)
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()  # each process has written its own before the checkpoint counts
 
     def predict_both(self, model, inputs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         """Logits of the masked tokens (n, vocabulary) and of the order (batch, 2), float32, each with its labels."""

@@ -19,12 +19,12 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import FeatureUnion
 
-from albert_lsh.tasks import metrics
-from albert_lsh.tasks.data import load_data
-from albert_lsh.tasks.table import Task, find_task
-from albert_lsh.training.files import placed, write_atomically
-from albert_lsh.training.parameters import Count, errors_named, from_given
-from albert_lsh.training.record import provenance
+from albert_lsh import metrics
+from albert_lsh.files import write_atomically
+from albert_lsh.record import provenance
+from albert_lsh.run import Count
+from albert_lsh.tasks import Task, find_task, load_data
+from albert_lsh.training.parameters import errors_named, from_given, placed
 
 CHOICES = (0.1, 1.0, 10.0)  # of the regularisation
 

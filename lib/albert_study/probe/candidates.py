@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from albert_lsh import attention as attentions
-from albert_lsh.training.files import settle, write_atomically
+from albert_lsh.files import write_atomically
 from albert_study.probe import truncation
 
 SHARE = "share_asked"  # the column of `Candidate.share`
@@ -129,8 +129,6 @@ def fill(
             and ("passes" in wanted[name] or pd.isna(row.get("passes")))
         }
 
-    for file in (path, looks_path, partial):
-        settle(file)
     finished = _read(path, looks_path)
     kept = fitting(finished)
     there = fitting(_read_partial(partial)) | kept

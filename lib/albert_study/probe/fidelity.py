@@ -22,24 +22,15 @@ from scipy.special import softmax
 from sklearn.metrics import log_loss, roc_auc_score
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
+from albert_lsh import metrics, squad
+from albert_lsh.files import run_folder
+from albert_lsh.metrics import sample
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
-from albert_lsh.tasks import metrics, squad
-from albert_lsh.tasks.data import encode, held_out, load_data
-from albert_lsh.tasks.predictions import write_predictions
-from albert_lsh.tasks.table import Task, find_task
-from albert_lsh.training.files import placed, run_folder
-from albert_lsh.training.fine_tuning import fine_tune
-from albert_lsh.training.parameters import (
-    Count,
-    ParameterError,
-    Parameters,
-    Seed,
-    errors_named,
-    from_given,
-    on_this_machine,
-)
-from albert_lsh.training.recipe import StudyTrainer, sample, training_arguments
-from albert_lsh.training.record import provenance, read_result
+from albert_lsh.record import provenance, read_result, write_predictions
+from albert_lsh.run import Count, ParameterError, Run, Seed
+from albert_lsh.tasks import Task, encode, find_task, held_out, load_data
+from albert_lsh.train import StudyTrainer, fit, training_arguments
+from albert_lsh.training.parameters import errors_named, from_given, placed
 from albert_study.probe import truncation
 from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
 from albert_study.probe.diagnostics import by_head_and_length, diagnose, look
@@ -73,17 +64,16 @@ class Asked:
         return replace(asked, trained=trained, output=asked.output or f"{trained}/fidelity-{asked.split}.csv")
 
     @property
-    def run(self) -> Parameters:
+    def run(self) -> Run:
         """The parameters of the run that trained the model; on a machine without CUDA, for the CPU."""
         result = Path(self.trained or "") / "result.json"
         if not result.exists():
             made = 'glue.ipynb or squad.ipynb with attention="softmax" and save_model=True makes one'
             raise ParameterError(f"trained={self.trained!r} has no result.json; {made} (fidelity.ipynb)")
-        given = Parameters(**read_result(result)["parameters"])
-        if given.device == "cuda" and not torch.cuda.is_available():
-            here = on_this_machine("auto", "auto")
-            given = replace(given, device=here["device"], precision=here["precision"])
-        return placed(replace(given, output_dir=self.trained, results_root=self.results_root), ["data_dir"])
+        given = read_result(result)["parameters"] | {"output_dir": self.trained, "results_root": self.results_root}
+        if given["device"] == "cuda" and not torch.cuda.is_available():
+            given |= {"device": "auto", "precision": "auto"}
+        return Run.parse(given)
 
 
 def own_folder(results_root: str | None) -> str:
@@ -95,15 +85,13 @@ def train_small_model(asked: Asked) -> None:
     """Train the small model with softmax, if no other is asked for; one that is there is left as it is."""
     if asked.trained == own_folder(asked.results_root):
         where = {"output_dir": asked.trained, "results_root": asked.results_root}
-        run, tokenizer = Parameters.check(SMALL | where), load_tokenizer(SMALL["model"])
-        data = load_data(run.task, train_examples=run.train_examples)
-        fine_tune(run, tokenizer, encode(data, find_task(run.task), tokenizer, run.max_length))
+        fit(Run.parse(SMALL | where))
 
 
 class Subject(NamedTuple):
     """A fine-tuned model and the examples that it is asked about, shortest first."""
 
-    parameters: Parameters
+    parameters: Run
     split: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -114,7 +102,7 @@ class Subject(NamedTuple):
     trainer: StudyTrainer
 
 
-def prepare(parameters: Parameters, split: str = "validation", examples: int | None = None) -> Subject:
+def prepare(parameters: Run, split: str = "validation", examples: int | None = None) -> Subject:
     """Load the model that a run has kept (`save_model`), and the examples.
 
     Args:

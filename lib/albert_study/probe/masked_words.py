@@ -16,10 +16,10 @@ from torch import Tensor
 
 from albert_lsh import attention
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
-from albert_lsh.tasks.data import load_data
-from albert_lsh.training.files import placed, recorded
-from albert_lsh.training.parameters import Count, Seed, errors_named, from_given
-from albert_lsh.training.record import provenance
+from albert_lsh.record import provenance
+from albert_lsh.run import Count, Seed
+from albert_lsh.tasks import load_data
+from albert_lsh.training.parameters import errors_named, from_given, placed, recorded
 from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
 
 MASKED_SHARE = 0.15  # of the tokens, as in pretraining

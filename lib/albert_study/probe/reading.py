@@ -14,11 +14,10 @@ import torch
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
-from albert_lsh.tasks.data import load_data
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training.files import placed, recorded
-from albert_lsh.training.parameters import Count, Seed, errors_named, from_given
-from albert_lsh.training.record import provenance
+from albert_lsh.record import provenance
+from albert_lsh.run import Count, Seed
+from albert_lsh.tasks import find_task, load_data
+from albert_lsh.training.parameters import errors_named, from_given, placed, recorded
 from albert_study.probe.candidates import Candidate, Measured, candidates_of, fill, told
 from albert_study.probe.diagnostics import diagnose, look, summary
 

@@ -20,12 +20,11 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh import attention
 from albert_lsh.errors import OneLineError
+from albert_lsh.files import write_atomically
 from albert_lsh.model.load import load_model, load_tokenizer
 from albert_lsh.model.passes import Pass, record_passes
-from albert_lsh.tasks.data import load_data
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training.files import write_atomically
-from albert_lsh.training.record import provenance, read_result
+from albert_lsh.record import provenance, read_result
+from albert_lsh.tasks import find_task, load_data
 
 EXAMPLES = 500  # of the evaluation split
 LOOKED_INTO = 64  # whose attention weights are computed

@@ -14,8 +14,8 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 
 from albert_lsh.pretrained import FOLDERS
-from albert_lsh.tasks.table import Task, find_task
-from albert_lsh.training.parameters import WHERE
+from albert_lsh.run import Run
+from albert_lsh.tasks import Task, find_task
 
 HUB_METRICS = {
     "matthews": "matthews_correlation",
@@ -121,7 +121,7 @@ def command(record: dict[str, Any]) -> str:
     """What is typed to have the run again."""
     asked = record["parameters"]
     notebook = "squad" if find_task(asked["task"]).is_squad else "glue"
-    given = {name: value for name, value in asked.items() if name not in WHERE}
+    given = {name: value for name, value in asked.items() if name not in Run.where}
     for name, value in asked.items():
         if value is None or value is False or value == {}:  # as the notebooks have it
             given.pop(name, None)

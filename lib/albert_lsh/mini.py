@@ -14,7 +14,7 @@ such a model still reaches an accuracy of about two thirds.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
@@ -135,8 +135,9 @@ def squad(rng: random.Random, answerable: bool) -> Row:
     who = rng.random() < 0.5
     question = f"Who {verb} something?" if who else f"What was {EVENTS[verb][0]}?"
     text = people[i] if who else objects[i]
-    found = [(text, context.index(text))] if answerable else []
-    answers = {"text": [text for text, _ in found], "answer_start": [start for _, start in found]}
+    answers = (
+        {"text": [text], "answer_start": [context.index(text)]} if answerable else {"text": [], "answer_start": []}
+    )
     return {"title": "Who_did_what", "context": context, "question": question, "answers": answers}
 
 
@@ -179,31 +180,20 @@ MINI = {
         SQUAD_COLUMNS, (True, False, True, False, True), {"train": (squad, 9000), "validation": (squad, 600)}
     ),
 }
-MINI_NAMES = tuple(MINI)
-
-
-def texts_of(row: Row) -> tuple[str, ...]:
-    """The texts of a row, by which two rows count as the same example."""
-    return tuple(value for value in row.values() if isinstance(value, str))
-
-
-def fresh(make: Callable[..., Row], kinds: Sequence, rng: random.Random, seen: set) -> Iterator[Row]:
-    """Rows without end, their kinds in turn, none with the texts of an earlier one; `seen` grows."""
-    for kind in cycle(kinds):
-        row = make(rng, kind)
-        while texts_of(row) in seen:
-            row = make(rng, kind)
-        seen.add(texts_of(row))
-        yield row
 
 
 def build(name: str, seed: int = 0) -> DatasetDict:
     """The splits of the task `name`, in memory; the same for the same seed, and no example is in two splits."""
     task, rng = MINI[name], random.Random(f"{name} {seed}")
-    seen: set[tuple[str, ...]] = set()
-    features, splits = Features(task.columns), DatasetDict()
+    features, splits, seen = Features(task.columns), DatasetDict(), set()
     for split, (make, size) in task.splits.items():
-        rows = list(islice(fresh(make, task.kinds, rng, seen), size))
+        rows = []
+        for kind in islice(cycle(task.kinds), size):
+            row = make(rng, kind)
+            while (texts := tuple(value for value in row.values() if isinstance(value, str))) in seen:
+                row = make(rng, kind)
+            seen.add(texts)
+            rows.append(row)
         rng.shuffle(rows)
         for i, row in enumerate(rows):
             row |= {"idx": i} if "idx" in features else {"id": f"{name}-{split}-{seed}-{i}"}
