@@ -103,7 +103,8 @@ def explain_disk(folder: Path) -> Iterator[None]:
         if re.search("Transport endpoint|Input/output error|Stale file handle", said):
             raise ValueError(f"{folder} cannot be reached ({error}); mount it again: {again}") from error
         if re.search("PytorchStreamReader|SafetensorError|UnpicklingError|EOFError", said):
-            raise ValueError(f"a checkpoint in {folder} is damaged ({error}); delete it, and start again") from error
+            kind = type(error).__name__
+            raise ValueError(f"a checkpoint in {folder} is damaged ({kind}); delete it, and start again") from error
         if re.search(r"No space left|Disk quota|inline_container\.cc|PytorchStreamWriter", said):
             free = f"{shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free / 1e6:,.1f} MB"
             raise ValueError(f"{folder}: No space left on device? ({free} are free there); {again}") from error

@@ -116,7 +116,7 @@ class Settings(BaseModel):
                 raise ValueError(f"{info.field_name}={reprlib.repr(value)} has a character that no file can hold")
             with contextlib.suppress(ValueError, RecursionError):
                 readings.append(json.loads(value.lower() if value.lower() in ("true", "false") else value))
-        if isinstance(readings[-1], float) and readings[-1].is_integer():
+        if isinstance(readings[-1], float) and readings[-1].is_integer() and abs(readings[-1]) < 2**53:
             readings.append(int(readings[-1]))
         for reading in readings[:-1]:
             with contextlib.suppress(ValidationError):
