@@ -16,22 +16,9 @@ from albert_lsh.tasks import TASKS, check_rows, encode, find_task
 from wrong_values import REFUSED, answer
 
 disable_progress_bars()
-ODD = [
-    "",
-    " ",
-    "\t",
-    "\n",
-    "\r\n",
-    "\x00",
-    "\x1b[31m",
-    "\u202eabc",
-    "שלום עולם",
-    "مرحبا",
-    "👩‍👩‍👧‍👦🏳️‍🌈",
-    "e\u0301\u0327",
-    "\u200b\ufeff",
-]
-ODD += ["ﬁ①Ⅳ", "İ", "ß", "[CLS] [SEP] [MASK]", "<pad>", "１２３", "\u2028", "한국어 문장", "𝕬𝖓𝖓𝖆"]
+ODD = ["", " ", "\t", "\n", "\r\n", "\x00", "\x1b[31m", "\u202eabc", "שלום עולם"]
+ODD += ["مرحبا", "👩‍👩‍👧‍👦🏳️‍🌈", "e\u0301\u0327", "\u200b\ufeff", "ﬁ①Ⅳ", "İ"]
+ODD += ["ß", "[CLS] [SEP] [MASK]", "<pad>", "１２３", "\u2028", "한국어 문장", "𝕬𝖓𝖓𝖆"]
 LONG = ["word " * 20_000, "a" * 100_000]
 TEXTS = (
     st.sampled_from(ODD) | st.text(max_size=40) | st.lists(st.sampled_from([*ODD, "Anna", "lost", "a"])).map(" ".join)

@@ -40,6 +40,7 @@ from albert_lsh.run import ParameterError, Run
 from albert_lsh.tasks import Task, encode, find_task, fingerprint, load_data
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
+logging.getLogger("transformers.trainer_utils").setLevel(logging.ERROR)  # it warns of checkpoints made within a second
 
 
 class Trained(NamedTuple):
