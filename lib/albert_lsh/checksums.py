@@ -23,20 +23,3 @@ def checksums(folder: Path, besides: str = NAME) -> dict[str, str]:
     """The SHA-256 of every file but those named `besides`, by its path within the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != besides)
     return {path.relative_to(folder).as_posix(): file_checksum(path) for path in files}
-
-
-def check_files(folder: Path, pattern: str = "*") -> None:
-    """Compare the files that match `pattern` with checksums.json, where a folder has one.
-
-    Raises:
-        ValueError: naming the files that differ.
-    """
-    if not (folder / NAME).is_file():
-        return
-    try:
-        kept = json.loads((folder / NAME).read_text(encoding="utf-8")).items()
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{NAME} is damaged ({error})") from error
-    files = {name: kept_sum for name, kept_sum in kept if Path(name).match(pattern) and (folder / name).is_file()}
-    if changed := [name for name, kept_sum in files.items() if file_checksum(folder / name) != kept_sum]:
-        raise ValueError(f"{', '.join(changed)}: not as it was saved; if that was meant, delete {NAME} beside it")

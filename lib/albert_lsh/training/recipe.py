@@ -7,7 +7,6 @@ those after the last step; no checkpoint is chosen by its score.
 
 import copy
 import hashlib
-import json
 import logging
 import math
 import sys
@@ -29,7 +28,7 @@ from transformers import (
 )
 
 from albert_lsh.attention import Coverage
-from albert_lsh.checksums import NAME, checksums
+from albert_lsh.model.layers import draw_projections, save_memory
 from albert_lsh.model.load import (
     extend_positions,
     load_config,
@@ -38,11 +37,8 @@ from albert_lsh.model.load import (
     switch_attention,
     without_bars,
 )
-from albert_lsh.model.memory import save_memory
 from albert_lsh.model.passes import mean_attended
-from albert_lsh.model.projections import draw_projections
 from albert_lsh.training.checkpoints import newest
-from albert_lsh.training.files import write_atomically
 from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_lsh.training.trainer import (
     CURVE_POINTS,
@@ -190,7 +186,6 @@ def keep_model(parameters: Parameters, model: PreTrainedModel, tokenizer: PreTra
         with without_bars():
             model.save_pretrained(folder)
         kept.save_pretrained(folder)
-        write_atomically(folder / NAME, json.dumps(checksums(folder), indent=1))
 
 
 def sample(

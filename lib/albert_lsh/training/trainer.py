@@ -20,9 +20,8 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
-from albert_lsh.errors import OneLineError
+from albert_lsh.errors import OneLineError, explain_out_of_memory
 from albert_lsh.model.load import without_bars
-from albert_lsh.model.memory import explain_out_of_memory
 from albert_lsh.training import bfloat16
 from albert_lsh.training.checkpoints import checkpoints_in, prune, seal
 from albert_lsh.training.files import explain_disk

@@ -30,8 +30,8 @@ from transformers import (
     set_seed,
 )
 
+from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, without_bars
-from albert_lsh.model.memory import save_memory
 from albert_lsh.model.passes import mean_attended
 from albert_lsh.training import locks
 from albert_lsh.training.checkpoints import newest
