@@ -154,20 +154,6 @@ def test_two_threads_get_what_one_gets(folder, name):
         assert torch.equal(out, expected)
 
 
-def test_a_call_within_a_call_changes_nothing(folder):
-    model, inner = load_model(folder, head="base", attention="lsh", settings=SETTINGS["lsh"]), []
-
-    def call_again(*_):
-        if not inner:
-            inner.append(None)
-            inner[0] = states(model)
-
-    expected = states(model)
-    attention_modules(model)[0].register_forward_hook(call_again)
-    assert torch.equal(states(model), expected)
-    assert torch.equal(inner[0], expected)
-
-
 def test_evaluation_settings_hold_in_evaluation_alone(folder, tmp_path):
     few, many = SETTINGS["lsh"], {"n_hashes": 5, "cluster_size": 4}
     laid_over = switch_attention(load_model(folder, head="base"), "lsh", few, evaluation_settings={"n_hashes": 5})

@@ -20,61 +20,48 @@ from albert_lsh.model.config import INTERFACE, check_type, choice, keep_choice, 
 from albert_lsh.model.passes import RECORDING, Pass
 
 
-class CurrentPass:
-    """One pass: its attention, and the seed of its hashes, which follow from its number."""
+class Call:
+    """One call of a model, or, with a number, one pass of it: its padding, attention and hashes."""
 
-    def __init__(self, chosen: dict[str, Any], number: int, recorded: list[Pass] | None):
-        self.chosen, self.number, self.recorded = chosen, number, recorded
-        self.seed = chosen["seed"] + 1_000_003 * number
+    def __init__(self, config: Any, padding_mask: Tensor | None):
+        self.config, self.chosen = config, config.albert_lsh
+        self.padding_mask = padding_mask  # (batch, length), True where there is a token; None where nothing is padded
+        self.recorded = next((passes for of, passes in reversed(RECORDING.get()) if of is config), None)
+        self.number: Any = None  # of the pass
+        self.count, self.done = count(), set[int]()  # of all passes of the call
+        self.numbers: dict[nn.Module, int] = {}
+
+    def begin(self, module: nn.Module) -> "Call":
+        """The pass that begins in a module; one that the backward pass computes again keeps its number."""
+        current = copy.copy(self)
+        if self.number is None:
+            if module not in self.numbers or self.config.model_type == "albert":  # other types use a module once
+                self.numbers[module] = next(self.count)
+            current.number = self.numbers[module]
+        return current
+
+    @property
+    def seed(self) -> int:
+        """Of the hashes of a pass in evaluation."""
+        return self.chosen["seed"] + 1_000_003 * self.number
 
     def attention(self, training: bool) -> tuple[str, dict[str, Any]]:
-        """Name and settings of its attention; softmax if this pass is not chosen."""
-        chosen = self.chosen
-        if chosen["passes"] is not None and self.number not in chosen["passes"]:
+        """Name and settings of a pass's attention; softmax if the pass is not chosen."""
+        if self.chosen["passes"] is not None and self.number not in self.chosen["passes"]:
             return "softmax", {}
-        return chosen["attention"], chosen["settings"] | ({} if training else chosen["evaluation_settings"])
+        settings = self.chosen["settings"]
+        return self.chosen["attention"], settings if training else settings | self.chosen["evaluation_settings"]
 
     def generator(self, training: bool) -> torch.Generator | None:
-        """Of its hashes: torch's global one (None) in training; in evaluation it follows from seed and number."""
+        """Of the hashes of a pass: torch's global one (None) in training; in evaluation it follows from the seed."""
         return None if training else torch.Generator().manual_seed(self.seed)
 
     def record(self, query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None, training: bool) -> None:
-        """Append the inputs to the list of `record_passes`, if there is one."""
-        if self.recorded is not None:
-            name, settings = self.attention(training)
+        """Append the inputs of a pass to the list of `record_passes`, if there is one, the first time."""
+        if self.recorded is not None and self.number not in self.done:
             rows = query.detach(), key.detach(), value.detach()
-            self.recorded.append(Pass(name, settings, self.seed, *rows, padding_mask))
-
-
-class Call:
-    """One call of a model: its padding, and the numbers of its passes."""
-
-    def __init__(self, config: Any, padding_mask: Tensor | None):
-        self.config = config
-        self.padding_mask = padding_mask  # (batch, length), True where there is a token; None where nothing is padded
-        self.recorded = next((passes for of, passes in reversed(RECORDING.get()) if of is config), None)
-        self.number: int | None = None  # of the only pass that sees this call; None: all see it
-        self.numbers: dict[nn.Module, int] = {}  # the last pass through each module
-        self.count, self.begun = count(), set[int]()
-
-    def number_of(self, module: nn.Module) -> int:
-        """The number of the pass that a module begins; one that the backward pass computes again keeps its own."""
-        if module not in self.numbers or self.config.model_type == "albert":  # others use a module once
-            self.numbers[module] = next(self.count)
-        return self.numbers[module]
-
-    def next_pass(self, layer: nn.Module) -> "Call":
-        """The call as the next pass alone sees it, through a layer that will be computed again."""
-        call = copy.copy(self)
-        call.number = self.number_of(layer)
-        return call
-
-    def begin(self, module: nn.Module) -> CurrentPass:
-        """The pass that begins in an attention module; it is recorded the first time."""
-        number = self.number_of(module) if self.number is None else self.number
-        recorded = None if number in self.begun else self.recorded
-        self.begun.add(number)
-        return CurrentPass(self.config.albert_lsh, number, recorded)
+            self.recorded.append(Pass(*self.attention(training), self.seed, *rows, padding_mask))
+            self.done.add(self.number)
 
 
 def begin_call(attention_mask: Tensor | None = None, *, config: PreTrainedConfig, **kwargs: Any) -> Call:
@@ -86,7 +73,7 @@ def begin_call(attention_mask: Tensor | None = None, *, config: PreTrainedConfig
     return Call(config, None if is_full else attention_mask)
 
 
-def begin_pass(module: nn.Module, call: Any, device: torch.device, **kwargs: Any) -> tuple[CurrentPass, Tensor | None]:
+def begin_pass(module: nn.Module, call: Any, device: torch.device, **kwargs: Any) -> tuple[Call, Tensor | None]:
     """The pass that begins in a module, and its padding mask; `call` stands where Transformers has a mask."""
     if not isinstance(call, Call):
         raise ValueError("our attentions take a mask (batch, length), and are called by their model, not by a layer")
@@ -133,18 +120,18 @@ def register() -> None:
     decide = model_class.get_correct_attn_implementation
 
     @wraps(decide)
-    def decide_by_config(model: Any, requested: str | None, *args: Any, **kwargs: Any) -> str:
+    def decide_by_config(model: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
         config, name = model.config, type(model).__name__
         saved = getattr(config, INTERFACE, None)
-        if requested is None and saved:
-            requested = INTERFACE
-        if requested == INTERFACE:
+        if requested_attention is None and saved:
+            requested_attention = INTERFACE
+        if requested_attention == INTERFACE:
             check_type(config, name)
             keep_choice(config, saved_choice(config, name) if saved else choice(config, "lsh"))
         else:
             vars(config).pop(INTERFACE, None)
             vars(config).pop("attn_implementation", None)
-        return decide(model, requested, *args, **kwargs)
+        return decide(model, requested_attention, *args, **kwargs)
 
     model_class.get_correct_attn_implementation = decide_by_config
 

@@ -120,7 +120,7 @@ def recomputing(layer_class: Any) -> Any:
     """A layer's class whose `forward` is recomputed."""
 
     def forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        args = tuple(arg.next_pass(layer) if isinstance(arg, Call) else arg for arg in args)
+        args = tuple(arg.begin(layer) if isinstance(arg, Call) else arg for arg in args)
         return recomputed(partial(layer_class.forward, layer), *args, **kwargs)
 
     return type(layer_class.__name__, (layer_class,), {"forward": forward})

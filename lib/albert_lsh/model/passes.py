@@ -98,8 +98,7 @@ def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> 
     # `rest` stands for unseen keys; cluster_size is smyrf's, full_attn_thres reformer's
     sparse = {p.attention for p in passes if p.settings.keys() & {"rest", "cluster_size", "full_attn_thres"}}
     if sparse and coverage.pairs > NEARLY_ALL:
-        name = sparse.pop()
-        way = "smaller bucket_size and full_attn_thres" if name == "reformer" else 'a budget such as {"share": 0.25}'
-        said = f"attention={name!r} attends to {coverage.pairs:.0%} of the pairs, as softmax does"
-        logger.warning("%s; %s in attention_settings would leave pairs out", said, way)
+        all_pairs = f"attention={sparse.pop()!r} attends to {coverage.pairs:.0%} of the pairs, as softmax does"
+        way = 'such as {"share": 0.25}, or of reformer smaller bucket_size and full_attn_thres'
+        logger.warning("%s; attention_settings %s, would leave pairs out", all_pairs, way)
     return coverage
