@@ -57,11 +57,6 @@ def test_a_run_that_keeps_its_model_writes_its_card_and_its_command_makes_the_ru
     assert run.what() == {name: record["parameters"][name] for name in run.what()}
 
 
-def test_a_run_that_keeps_no_model_has_no_card(tmp_path):
-    folder = kept_run(tmp_path, save_model=False)
-    assert not (folder / "model").exists()
-
-
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: "-".join(path.parts[-6:-2]))
 def test_the_hub_reads_the_card_of_every_committed_record(path, tmp_path):
     record = read_result(path)

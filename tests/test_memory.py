@@ -55,19 +55,6 @@ def test_less_is_stored_for_the_backward_pass(folder):
     assert stored[2] < stored[0]
 
 
-@pytest.mark.parametrize(
-    ("saving", "positions"), [({}, [22]), (RECOMPUTE, [22] * 2), (CHUNK, [5, 5, 5, 5, 2] * 2)], ids=str
-)
-def test_every_layer_goes_through_its_positions_so_and_again_if_recomputed(folder, saving, positions):
-    """What the widest parts of every layer are given, forward and backward."""
-    model, lengths = save_memory(load_model(folder, head="base"), **saving).train(), []
-    for module in model.modules():
-        if getattr(module, "out_features", 0) == 48:
-            module.register_forward_hook(lambda module, inputs, _: lengths.append(inputs[0].shape[1]))
-    model(IDS).last_hidden_state.sum().backward()
-    assert sorted(lengths) == sorted(positions * 3)
-
-
 def test_a_copy_has_its_own_weights_and_gradients_and_names_of_weights_stay(folder, tmp_path):
     model = save_memory(load_model(folder, head="base", attention="lsh", settings=LSH), **RECOMPUTE, **CHUNK)
     before, twin = model(IDS).last_hidden_state.detach(), copy.deepcopy(model)

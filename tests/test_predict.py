@@ -1,7 +1,6 @@
 """Predictions: the same as evaluation's, from the command and from pipelines; errors that name the place."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -183,11 +182,9 @@ def test_regression_gives_the_number_and_classes_without_names_have_the_tasks(tm
     ("name", "content", "message"),
     [
         ("pairs.txt", b"one\ttwo\nthree\n", "line 2 has no tabs; task 'mini-mrpc' reads sentence1, tab, sentence2"),
-        ("pairs.txt", b"one\ttwo\tthree\n", "line 1 has 2 tabs;"),
         ("pairs.txt", b"one\ttwo\n \tthree\n", "line 2: sentence1=' ' must be text, and not empty"),
         ("pairs.txt", b"one\ttwo\ncaf\xe9\tthree\n", "pairs.txt is not UTF-8: .* position 11: invalid contin"),
         ("pairs.txt", b" \n\n", "pairs.txt is empty; it must hold one example a line, or JSON"),
-        ("rows.json", b"[]", "rows.json is empty"),
         ("rows.json", b'[{"sentence1": "a",\n "sentence2": }]', r"is not JSON \(Expecting value: line 2 column 15"),
         ("rows.json", b'["one"]', "entry 1 is 'one'; it must be an object with sentence1, sentence2"),
         ("rows.jsonl", b'{"sentence1": "one"\n', "line 1 is not JSON .* column 20 .*a list of objects, or one"),
@@ -202,7 +199,7 @@ def test_texts_that_cannot_be_read_are_named(tmp_path, name, content, message):
         main(["predict", "--model", "nowhere", "--task", "mini-mrpc", str(tmp_path / name)])
 
 
-MRPC, MNLI, V2 = "mini-mrpc", "mini-mnli", "mini-squad-v2"
+MRPC, MNLI = "mini-mrpc", "mini-mnli"
 
 
 @pytest.mark.parametrize(
@@ -210,27 +207,19 @@ MRPC, MNLI, V2 = "mini-mrpc", "mini-mnli", "mini-squad-v2"
     [
         (MRPC, MNLI, "has the labels entailment, .*; task 'mini-mrpc' has not_equivalent, equivalent"),
         ("stsb", MRPC, "has the labels .*; task 'stsb' has none: it predicts a number"),
-        (MRPC, V2, "is AlbertForQuestionAnswering; task 'mini-mrpc' needs one that was .*ForSequenceClassification"),
         ("mini-squad", MRPC, "is AlbertForSequenceClassification; task 'mini-squad' needs"),
         (MRPC, "mini", "model='mini' is not fine-tuned; task 'mini-mrpc' needs"),
         (MRPC, "./no", "model='./no': no such folder, and the Hub gave no model of that name"),
-        ("mprc", MRPC, "task='mprc' is not one of: mrpc"),
     ],
 )
 def test_a_model_of_another_task_is_refused(saved, task, model, message, tmp_path, capsys):
-    columns = 2 if task == "mprc" else len(find_task(task).columns)
-    file = write(tmp_path / "text.txt", "\t".join(["text"] * columns))
+    file = write(tmp_path / "text.txt", "\t".join(["text"] * len(find_task(task).columns)))
     with pytest.raises(SystemExit, match=f"^error: .*{message}"):
         ask(capsys, saved(model).folder if model in LENGTHS else model, task, file)
 
 
 def without(word):
     return lambda folder: change_weights(folder, lambda weights: {k: w for k, w in weights.items() if word not in k})
-
-
-def as_pickle(folder):
-    torch.save({}, folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
 
 
 def without_tokenizer(folder):
@@ -248,8 +237,6 @@ def longer_vocabulary(folder):
     ("damage", "message"),
     [
         (without("classifier"), "lacks weights: classifier.bias, classifier.weight$"),
-        (without("encoder"), r"lacks weights: albert.encoder.*, \[...\]$"),
-        (as_pickle, "its weights cannot be read: .*no file named model.safetensors"),
         (without_tokenizer, "no tokenizer files"),
         (longer_vocabulary, r"its tokenizer knows \d+ tokens, its weights only \d+"),
     ],
@@ -301,16 +288,6 @@ def test_the_command_prints_nothing_but_lines_and_an_error_is_one_line(saved, tm
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch("error: model='.*' lacks weights: qa_outputs.bias, qa_outputs.weight\n", done.stderr)
-
-
-def test_a_closed_pipe_ends_the_command_quietly(saved, tmp_path):
-    file = write(tmp_path / "pairs.txt", "The food was lovely.\tThe food was awful.\n" * 3)
-    command = [*COMMAND, "--model", saved(MRPC).folder, "--task", MRPC, "--batch-size", "1", str(file)]
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=buffered)
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait() == 0
 
 
 def test_memory_that_does_not_suffice_is_named(saved, tmp_path, capsys):
