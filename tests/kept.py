@@ -4,7 +4,6 @@ from pathlib import Path
 
 from albert_lsh import Parameters, find_task, load_data, load_tokenizer
 from albert_lsh.tasks import encode
-from albert_lsh.train import fit
 
 
 def kept_run(folder: Path, **changes) -> Path:

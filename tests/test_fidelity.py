@@ -13,7 +13,7 @@ from albert_lsh import attention, load_model, record_passes, switch_attention
 from albert_lsh.files import repository_root
 from albert_lsh.model.load import ModelError, load_tokenizer
 from albert_lsh.record import SCHEMA
-from albert_lsh.run import ParameterError, Run
+from albert_lsh.run import ParameterError
 from albert_lsh.train import keep_model, prepare_model, sample
 from albert_study.probe import fidelity, truncation
 from albert_study.probe.candidates import Candidate

@@ -20,7 +20,6 @@ import pytest
 import yaml
 from datasets import Dataset
 
-from albert_lsh.files import lock
 from albert_lsh.record import read_predictions
 from albert_study import runner
 from albert_study.jobs import load_jobs, load_study

@@ -30,12 +30,11 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from albert_lsh import metrics, record
 from albert_lsh.card import write_card
-from albert_lsh.errors import OneLineError
+from albert_lsh.errors import OneLineError, explain_out_of_memory
 from albert_lsh.files import delete, explain_disk, lock, relative_to_root, write_atomically
 from albert_lsh.model.config import load_config, max_positions
+from albert_lsh.model.layers import draw_projections, save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention, without_bars
-from albert_lsh.model.memory import explain_out_of_memory, save_memory
-from albert_lsh.model.projections import draw_projections
 from albert_lsh.run import ParameterError, Run
 from albert_lsh.tasks import Task, encode, find_task, fingerprint, load_data
 

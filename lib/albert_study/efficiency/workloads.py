@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers import AlbertConfig, PreTrainedModel
 
+from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import load_model
-from albert_lsh.model.memory import save_memory
 from albert_study.efficiency.contenders import CONTENDERS, HEAD_DIM, HEADS, Attend
 from albert_study.efficiency.parameters import STEPS, EfficiencyParameters
 

@@ -15,7 +15,7 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from albert_lsh.model.interface import attention_modules
+from albert_lsh.model.layers import attention_modules
 from albert_study.pretraining.corpus import SENTENCES_AT_ONCE
 
 NEIGHBOURS = 4  # pieces counted on either side

@@ -31,8 +31,8 @@ from transformers import (
 )
 
 from albert_lsh.files import delete, lock, write_atomically
+from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, without_bars
-from albert_lsh.model.memory import save_memory
 from albert_lsh.model.passes import mean_attended
 from albert_lsh.record import SCHEMA, differences, environment, resolved
 from albert_lsh.run import ParameterError
