@@ -7,6 +7,7 @@ the model's config, so `save_pretrained` and `load_model(path)` bring them back.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeVar
 
