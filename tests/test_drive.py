@@ -21,12 +21,11 @@ from albert_lsh.training import locks
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.parameters import Parameters
 from albert_lsh.training.record import read_result
-from albert_study.efficiency.measure import GrowingTable
-from albert_study.pretraining.parameters import Pretraining
-from albert_study.pretraining.pretrain import prepare_text
-from pretraining_text import write_text
+from albert_study.candidates import GrowingTable
+from albert_study.experiments.pretrain import Pretraining, prepare_text
 from test_candidates import GIVEN as CANDIDATES
 from test_candidates import ask, contents
+from test_corpus import write_text
 
 OPERATIONS = {"open", "os.mkdir", "os.remove", "os.rename", "os.listdir", "os.scandir", "shutil.rmtree"}
 GIVEN = {"task": "mini-mrpc", "model": "mini", "epochs": 2, "train_examples": 32, "eval_examples": 8, "batch_size": 8}
@@ -179,25 +178,26 @@ def test_rows_of_measurements_are_whole(mount, tmp_path, monkeypatch):
     (tmp_path / "MyDrive").mkdir()
     table = GrowingTable(tmp_path / "MyDrive" / "times.csv")
     for row in rows[:2]:
-        table.add([row])
-    drive = mount(tmp_path / "MyDrive", "half-way .*csv")
+        table.put({"case": row["case"]}, [row])
+    drive = mount(tmp_path / "MyDrive", "open .*partial")
     with pytest.raises(OSError, match="not connected"):
-        table.add(rows[2:])
+        table.put({"case": "window"}, rows[2:])
     again(drive, tmp_path / "runtime", monkeypatch)
     table = GrowingTable(tmp_path / "MyDrive" / "times.csv")
-    assert table.rows == rows
+    assert table.tables[0] == rows[:2]
+    table.put({"case": "window"}, rows[2:])
     table.finish()
     assert pd.read_csv(tmp_path / "MyDrive" / "times.csv").to_dict("records") == rows
     assert [path.name for path in (tmp_path / "MyDrive").iterdir()] == ["times.csv"]
 
 
-@pytest.mark.parametrize("name", [r"table\.partial\.json", r"table-looks\.csv", r"table\.csv"])
+@pytest.mark.parametrize("name", [r"open .*partial\.jsonl", r"half-way .*table-looks\.csv", r"half-way .*table\.csv"])
 def test_tables_of_candidates_are_whole(name, mount, tmp_path, monkeypatch):
     ask(tmp_path / "disk" / "table.csv", CANDIDATES)
     first = next(iter(CANDIDATES))
     drive = mount(tmp_path / "MyDrive")
     ask(drive.place / "table.csv", [first])
-    drive.last = f"half-way .*{name}$"
+    drive.last = f"{name}$"
     with pytest.raises(OSError, match="not connected"):
         ask(drive.place / "table.csv", CANDIDATES)
     again(drive, tmp_path / "runtime", monkeypatch)
@@ -207,12 +207,12 @@ def test_tables_of_candidates_are_whole(name, mount, tmp_path, monkeypatch):
 
 def test_a_tokenizer_is_whole(mount, tmp_path, monkeypatch):
     """It is a folder, of which files may have arrived."""
-    text, cache = write_text(tmp_path / "text.txt"), str(tmp_path / "cache")
-    asked = Pretraining.check({"text": str(text), "vocabulary": 300, "max_length": 64, "steps": 2, "cache_dir": cache})
-    pieces = prepare_text(asked, tmp_path / "disk").tokenizer.get_vocab()
+    given = {"text": str(write_text(tmp_path / "text.txt")), "vocabulary": 300, "max_length": 64}
+    runs = [Pretraining.parse(given | {"output_dir": str(tmp_path / name)}) for name in ("disk", "MyDrive")]
+    pieces = prepare_text(runs[0]).tokenizer.get_vocab()
     drive = mount(tmp_path / "MyDrive", "half-way .*tokenizer_config.json")
     with pytest.raises(OSError, match="not connected"):
-        prepare_text(asked, drive.place)
+        prepare_text(runs[1])
     again(drive, tmp_path / "runtime", monkeypatch)
-    assert prepare_text(asked, drive.place).tokenizer.get_vocab() == pieces
+    assert prepare_text(runs[1]).tokenizer.get_vocab() == pieces
     assert [path.name for path in drive.place.iterdir() if path.is_dir()] == ["tokenizer"]

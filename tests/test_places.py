@@ -16,11 +16,11 @@ from albert_lsh.model.config import ModelError
 from albert_lsh.tasks.table import TaskError
 from albert_lsh.training.files import recorded, root_of
 from albert_lsh.training.parameters import ParameterError, Parameters
-from albert_study.efficiency.parameters import EfficiencyParameters
-from albert_study.long_range.parameters import LongRange
-from albert_study.pretraining.parameters import Pretraining
-from albert_study.probe.fidelity import Asked
-from albert_study.probe.reading import Reading
+from albert_study.experiments.efficiency import Efficiency
+from albert_study.experiments.long_range import LongRange
+from albert_study.experiments.pretrain import Pretraining
+from albert_study.probe import Fidelity
+from albert_study.reading import Reading
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -28,13 +28,13 @@ NOWHERE = "file://localhost/nowhere/albert-lsh"
 VARIANTS = {"variants": {"a": {"attention": "window"}}}
 CHECKS = {
     "glue": lambda **given: Parameters.check({"task": "mini-mrpc", **given}),
-    "pretrain": lambda **given: Pretraining.check({"text": "some/text", **given}),
-    "long_range": lambda **given: LongRange.check({"task": "duplication", **given}),
-    "efficiency": lambda **given: EfficiencyParameters.check(
+    "pretrain": lambda **given: Pretraining.parse({"text": "some/text", **given}),
+    "long_range": lambda **given: LongRange.parse({"task": "duplication", **given}),
+    "efficiency": lambda **given: Efficiency.parse(
         {"lengths": [64], "cases": ["softmax"], "step_lengths": [], "step_cases": [], **given}
     ),
-    "reading": lambda **given: Reading.check({**VARIANTS, **given}),
-    "fidelity": lambda **given: Asked.check({**VARIANTS, "trained": "results/runs/x", **given}),
+    "reading": lambda **given: Reading.parse({**VARIANTS, **given}),
+    "fidelity": lambda **given: Fidelity.parse({**VARIANTS, "trained": "results/runs/x", **given}),
 }
 
 
@@ -109,7 +109,7 @@ def test_the_tilde_is_the_home_folder(name, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "config.json").write_text((ROOT / "lib/albert_lsh/pretrained/nano/config.json").read_text())
-    fields = ("output_dir", "output", "data_dir", "model", "text_model", "text", "start", "figures_dir", "cache_dir")
+    fields = ("output_dir", "output", "data_dir", "model", "text_model", "text", "start", "figures_dir")
     named = [field for field in fields if hasattr(CHECKS[name](), field)]
     assert named
     for field in named:

@@ -13,7 +13,7 @@ from transformers import DataCollatorForTokenClassification
 
 from albert_lsh import load_model, pretrained
 from albert_lsh.model.load import load_config, load_tokenizer
-from albert_study.pretraining.objectives import IGNORED, Pieces, make_example
+from albert_study.experiments.corpus import IGNORED, Pieces, make_example
 from test_training import fit, make
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +37,11 @@ def examples():
     """Masked sequences of two or three sentences, and their batch."""
     tokenizer = load_tokenizer("nano")
     pieces, ids = Pieces.of(tokenizer), [np.array(tokenizer(t, add_special_tokens=False)["input_ids"]) for t in TEXT]
-    made = [make_example(ids[n % 8 : n % 8 + 3], 128, pieces, np.random.default_rng(n)) for n in range(48)]
+    made = []
+    for n in range(48):
+        parts = ids[n % 8 : n % 8 + 3]
+        borders = np.cumsum([len(part) for part in parts])[:-1]
+        made.append(make_example(np.concatenate(parts), borders, pieces, np.random.default_rng(n)))
     return DataCollatorForTokenClassification(tokenizer)(made)
 
 

@@ -16,9 +16,9 @@ from albert_lsh.tasks.table import find_task
 from albert_lsh.training.fine_tuning import fine_tune
 from albert_lsh.training.parameters import Parameters
 from albert_lsh.training.record import read_result
+from albert_study import twins
 from albert_study.evidence.records import load_runs
 from albert_study.evidence.word_order import load_words, plot_word_order, word_order, word_order_tables
-from albert_study.probe import twins
 
 SMALL = {"model": "mini", "max_length": 32, "train_examples": 64, "eval_examples": 50, "epochs": 1}
 

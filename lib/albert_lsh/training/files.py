@@ -54,9 +54,16 @@ def placed(asked: Any, paths: Iterable[str], sources: Iterable[str] = ()) -> Any
 
 def recorded(parameters: Any) -> dict[str, Any]:
     """All parameters but `results_root`, and paths as seen from there: records name no folder of a machine."""
-    values = dataclasses.asdict(parameters)
+    if not dataclasses.is_dataclass(parameters):
+        return parameters.recorded()
+    values = dataclasses.asdict(parameters)  # type: ignore[arg-type]
     root = f"{values.pop('results_root') or repository_root()}{os.sep}"
     return {name: v.removeprefix(root) if isinstance(v, str) else v for name, v in values.items()}
+
+
+def identity_of(parameters: Any) -> dict[str, Any]:
+    """Everything that decides the result."""
+    return parameters.what() if dataclasses.is_dataclass(parameters) else parameters.identity()  # type: ignore
 
 
 def run_folder(study: str, task: str, model: str, arm: str, seed: int, results_root: str | None = None) -> Path:

@@ -42,7 +42,7 @@ from albert_lsh.model.memory import save_memory
 from albert_lsh.model.passes import mean_attended
 from albert_lsh.model.projections import draw_projections
 from albert_lsh.training.checkpoints import newest
-from albert_lsh.training.files import write_atomically
+from albert_lsh.training.files import identity_of, write_atomically
 from albert_lsh.training.parameters import ParameterError, Parameters
 from albert_lsh.training.trainer import (
     CURVE_POINTS,
@@ -138,7 +138,7 @@ def train(
         compute_metrics=compute_metrics,
         callbacks=callbacks(parameters),
     )
-    decisive = parameters.what() | {"data": fingerprint(train_data)}
+    decisive = identity_of(parameters) | {"data": fingerprint(train_data)}
     checkpoint = newest(folder / "checkpoints", decisive, resume=parameters.resume)
     return fit(trainer, decisive, checkpoint, trained=len(train_data) * parameters.epochs)
 

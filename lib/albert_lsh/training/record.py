@@ -27,7 +27,15 @@ from albert_lsh.tasks.table import TASKS, find_task
 from albert_lsh.training import locks
 from albert_lsh.training.card import write_card
 from albert_lsh.training.cores import choose_threads
-from albert_lsh.training.files import delete, recorded, relative_to_root, repository_root, settle, write_atomically
+from albert_lsh.training.files import (
+    delete,
+    identity_of,
+    recorded,
+    relative_to_root,
+    repository_root,
+    settle,
+    write_atomically,
+)
 from albert_lsh.training.parameters import ParameterError, on_this_machine
 
 if TYPE_CHECKING:  # who reads records does without Trainer, which takes seconds to import
@@ -81,11 +89,18 @@ def differences(result: dict[str, Any], asked: dict[str, Any], kind: type) -> li
         result: as `read_result` gives it. asked: parameters by name, settings completed.
         kind: the dataclass of the parameters.
     """
-    usual = {f.name: f.default for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
+    usual = {name: field.default for name, field in defaults_of(kind).items()}
     there, asked = usual | result["parameters"], json.loads(json.dumps(asked))
     with suppress(ValueError):  # settings that the code no longer knows stay as they are, and differ
         there["attention_settings"] = attentions.check(there["attention"], there["attention_settings"])
     return [f"{k}={there.get(k)!r}, not {v!r}" for k, v in asked.items() if there.get(k) != v]
+
+
+def defaults_of(kind: Any) -> dict[str, Any]:
+    """The fields of a class of parameters that have a default."""
+    if dataclasses.is_dataclass(kind):
+        return {f.name: f for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
+    return {name: field for name, field in kind.model_fields.items() if not field.is_required()}
 
 
 def open_run(parameters: Any) -> None:
@@ -105,7 +120,7 @@ def open_run(parameters: Any) -> None:
         choose_threads(getattr(parameters, "device", "cpu"))
         return
     result = read_result(path)
-    if other := differences(result, parameters.what(), type(parameters)):
+    if other := differences(result, identity_of(parameters), type(parameters)):
         raise ParameterError(
             f"output_dir={parameters.output_dir!r} holds the result of another run, made with {'; '.join(other)}; "
             "choose another output_dir, or move that result away"
@@ -243,7 +258,7 @@ def write_result(
 
 def resolved(parameters: Any, trainer: Any) -> dict[str, Any]:
     """What the parameters came to: full settings in training and evaluation, the recipe, the model's shape."""
-    asked, config, arguments = parameters.what(), trainer.model.config, trainer.args.to_dict()
+    asked, config, arguments = identity_of(parameters), trainer.model.config, trainer.args.to_dict()
     settings = attentions.check(asked["attention"], asked["attention_settings"])
     passes = asked.get("passes")
     return {
