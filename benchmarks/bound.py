@@ -22,9 +22,7 @@ import torch
 from albert_lsh.attention.compute.cpu import BACKWARD, FORWARD
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import provenance
-from albert_study.efficiency.contenders import CONTENDERS
-from albert_study.efficiency.parameters import EfficiencyParameters
-from albert_study.efficiency.workloads import inputs, one_pass, seconds_of
+from albert_study.experiments.efficiency import CONTENDERS, Efficiency, inputs, one_pass, seconds_of
 
 SHAPES = [(64, 128), (128, 128), (256, 256), (512, 512)]  # queries and keys of a block
 DIM, PAIRS, LENGTH, KEYS = 64, 2**23, 4096, 512
@@ -58,9 +56,9 @@ def rates() -> list[dict[str, Any]]:
 
 def timed() -> dict[str, float]:
     """Seconds of each case, forward and backward, in this process."""
-    tensors = inputs(LENGTH, EfficiencyParameters([LENGTH], TIMED, [], []))
+    tensors = inputs(LENGTH, Efficiency(lengths=[LENGTH], cases=TIMED, step_lengths=[], step_cases=[]))
     runs = {name: one_pass(CONTENDERS[name].build(LENGTH, KEYS), tensors, backward=True) for name in TIMED}
-    return {name: statistics.median(found) for name, found in seconds_of(runs, 3).items()}
+    return {name: statistics.median(taken) for name, taken in seconds_of(runs, 3).items()}
 
 
 def main() -> None:

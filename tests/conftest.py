@@ -42,7 +42,7 @@ def root(tmp_path, monkeypatch):
     """A repository of its own, for whatever asks where the repository is."""
     from albert_study.jobs import NOTEBOOKS
 
-    for place, _ in NOTEBOOKS.values():
+    for place in NOTEBOOKS.values():
         import_module(place.partition(":")[0])
     for module in list(sys.modules.values()):
         if module.__name__.startswith("albert_") and hasattr(module, "repository_root"):

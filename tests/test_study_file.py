@@ -43,7 +43,7 @@ def one_arm(arm: str, model: str = "mini", task: str = "mini-mrpc") -> str:
             "notebooks: {a: {notebook: raeding}}\n",
             "notebooks: a: notebook='raeding' is not one of: pretrain, long_range",
         ),
-        ("notebooks: {a: {notebook: long_range, task: txt}}\n", "notebooks: a: task='txt' is not one of"),
+        ("notebooks: {a: {notebook: long_range, task: txt}}\n", "notebooks: a: task='txt' must be 'duplication'"),
         ("notebooks: {a: {notebook: efficiency, lengths: []}}\n", "notebooks: a: lengths=.. must have at least 1 item"),
         (MINI + "switched:\n" + TASKS, "line 2: switched: .*dictionary, not None"),
         (MINI + "seeds: 3\n" + TASKS, "line 2: seeds: Input should be a valid list, not 3"),

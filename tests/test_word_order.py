@@ -11,10 +11,12 @@ from datasets import Dataset
 from albert_lsh.model.load import load_model, load_tokenizer
 from albert_lsh.model.passes import record_passes
 from albert_lsh.record import read_predictions, read_result
+from albert_lsh.run import Parameters
 from albert_lsh.tasks import encode, find_task, load_data
+from albert_lsh.train import fine_tune
+from albert_study import twins
 from albert_study.evidence.records import load_runs
 from albert_study.evidence.word_order import load_words, plot_word_order, word_order, word_order_tables
-from albert_study.probe import twins
 
 SMALL = {"model": "mini", "max_length": 32, "train_examples": 64, "eval_examples": 50, "epochs": 1}
 

@@ -3,7 +3,6 @@
 python tools/ship.py results/pretraining/nano-lsh/seed-0 nano-lsh
 """
 
-import dataclasses
 import json
 import shutil
 import sys
@@ -13,7 +12,7 @@ import pandas as pd
 from safetensors.torch import load_file, save_file
 
 from albert_lsh import pretrained
-from albert_study.pretraining.parameters import NOT_DECISIVE, Pretraining
+from albert_study.experiments.pretrain import Pretraining
 
 WHERE_IT_WAS = ("is_local", "local_files_only")  # of the tokenizer, when the run loaded it
 SOURCE = """English Wikipedia, a dump of spring 2015 (the public repository jason-feng/wikiVisual at 1c0fac92,
@@ -22,11 +21,11 @@ SOURCE = """English Wikipedia, a dump of spring 2015 (the public repository jaso
 
 def command(asked: dict) -> str:
     """What is typed to have the run again: the parameters that are not the usual ones."""
-    usual = {field.name: field.default for field in dataclasses.fields(Pretraining)} | {"attention_settings": {}}
-    changed = {key: asked[key] for key in usual if key not in NOT_DECISIVE and asked[key] != usual[key]}
+    usual = {name: field.default for name, field in Pretraining.model_fields.items() if name not in Pretraining.where}
+    changed = {key: asked[key] for key in usual if key in asked and asked[key] != usual[key]}
     changed["text"] = Path(asked["text"]).name
     words = ((key, f"'{json.dumps(value)}'" if isinstance(value, dict) else value) for key, value in changed.items())
-    return " ".join(["python -m albert_study.pretraining.pretrain", *(f"{key}={value}" for key, value in words)])
+    return " ".join(["python -m albert_study.experiments.pretrain", *(f"{key}={value}" for key, value in words)])
 
 
 def card(name: str, record: dict, curve: pd.DataFrame) -> str:
@@ -43,7 +42,7 @@ def card(name: str, record: dict, curve: pd.DataFrame) -> str:
     trained_for = (
         f"{asked['steps']:,} steps of {asked['batch_size']} sequences of up to {asked['max_length']} tokens: "
         f"{tokens['trained']:,} tokens, where the text has {tokens['text']:,}. Seed {asked['seed']}, "
-        f"{asked['optimizer']}, learning rate {asked['learning_rate']:g}, {asked['precision']}."
+        f"adamw, learning rate {asked['learning_rate']:g}, {asked['precision']}."
     )
     reached = (
         f"loss {scores['mlm_loss']:.3f} ({counting['mlm_loss']:.3f}) nats a masked token, accuracy of masked tokens "
@@ -56,7 +55,7 @@ language: en
 ---
 # {name}
 
-A small ALBERT ({record["parameters_of_model"]:,} parameters, size `{asked["size"]}` of albert_study.pretraining),
+A small ALBERT ({record["parameters_of_model"]:,} parameters, size `{asked["size"]}` of pretrain.ipynb),
 pretrained with `{asked["attention"]}` attention, settings `{settings}`.
 Made to try things with, not to be good at them.
 

@@ -12,12 +12,12 @@ from albert_lsh.record import seconds_of_others
 from albert_lsh.run import Count, ParameterError, Positive, Run, Seed, Settings
 from albert_lsh.tasks import encode, find_task
 from albert_lsh.train import fit
+from albert_study.candidates import candidates_of
 from albert_study.evidence.formats import METRICS, form
 from albert_study.evidence.readable_studies import pivot
 from albert_study.evidence.records import read_run
 from albert_study.evidence.tables import score_table
 from albert_study.expected import say_how_long
-from albert_study.probe.candidates import candidates_of
 
 BUSY = 0.3  # of a core
 HALF_AN_HOUR = 1800  # seconds

@@ -9,7 +9,6 @@ Its file may have
 """
 
 import dataclasses
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -98,28 +97,17 @@ class Job:
         return f"done     {self.name}: {', '.join(self.results)}"
 
 
-# Notebooks that an entry of `notebooks` may name: the class of their parameters, and which files they write last.
-NOTEBOOKS: dict[str, tuple[str, Callable[[Any], list[Any]]]] = {
-    "pretrain": ("albert_study.pretraining.parameters:Pretraining", lambda asked: [f"{asked.output_dir}/result.json"]),
-    "long_range": (
-        "albert_study.long_range.parameters:LongRange",
-        lambda asked: [f"{run.output_dir}/result.json" for run in asked.runs()],
-    ),
-    "efficiency": (
-        "albert_study.efficiency.parameters:EfficiencyParameters",
-        lambda asked: [
-            asked.table("time"),
-            *([asked.table("memory")] if asked.memory else []),
-            *([asked.table("step")] if asked.step_lengths else []),
-            *([asked.table("quality")] if asked.text_model else []),
-        ],
-    ),
-    "reading": ("albert_study.probe.reading:Reading", lambda asked: [asked.output]),
-    "masked_words": ("albert_study.probe.masked_words:MaskedWords", lambda asked: [asked.output]),
-    "bag_of_words": ("albert_study.probe.bag_of_words:BagOfWords", lambda asked: [asked.output]),
-    "constant_answers": ("albert_study.evidence.constant_answers:Constant", lambda asked: [asked.output]),
-    "fidelity": ("albert_study.probe.fidelity:Asked", lambda asked: [asked.output]),
-}  # fmt: skip
+# Notebooks that an entry of `notebooks` may name: the class of their parameters, whose `results` they write last.
+NOTEBOOKS: dict[str, str] = {
+    "pretrain": "albert_study.experiments.pretrain:Pretraining",
+    "long_range": "albert_study.experiments.long_range:LongRange",
+    "efficiency": "albert_study.experiments.efficiency:Efficiency",
+    "reading": "albert_study.reading:Reading",
+    "masked_words": "albert_study.reading:MaskedWords",
+    "bag_of_words": "albert_study.experiments.words:BagOfWords",
+    "constant_answers": "albert_study.experiments.words:ConstantAnswers",
+    "fidelity": "albert_study.probe:Fidelity",
+}
 
 
 def load_study(name: str, root: Path | None = None) -> list[Run]:
@@ -165,7 +153,7 @@ def switches(split: str, of_study: dict[str, Any], of_task: dict[str, Any], seed
 
 def check_run(run: Run) -> None:
     """Raise ValueError if a run cannot be made, or would be written elsewhere."""
-    from albert_study.probe.fidelity import Asked
+    from albert_study.probe import Fidelity
 
     Parameters.parse(run.parameters, run.notebook)
     if "model" not in run.parameters:
@@ -174,7 +162,7 @@ def check_run(run: Run) -> None:
     for split, given in run.switched.items():
         if split not in splits:
             raise ValueError(f"switched: {split!r} is not one of: {', '.join(splits)}")
-        Asked.check({**given, "trained": relative_to_root(run.folder)})
+        Fidelity.parse({**given, "trained": relative_to_root(run.folder)})
     if not run.folder.resolve().is_relative_to((repository_root() / "results" / "runs").resolve()):
         raise ValueError(f"its folder, {run.folder.resolve()}, is not in results/runs")
 
@@ -204,10 +192,9 @@ def job_of_notebook(label: str, notebook: str, **parameters: Any) -> Job:
     """The job of an entry of `notebooks`; ValueError if its parameters are none of the notebook."""
     if notebook not in NOTEBOOKS:
         raise ValueError(f"notebook={notebook!r} is not one of: {', '.join(NOTEBOOKS)}")
-    place, written_last = NOTEBOOKS[notebook]
-    module, _, kind = place.partition(":")
-    asked = getattr(import_module(module), kind).check(parameters)
-    results = tuple(relative_to_root(repository_root() / path) for path in written_last(asked))
+    module, _, kind = NOTEBOOKS[notebook].partition(":")
+    asked = getattr(import_module(module), kind).parse(parameters)
+    results = tuple(relative_to_root(Path(path)) for path in asked.results)
     if outside := [path for path in results if not path.startswith("results/")]:
         raise ValueError(f"{outside[0]} is not in results/")
     own = getattr(asked, "output", None)

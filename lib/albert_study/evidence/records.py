@@ -29,9 +29,8 @@ from albert_lsh import attention
 from albert_lsh.errors import OneLineError
 from albert_lsh.files import repository_root
 from albert_lsh.record import read_result
-from albert_lsh.run import Run
+from albert_lsh.run import Run, errors_named, from_given, placed
 from albert_lsh.tasks import TASKS
-from albert_lsh.training.parameters import errors_named, from_given, placed
 from albert_study.carried import carried
 from albert_study.jobs import load_jobs
 

@@ -1,7 +1,7 @@
 """Can a model that was fine-tuned on pairs of texts compare them? Every first text is paired with its twin, and with
 another text.
 
-    python -m albert_study.probe.twins results/runs/word-order/stsb          models that were kept (save_model=True)
+    python -m albert_study.twins results/runs/word-order/stsb          models that were kept (save_model=True)
 
 A model that compares the two texts values a text and its twin higher than the same text and another example's; one that
 adds up words cannot. And a token that finds its like gives its copy in the twin more than its share of attention.
@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh import attention
 from albert_lsh.errors import OneLineError
@@ -31,16 +30,11 @@ LOOKED_INTO = 64  # whose attention weights are computed
 
 
 @torch.no_grad()
-def values(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, first: list[str], second: list[str], max_length: int
-) -> np.ndarray:
+def values(model: Any, tokenizer: Any, first: list[str], second: list[str], max_length: int) -> np.ndarray:
     """What the model predicts of each pair: (pairs,)."""
-    parts = []
+    parts, options = [], {"truncation": True, "max_length": max_length, "padding": True, "return_tensors": "pt"}
     for start in range(0, len(first), 32):
-        chosen = slice(start, start + 32)
-        batch = tokenizer(
-            first[chosen], second[chosen], truncation=True, max_length=max_length, padding=True, return_tensors="pt"
-        )
+        batch = tokenizer(first[start : start + 32], second[start : start + 32], **options)
         parts.append(model(**batch).logits[:, 0].numpy())
     return np.concatenate(parts)
 
@@ -55,26 +49,19 @@ def weights_of(one: Pass) -> Tensor:
 
 
 @torch.no_grad()
-def weight_of_copies(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], max_length: int
-) -> float:
+def weight_of_copies(model: Any, tokenizer: Any, texts: list[str], max_length: int) -> float:
     """The weight that a token of a text gives to its copy in the twin, as a multiple of 1 / length: mean over tokens,
     of the head and pass that gives it most."""
     per_text = []
     for text in texts:
-        batch: BatchEncoding = tokenizer(text, text, return_tensors="pt")
-        length = batch["input_ids"].shape[1]
-        if length > max_length:
-            continue
-        with record_passes(model) as passes:
-            model(**batch)
-        size = (length - 3) // 2  # [CLS] text [SEP] text [SEP]
-        tokens = torch.arange(1, 1 + size)
-        of_passes = []
-        for one in passes:
-            weights = weights_of(one)[0, :, tokens, tokens + size + 1]  # (heads, tokens)
-            of_passes.append(weights.mean(-1) * length)
-        per_text.append(torch.cat(of_passes))
+        batch = tokenizer(text, text, return_tensors="pt")
+        if (length := batch["input_ids"].shape[1]) <= max_length:
+            with record_passes(model) as passes:
+                model(**batch)
+            size = (length - 3) // 2  # [CLS] text [SEP] text [SEP]
+            tokens = torch.arange(1, 1 + size)
+            of_passes = [weights_of(one)[0, :, tokens, tokens + size + 1].mean(-1) * length for one in passes]
+            per_text.append(torch.cat(of_passes))
     return float(torch.stack(per_text).mean(0).max())
 
 
@@ -85,13 +72,13 @@ def measure(folder: Path) -> dict[str, Any]:
     half: 0.5 by chance), low, high (95 % over texts), weight_of_copies.
     """
     record = read_result(folder / "result.json")
-    task = find_task(record["parameters"]["task"])
+    task, model_folder = find_task(record["parameters"]["task"]), folder / "model"
     if not task.is_regression or len(task.columns) != 2:
         raise OneLineError(f"{folder}: task={task.name!r} does not predict a number of two texts")
-    if not (folder / "model").is_dir():
-        raise OneLineError(f"{folder / 'model'} is not there; save_model=True keeps a run's model")
-    model = load_model(str(folder / "model"), head="classification", complete=True).eval()
-    tokenizer, max_length = load_tokenizer(str(folder / "model")), record["parameters"]["max_length"]
+    if not model_folder.is_dir():
+        raise OneLineError(f"{model_folder} is not there; save_model=True keeps a run's model")
+    model = load_model(str(model_folder), head="classification", complete=True).eval()
+    tokenizer, max_length = load_tokenizer(str(model_folder)), record["parameters"]["max_length"]
     rows = load_data(task.name, record["parameters"]["data_dir"], eval_examples=EXAMPLES)[task.evaluation[0]]
     texts, others = list(rows[task.columns[0]]), list(rows[task.columns[1]])
     others = others[1:] + others[:1]  # of the next example; they are in random order
@@ -107,15 +94,14 @@ def measure(folder: Path) -> dict[str, Any]:
 def main(arguments: list[str]) -> None:
     if len(arguments) != 1:
         raise SystemExit(__doc__)
-    folder = Path(arguments[0])
-    runs = sorted(path.parent for path in folder.glob("**/seed-*/result.json"))
+    runs = sorted(path.parent for path in Path(arguments[0]).glob("**/seed-*/result.json"))
     if not runs:
-        raise SystemExit(f"error: no run below {folder}")
+        raise SystemExit(f"error: no run below {arguments[0]}")
     try:
         table = pd.DataFrame([measure(run) for run in runs])
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
-    write_atomically(folder / "twins.csv", table.to_csv(index=False, float_format="%.6g"))
+    write_atomically(Path(arguments[0], "twins.csv"), table.to_csv(index=False, float_format="%.6g"))
     print(table.drop(columns=["packages"]).to_string())
 
 
