@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard, parse_eval_result_entries
 from huggingface_hub.repocard_data import model_index_to_eval_results
 from scipy.stats import binomtest
 
-from albert_lsh import Parameters, find_task
+from albert_lsh import Run, find_task
 from albert_lsh.card import HUB_METRICS, write_card
 from albert_lsh.metrics import intervals
 from albert_lsh.record import read_result
@@ -60,8 +60,8 @@ def test_its_command_makes_the_run_again(run):
     variables: dict = {}
     exec(next(cell.source for cell in cells if "parameters" in cell.metadata.get("tags", [])), variables)
     variables.pop("__builtins__")
-    asked = Parameters.check({**variables, **yaml.safe_load(given)})
-    assert asked.what() == {name: record["parameters"][name] for name in asked.what()}
+    asked = Run.parse({**variables, **yaml.safe_load(given)})
+    assert asked.identity() == {name: record["parameters"][name] for name in asked.identity()}
 
 
 def test_a_run_that_keeps_no_model_has_no_card(tmp_path):

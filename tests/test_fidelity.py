@@ -11,10 +11,11 @@ import torch
 
 from albert_lsh import attention, load_model, record_passes, switch_attention
 from albert_lsh.files import repository_root
+from albert_lsh.metrics import sample
 from albert_lsh.model.load import ModelError, load_tokenizer
 from albert_lsh.record import SCHEMA
 from albert_lsh.run import ParameterError, Run
-from albert_lsh.train import keep_model, prepare_model, sample
+from albert_lsh.train import keep_model, prepare_model
 from albert_study.probe import fidelity, truncation
 from albert_study.probe.candidates import Candidate
 from albert_study.probe.diagnostics import compare, look, summary
@@ -27,11 +28,10 @@ SETTINGS = {"n_hashes": 1, "cluster_size": 3}
 def keep_untrained(folder, task):
     """What a run leaves that kept its model; the model is as it was drawn, which is all that is needed here."""
     given = {"task": task, "train_examples": 300, "batch_size": 8, "save_model": True, "output_dir": str(folder)}
-    run = Parameters.check(given, "squad.ipynb" if "squad" in task else "glue.ipynb")
-    head = "question-answering" if "squad" in task else "classification"
-    keep_model(run, prepare_model(run, head=head), load_tokenizer("mini"))
+    run = Run.parse(given)
+    keep_model(run, prepare_model(run), load_tokenizer("mini"))
     record = {"status": "complete", "schema": SCHEMA, "metrics": {}, "headline": {}}
-    (folder / "result.json").write_text(json.dumps({**record, "parameters": dataclasses.asdict(run)}))
+    (folder / "result.json").write_text(json.dumps({**record, "parameters": run.recorded()}))
 
 
 @pytest.fixture(params=["mini-mrpc", "mini-squad"])
@@ -173,7 +173,7 @@ def test_bad_parameters_are_named(change, message):
 
 
 def test_a_model_that_was_not_kept_is_named(tmp_path):
-    run = Parameters.check({"task": "mini-mrpc", "output_dir": str(tmp_path)})
+    run = Run.parse({"task": "mini-mrpc", "output_dir": str(tmp_path)})
     with pytest.raises(ValueError, match=r"model is not there \(models are not kept in the repository\)"):
         fidelity.prepare(run)
 

@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from albert_lsh.hub import has_address
 
-LOAD = "from albert_lsh.tasks.data import load_data; print(*load_data('sst2')['train']['sentence'])"
+LOAD = "from albert_lsh.tasks import load_data; print(*load_data('sst2')['train']['sentence'])"
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(hub, tmp_path):
 
 
 def test_a_record_names_the_commit_that_the_data_came_from(hub):
-    code = "from albert_lsh.training.record import revisions; print(revisions('nano', 'sst2'))"
+    code = "from albert_lsh.record import revisions; print(revisions('nano', 'sst2'))"
     assert load(hub, code) == "{}"  # nothing was loaded yet, and the embedded model comes from no Hub
     load(hub)
     assert load(hub, code) == str({"data": "0" * 40})

@@ -113,7 +113,7 @@ def test_interrupted_and_met_by_a_full_disk_it_ends_as_if_undisturbed(given, und
     assert not (tmp_path / "result.json").exists()
     with small_files(), pytest.raises(Exception, match="too large"):
         pretrain(Pretraining.check(parameters))
-    assert read_seal(first)["devices"] == 1
+    assert json.loads((first.parent / "run.json").read_text())["devices"] == 1
     with pytest.raises(ParameterError, match="holds checkpoints of a run with another learning_rate"):
         pretrain(Pretraining.check({**parameters, "learning_rate": 1e-4}))
 
