@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import model_index_to_eval_results
 from scipy.stats import binomtest
 
-from albert_lsh import Parameters, find_task
+from albert_lsh import Run, find_task
 from albert_lsh.card import HUB_METRICS, write_card
 from albert_lsh.metrics import intervals
 from albert_lsh.record import read_result
@@ -53,8 +53,14 @@ def test_a_run_that_keeps_its_model_writes_its_card_and_its_command_makes_the_ru
     variables: dict = {}
     exec(next(cell.source for cell in cells if "parameters" in cell.metadata.get("tags", [])), variables)
     variables.pop("__builtins__")
-    run = Parameters.check({**variables, **yaml.safe_load(parameters)})
-    assert run.what() == {name: record["parameters"][name] for name in run.what()}
+    run = Run.parse({**variables, **yaml.safe_load(parameters)})
+    assert run.identity() == {name: record["parameters"][name] for name in run.identity()}
+
+
+def test_a_run_that_keeps_no_model_has_no_card(tmp_path):
+    folder = kept_run(tmp_path, save_model=False)
+    assert not (folder / "model").exists()
+    assert "intervals" not in read_result(folder / "result.json")
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: "-".join(path.parts[-6:-2]))

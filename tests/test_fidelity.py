@@ -10,10 +10,11 @@ import torch
 
 from albert_lsh import attention, find_task, load_data, load_model, record_passes, switch_attention
 from albert_lsh.files import repository_root
+from albert_lsh.metrics import sample
 from albert_lsh.model.load import ModelError, load_tokenizer
 from albert_lsh.record import SCHEMA
 from albert_lsh.run import ParameterError, Run
-from albert_lsh.train import keep_model, prepare_model, sample
+from albert_lsh.train import keep_model, prepare_model
 from albert_study.candidates import Candidate
 from albert_study.probe import (
     Fidelity,

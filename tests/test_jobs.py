@@ -1,13 +1,12 @@
 """The jobs of a study: which are done, which differ from what its file asks for, and what is said of them."""
 
-import dataclasses
 import json
 import shutil
 
 import pytest
 
-from albert_lsh import parameters
 from albert_lsh.record import SCHEMA
+from albert_lsh.run import Run as Parameters
 from albert_study import runner
 from albert_study.jobs import Run, StudyError, load_jobs, load_study
 from albert_study.make import running
@@ -17,7 +16,7 @@ from study_texts import MINI, TASKS, load
 
 def record(run: Run, **changes) -> None:
     """The result that a run would have left, but for some parameters."""
-    made = dataclasses.asdict(parameters.Parameters.check(run.parameters, run.notebook)) | changes
+    made = Parameters.parse(run.parameters, run.notebook).recorded() | changes
     run.folder.mkdir(parents=True, exist_ok=True)
     result = {"status": "complete", "schema": SCHEMA, "parameters": made, "metrics": {}, "headline": {}}
     (run.folder / "result.json").write_text(json.dumps(result))
@@ -129,7 +128,7 @@ def test_a_changed_parameter_names_all_runs_that_it_affects_and_where_they_are(r
         to_make("x", load_jobs("x"))
     said = str(changed.value)
     for number in (1, 2):
-        assert f"  mini-mrpc/mini/softmax/seed-{number}: made with epochs=3, not 5" in said
+        assert f"  mini-mrpc/mini/softmax/seed-{number}: made with epochs=3.0, not 5.0" in said
     *_, first, second, third = said.splitlines()
     for number, folder in enumerate((first, second, third), 1):
         assert folder == f"  results/runs/x/mini-mrpc/mini/softmax/seed-{number}"

@@ -80,7 +80,7 @@ def kill_at_a_checkpoint(checkout, study, job):
     options = {"cwd": checkout, "env": environment(checkout), "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command, start_new_session=True, **options)
     folder, deadline = checkout / "results" / "runs" / study / job, time.monotonic() + 120
-    while not list(folder.glob("checkpoints/checkpoint-*/complete.json")):
+    while not list(folder.glob("checkpoints/checkpoint-*/trainer_state.json")):
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.1)
@@ -211,13 +211,12 @@ def test_a_notebook_that_was_cut_off_after_the_result_is_executed_again(made):
 
 def test_the_same_study_is_not_made_twice_at_once(made):
     """Both would write the same tables, and one of them would fail without a cause."""
-    hold(made["checkout"] / "logs" / "small", "make")
-    try:
+    with lock(made["checkout"] / "logs" / "small", "make"):
         done = make(made["checkout"], "small")
-    finally:
-        release(made["checkout"] / "logs" / "small", "make")
     assert done.returncode != 0
-    assert re.search(r"^error: logs/small is in use by process \d+", done.stderr.replace(f"{made['checkout']}/", ""))
+    assert re.search(
+        r"^error: logs/small is in use by another process", done.stderr.replace(f"{made['checkout']}/", "")
+    )
 
 
 def texts_shown(notebook):

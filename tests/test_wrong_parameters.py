@@ -3,10 +3,11 @@
 import json
 import math
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from albert_lsh import attention, load_model, switch_attention
+from albert_lsh.run import Run
 from albert_study.jobs import NOTEBOOKS, job_of_notebook
 from wrong_values import KEYS, REFUSED, TEXTS, VALUES, answer
 
@@ -58,6 +59,19 @@ PARAMETERS = st.sampled_from(
      "split", "examples", "trained", "folds"]
 )  # fmt: skip
 WITH_VARIANTS = ("reading", "masked_words", "fidelity", "long_range")
+
+
+@settings(max_examples=800)
+@given(st.dictionaries(st.sampled_from(sorted(Run.model_fields)) | KEYS, VALUES, min_size=1, max_size=3))
+@example({0: None})
+@example({"model": "a" * 10_000})
+@example({"results_root": "\0"})
+@example({"output_dir": "\ud800"})
+def test_whatever_is_given_is_named_or_can_be_recorded(change):
+    names = [shown for name in change for shown in (str(name), repr(name))]
+    run = answer(lambda: Run.parse({"task": "mini-mrpc", "attention": "lsh", **change}), *names)
+    if run is not REFUSED:
+        json.dumps(run.identity(), allow_nan=False)
 
 
 @settings(max_examples=200)

@@ -1,6 +1,6 @@
 """Does a model see the order of words? Its scores on texts as they are, and on the same texts with shuffled words.
 
-A run with `shuffle_words` keeps its answers to both (see `albert_lsh.tasks.data.with_shuffled_words`). What sees no
+A run with `shuffle_words` keeps its answers to both (see `albert_lsh.tasks.with_shuffled_words`). What sees no
 order, such as a bag of words, answers both alike.
 """
 
