@@ -5,7 +5,6 @@ import os
 import pandas as pd
 import pytest
 
-from albert_study import candidates
 from albert_study.candidates import SHARE, Candidate, candidates_of, fill
 
 GIVEN = {name: {"attention": "lsh", "n_hashes": number} for number, name in enumerate(("few", "more", "9"), 1)}
@@ -72,31 +71,6 @@ def test_a_finished_table_is_never_replaced_by_a_worse_one(tmp_path):
     assert set(pd.read_csv(path)["variant"]) == set(GIVEN)
     assert ask(path, ["few"], seed=1)[0] == ["few"]
     assert pd.read_csv(path).set_index("variant")["seed"].to_dict() == {"few": 1, "more": 0, "9": 0}
-
-
-@pytest.mark.parametrize("earlier", [[], ["more", "9"]], ids=["no table", "a table"])
-def test_killed_at_any_write_of_the_tables_they_are_written_again(tmp_path, monkeypatch, earlier):
-    write = candidates.write_atomically
-    for last in range(2):
-        path, writes = tmp_path / str(last) / "table.csv", []
-        if earlier:
-            ask(path, earlier)
-
-        def dying(file, text, writes=writes, last=last):
-            writes.append(file)
-            if len(writes) > last:
-                raise Killed
-            write(file, text)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(candidates, "write_atomically", dying)
-            ask(path, GIVEN)
-        rows = pd.read_csv(path, dtype={"variant": str})["variant"].tolist() if path.exists() else []
-        assert rows == earlier
-        done, table, looks = ask(path, GIVEN)
-        assert done == []  # all was measured before
-        assert list(table["variant"]) == list(dict.fromkeys(looks["variant"])) == list(GIVEN)
-        assert contents(path.parent).keys() == {"table.csv", "table-looks.csv"}
 
 
 SHARES = [0.125, 0.12, 1 / 3]

@@ -1,6 +1,5 @@
 """Switched attention: what is measured, and that it is right."""
 
-import ast
 import json
 
 import numpy as np
@@ -8,8 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from albert_lsh import attention, find_task, load_data, load_model, record_passes, switch_attention
-from albert_lsh.files import repository_root
+from albert_lsh import attention, find_task, load_model, switch_attention
 from albert_lsh.metrics import sample
 from albert_lsh.model.load import ModelError, load_tokenizer
 from albert_lsh.record import SCHEMA
@@ -131,17 +129,6 @@ def test_the_error_is_that_of_the_attentions_output(trained):
     assert measured["mass"].item() == pytest.approx(share.mass, rel=1e-4)
 
 
-def test_held_out_examples_are_not_those_of_training(trained):
-    run = ask(trained).run
-    data = load_data(run.task, train_examples=300)["train"]
-    rows = Subject(run, "held-out", 50).examples
-    assert len(rows) == 50
-    texts = {json.dumps([row[c] for c in row if c != "id"]) for row in data}
-    assert not texts & {json.dumps([row[c] for c in row if c != "id"]) for row in rows}
-    with pytest.raises(ValueError, match="train_examples=None of"):
-        Subject(run.model_copy(update={"train_examples": None}), "held-out", 50)
-
-
 def test_a_row_that_is_there_is_not_measured_again_if_nothing_was_asked_otherwise(trained):
     path = trained / "fidelity-held-out.csv"
     measure(ask(trained))
@@ -160,27 +147,13 @@ def test_what_cannot_be_asked_is_named(tmp_path):
         Subject(Run.parse({"task": "mini-mrpc", "output_dir": str(tmp_path)}))
 
 
-def test_the_notebooks_own_variants_hash_and_are_told_one_by_one(trained, capsys):
-    cells = json.loads((repository_root() / "notebooks" / "fidelity.ipynb").read_text())["cells"]
-    (cell,) = (cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))
-    given = {t.targets[0].id: ast.literal_eval(t.value) for t in ast.parse("".join(cell["source"])).body}
-    table, _ = measure(ask(trained, given["variants"]))
-    assert (table["share"] <= table["share_asked"]).all()
-    said = capsys.readouterr().out.splitlines()
-    assert said[:2] == [f"1 of {len(table)}: lsh, share 0.5", f"2 of {len(table)}: lsh, share 0.25"]
-
-
 def test_a_switched_model_is_one_loaded_so_and_reformer_cannot_be():
-    ids = torch.arange(5, 45).view(1, -1)
-    torch.manual_seed(0)
-    model = load_model("mini", head="base")
-    switch_attention(model, "lsh", SETTINGS, seed=4)
-    torch.manual_seed(0)
-    loaded = load_model("mini", head="base", attention="lsh", settings=SETTINGS, seed=4)
-    assert torch.equal(model(ids).last_hidden_state, loaded(ids).last_hidden_state)
-    assert model.config.albert_lsh == loaded.config.albert_lsh
-    with record_passes(model) as passes:
-        model(ids)
-    assert {p.attention for p in passes} == {"lsh"}
+    ids, models = torch.arange(5, 45).view(1, -1), []
+    for options in ({}, {"attention": "lsh", "settings": SETTINGS, "seed": 4}):
+        torch.manual_seed(0)
+        models.append(load_model("mini", head="base", **options))
+    switch_attention(models[0], "lsh", SETTINGS, seed=4)
+    assert torch.equal(*(model(ids).last_hidden_state for model in models))
+    assert models[0].config.albert_lsh == models[1].config.albert_lsh
     with pytest.raises(ValueError, match="'lsh' cannot become 'reformer'"):
-        switch_attention(model, "reformer")
+        switch_attention(models[0], "reformer")

@@ -3,20 +3,16 @@
 import json
 
 import pandas as pd
-import papermill
 import pytest
 import torch
 from datasets import Dataset
 
 from albert_lsh import record_passes
-from albert_lsh.attention import attend
 from albert_lsh.errors import OneLineError
-from albert_lsh.files import repository_root
 from albert_lsh.tasks import TaskError
 from albert_lsh.train import Clock
-from albert_study.candidates import candidates_of
 from albert_study.experiments import long_tasks
-from albert_study.experiments.long_range import LongRange, build_model, comparison, own_variants, train_all
+from albert_study.experiments.long_range import LongRange, build_model, comparison, train_all
 from albert_study.experiments.long_tasks import MASK, OPERATORS, Duplication, encode, encode_tree, pad
 
 SMALL = {"max_length": 32, "steps": 4, "batch_size": 4, "train_examples": 40, "eval_examples": 12}
@@ -41,21 +37,6 @@ def test_an_example_of_duplication_is_a_word_and_a_hidden_word():
     counts = torch.cat([data[0][number]["input_ids"][1:32] for number in range(50)]).bincount(minlength=128)
     assert counts[0] == 0
     assert (counts[1:] > 0).float().mean() > 0.99
-
-
-@pytest.mark.parametrize("label", ["full", "LSH-8"])
-def test_attention_can_copy_by_position(label):
-    """Queries that are the same half a sequence apart, as a model has to learn them, find the hidden word."""
-    length, generator = 64, torch.Generator().manual_seed(0)
-    query = 200 * torch.nn.functional.normalize(torch.randn(1, 1, length // 2, 64, generator=generator), dim=-1)
-    value = torch.randn(1, 1, length, 64, generator=generator)
-    trained, evaluated = own_variants("duplication", length, 0.25)
-    assert list(trained) == ["full", "LSH-4", "LSH-2", "LSH-1"]
-    chosen = next(v for v in candidates_of(evaluated) if v.label == label)
-    query = torch.cat([query, query], dim=2)
-    out = attend(chosen.attention, query, query, value, **chosen.settings)
-    copied = (out[:, :, length // 2 :] - value[:, :, : length // 2]).norm(dim=-1) / value.norm(dim=-1).mean()
-    assert (copied < 0.2).float().mean() > 0.95
 
 
 def evaluate_tree(tokens):
@@ -231,22 +212,6 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path, monkeypatch):
     assert resumed["accuracy"].equals(undisturbed["accuracy"])
 
 
-def test_a_new_model_of_duplication_looks_sharply_and_answers_with_what_it_sees(tmp_path):
-    """In a word of one symbol that is what most masks see; scores spread, or nothing would say where to look."""
-    settings = ask(tmp_path, task="duplication", only=["full"], max_length=256)
-    (run,) = settings.runs()
-    model, ids = build_model(run).eval(), settings.load_data()["test"][0]["input_ids"][None]
-    with torch.no_grad(), record_passes(model) as passes:
-        model(input_ids=ids)
-    query = passes[0].query
-    scores = query @ torch.nn.functional.normalize(query, dim=-1).mT * query.shape[-1] ** -0.5
-    assert scores[..., ~torch.eye(256, dtype=torch.bool)].std() > 1  # usual first weights give 0.04
-    word = torch.where((ids > 0) & (ids < MASK), 90, ids)
-    with torch.no_grad():
-        answers = model(input_ids=word).logits.argmax(-1)
-    assert (answers[word == MASK] == 90).float().mean() > 0.5  # chance is 0.008
-
-
 def test_a_word_is_learned_in_a_few_steps_and_evaluated_under_every_attention(tmp_path):
     settings = ask(tmp_path, task="duplication", only=["LSH-1"], max_length=64, steps=80, batch_size=8,
                    train_examples=None, eval_examples=50)  # fmt: skip
@@ -260,14 +225,3 @@ def test_a_word_is_learned_in_a_few_steps_and_evaluated_under_every_attention(tm
     assert table["published"].tolist() == [0.008, 0.999, 0.996, 0.948, 0.779]
     assert table["shorter"].unique() == ["80 of 150,000 steps; 64 of 1,024 tokens"]
     assert comparison(tmp_path, "duplication").equals(table)
-
-
-def test_reviews_stay_out_of_an_executed_notebook(tmp_path, reviews):
-    parameters = {**SMALL, "task": "text", "only": ["softmax"], "output_dir": str(tmp_path / "out"), "steps": 2}
-    parameters |= {"data_dir": str(reviews), "train_examples": None}
-    notebook = repository_root() / "notebooks" / "long_range.ipynb"
-    papermill.execute_notebook(
-        notebook, tmp_path / "out.ipynb", parameters=parameters, kernel_name="python3", progress_bar=False
-    )
-    assert pd.read_csv(tmp_path / "out" / "text.csv")["rerun"].tolist() == [0.6502]
-    assert "Film" not in (tmp_path / "out.ipynb").read_text()

@@ -23,8 +23,8 @@ from albert_study.evidence.records import load_pretraining
 from albert_study.evidence.statistics import paired_ratio
 from albert_study.evidence.study_figures import plot_pretraining
 from albert_study.evidence.tables import pretraining_gaps
-from albert_study.experiments.corpus import IGNORED, CorpusError
-from albert_study.experiments.pretrain import Pretraining, main, prepare_text, pretrain
+from albert_study.experiments.corpus import CorpusError
+from albert_study.experiments.pretrain import Pretraining, main, pretrain
 from test_corpus import learn_tokenizer, sentences, write_text
 
 HASHING = {"attention": "lsh", "attention_settings": {"n_hashes": 3, "cluster_size": 4}}
@@ -206,13 +206,6 @@ def test_a_text_that_is_too_short_and_a_start_that_is_not_there(given, tmp_path,
     assert "is too short" in capsys.readouterr().err
     with pytest.raises(ModelError, match="none"):
         pretrain(Pretraining.parse({**given, "start": str(tmp_path / "none"), "tokenizer": None, "dry_run": True}))
-
-
-def test_more_is_masked_in_training_alone(given, tmp_path):
-    material = prepare_text(Pretraining.parse({**given, "masked_share": 0.4, "output_dir": str(tmp_path)}))
-    for examples, share in ((material.train, 0.4), (material.held_out, 0.15)):
-        labels = np.concatenate([examples[n]["labels"] for n in range(min(8, len(examples)))])
-        assert (labels != IGNORED).mean() == pytest.approx(share, abs=0.03)
 
 
 def test_unnamed_pretrainings_that_differ_have_folders_of_their_own():

@@ -8,7 +8,6 @@ import torch
 
 from albert_lsh import attention, load_model, load_tokenizer, record_passes
 from albert_lsh.errors import OneLineError
-from albert_lsh.model.load import extend_positions
 from albert_lsh.run import ParameterError
 from albert_study import reading
 from albert_study.reading import MaskedWords, Reading, measure_masked_words, measure_reading, sequences
@@ -42,19 +41,6 @@ def test_paragraphs_are_read_whole_or_put_together(tmp_path):
     for length, join in ((5_000, False), (10_000_000, True)):
         with pytest.raises(ValueError, match=rf"paragraphs=2 of max_length={length}: there is text for only 0"):
             sequences(texts, tokenizer, length, 2, join=join)
-
-
-def test_extended_positions_repeat_and_take_longer_sequences():
-    model = load_model("mini", head="base")
-    learned = model.embeddings.position_embeddings.weight.clone()
-    present, ids = len(learned), torch.arange(5, 45).repeat(20)[None]
-    short = model(ids[:, :present]).last_hidden_state
-    with pytest.raises(ValueError, match="a sequence of 800 tokens is longer"):
-        model(ids)
-    extend_positions(model, 800)
-    assert torch.equal(model.embeddings.position_embeddings.weight[present : 2 * present], learned)
-    assert torch.equal(model(ids[:, :present]).last_hidden_state, short)
-    assert model(ids).last_hidden_state.isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -144,8 +130,3 @@ def test_an_attention_may_have_some_passes_alone(tmp_path):
     assert 1 - table.loc["first", "cost"] == pytest.approx((1 - table.loc["everywhere", "cost"]) / depth)
     anew = measure_masked_words(mask(tmp_path, variants={"first": window}))[0]  # now in all passes: another row
     assert anew["change"].item() == pytest.approx(table.loc["everywhere", "change"])
-
-
-def test_the_error_has_paragraphs_as_units():
-    words, hidden = torch.tensor([1.0, 1, 1, 1, 3, 3, 3, 3]), torch.tensor([[True] * 4, [True] * 4])
-    assert reading.mean_and_error(words, hidden) == pytest.approx((2, 1))  # two values, 1 and 3

@@ -8,13 +8,14 @@ import json
 import reprlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 from urllib.parse import quote
 
 import pandas as pd
 
 from albert_lsh import attention as attentions
 from albert_lsh.files import write_atomically
+from albert_lsh.run import Settings
 
 SHARE = "share_asked"  # the column of a candidate's share
 TRUNCATION = "truncation"  # in place of an attention's name: softmax on shorter texts
@@ -89,6 +90,23 @@ def complete(name: Any, settings: dict[str, Any]) -> dict[str, Any]:
         what = reprlib.repr(settings)
         raise ValueError(f"{TRUNCATION} takes a share, over 0 and at most 1, and nothing else; not {what}")
     return settings
+
+
+class TableSettings(Settings):
+    """The parameters of a notebook that writes one table."""
+
+    paths: ClassVar[tuple[str, ...]] = ("output",)
+    usual: ClassVar[str]  # where the table is if `output` is None; {names} are parameters
+    output: str | None = None
+
+    def completed(self, place: str) -> Self:
+        usual = Path(str(self.results_root), self.usual.format_map(vars(self)))
+        return self.model_copy(update={"output": self.output or str(usual)})
+
+    @property
+    def results(self) -> list[str]:
+        """What the notebook writes last."""
+        return [str(self.output)]
 
 
 class GrowingTable:

@@ -26,23 +26,21 @@ from albert_lsh.files import run_folder
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.model.passes import Pass, mean_coverage, record_passes
 from albert_lsh.record import provenance, read_result, write_predictions
-from albert_lsh.run import Count, ParameterError, Run, Seed, Settings
+from albert_lsh.run import Count, ParameterError, Run, Seed
 from albert_lsh.tasks import Task, encode, find_task, held_out, load_data
 from albert_lsh.train import StudyTrainer, fit, training_arguments
-from albert_study.candidates import TRUNCATION, Candidate, Measured, candidates_of, fill
+from albert_study.candidates import TRUNCATION, Candidate, Measured, TableSettings, candidates_of, fill
 
 # The model that is trained where none is given; it learns its task.
 SMALL: dict[str, Any] = {"task": "mini-mrpc", "model": "mini", "max_length": 48, "learning_rate": 1e-3}
 SMALL |= {"train_examples": 8000, "precision": "fp32", "save_model": True}
 
 
-class Probe(Settings):
+class Probe(TableSettings):
     """What the notebooks that switch attentions have in common; `variants` as `candidates_of` takes them."""
 
-    paths: ClassVar[tuple[str, ...]] = ("output",)
     variants: dict[str, Any]
     seed: Seed = 0  # of the hashes
-    output: str | None = None
 
     @field_validator("variants")
     @classmethod
@@ -53,11 +51,6 @@ class Probe(Settings):
     @property
     def candidates(self) -> list[Candidate]:
         return candidates_of(self.variants, by_pass=True)
-
-    @property
-    def results(self) -> list[str]:
-        """What the notebook writes last."""
-        return [str(self.output)]
 
 
 # What an attention does in place of softmax
@@ -163,15 +156,15 @@ class Fidelity(Probe):
 
     notebook: ClassVar[str] = "fidelity.ipynb"
     paths: ClassVar[tuple[str, ...]] = ("trained", "output")
+    usual: ClassVar[str] = "{trained}/fidelity-{split}.csv"
     trained: str | None = None  # folder of a run that trained with softmax; None: by `train_small_model`
     split: str = "held-out"
     examples: Count | None = None
     looked_into: Count = 64
 
     def completed(self, place: str) -> Self:
-        trained = self.trained or self.small_folder
-        output = self.output or f"{trained}/fidelity-{self.split}.csv"
-        return self.model_copy(update={"trained": trained, "output": output})
+        settings = self.model_copy(update={"trained": self.trained or self.small_folder})
+        return super(Fidelity, settings).completed(place)
 
     @property
     def small_folder(self) -> str:

@@ -7,7 +7,7 @@ A sequence has `max_length` tokens and no padding.
 """
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -32,7 +32,6 @@ class Paragraphs(Probe):
     """What both notebooks have in common."""
 
     sources: ClassVar[tuple[str, ...]] = ("model",)
-    table: ClassVar[str]  # the usual name of the table
     model: str
     task: str
     split: str
@@ -45,10 +44,6 @@ class Paragraphs(Probe):
         if not find_task(task).is_squad:
             raise ValueError(f"task={task!r} has no paragraphs; squad, squad-v2 and mini-squad have")
         return task
-
-    def completed(self, place: str) -> Self:
-        usual = f"{self.results_root}/results/runs/notebook/{self.table.format_map(vars(self))}"
-        return self.model_copy(update={"output": self.output or usual})
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -65,7 +60,7 @@ class Reading(Paragraphs):
     """The parameters of reading.ipynb."""
 
     notebook: ClassVar[str] = "reading.ipynb"
-    table: ClassVar[str] = "reading-{max_length}.csv"
+    usual: ClassVar[str] = "results/runs/notebook/reading-{max_length}.csv"
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
     task: str = "squad"
     split: Literal["validation"] = "validation"
@@ -76,7 +71,7 @@ class MaskedWords(Paragraphs):
     """The parameters of masked_words.ipynb; the seed is also that of the words that are hidden."""
 
     notebook: ClassVar[str] = "masked_words.ipynb"
-    table: ClassVar[str] = "masked-words-{split}-{max_length}.csv"
+    usual: ClassVar[str] = "results/runs/notebook/masked-words-{split}-{max_length}.csv"
     model: str = "kykim/albert-kor-base"
     task: str = "korquad"
     split: Literal["train", "validation"] = "train"

@@ -128,9 +128,6 @@ class Pretraining(Settings):
         return [f"{self.output_dir}/result.json"]
 
 
-# The data
-
-
 class Material(NamedTuple):
     """What a model is trained with."""
 
@@ -187,9 +184,6 @@ def counting_scores(counts: np.ndarray, held_out: corpus.Sequences) -> dict[str,
     labels = labels[labels != corpus.IGNORED]
     accuracy = float((labels == counts.argmax()).mean())
     return {"mlm_loss": float(-np.log(share[labels]).mean()), "mlm_accuracy": accuracy, "sop_accuracy": 0.5}
-
-
-# The model
 
 
 def prepare_albert(run: Pretraining, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -262,9 +256,9 @@ class PretrainingTrainer(StudyTrainer):
         with self.compute_loss_context_manager():
             masked, labels, order, order_labels = self.predict_both(model, inputs)
         lost = F.cross_entropy(masked, labels, reduction="none").double()
-        sums = lost.new_zeros(len(order), 4)
-        sums.index_add_(0, sequence, torch.stack([lost * 0 + 1, lost, masked.argmax(-1) == labels, lost * 0], dim=1))
-        sums[:, 3] = order.argmax(-1) == order_labels
+        of_tokens = torch.stack([torch.ones_like(lost), lost, masked.argmax(-1) == labels], dim=1)
+        sums = lost.new_zeros(len(order), 3).index_add_(0, sequence, of_tokens)
+        sums = torch.cat([sums, (order.argmax(-1) == order_labels).double()[:, None]], dim=1)
         return None, sums, sums
 
 

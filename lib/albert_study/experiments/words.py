@@ -14,7 +14,7 @@ import re
 import sys
 from itertools import combinations, product
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -26,11 +26,13 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import FeatureUnion
 
+from albert_lsh import metrics
 from albert_lsh.files import write_atomically
 from albert_lsh.record import provenance
-from albert_lsh.run import Count, Settings
+from albert_lsh.run import Count
 from albert_lsh.squad import score
-from albert_lsh.tasks import Task, find_task, load_data, metrics
+from albert_lsh.tasks import Task, find_task, load_data
+from albert_study.candidates import TableSettings
 from albert_study.evidence.differences import predictions_of
 from albert_study.evidence.records import load_published, load_runs
 
@@ -39,24 +41,13 @@ ORIGINAL = {"source": "the original study (2020)", "arm": "reformer"}
 NEGATION = re.compile(r"\b(not|no|never|none|nor|without|cannot)\b|n't\b|(?<!\w)(안|못)\s|않|없|아니", re.IGNORECASE)
 
 
-class Words(Settings):
-    """What these notebooks have in common: they write one table."""
-
-    paths: ClassVar[tuple[str, ...]] = ("output",)
-    output: str
-
-    def completed(self, place: str) -> Self:
-        return self.model_copy(update={"output": str(Path(str(self.results_root), self.output))})
-
-    @property
-    def results(self) -> list[str]:
-        """What the notebook writes last."""
-        return [self.output]
+class Words(TableSettings):
+    """What these notebooks have in common."""
 
     def write(self, table: pd.DataFrame) -> pd.DataFrame:
         """The table, with where it was made; written to `output`."""
         table = table.assign(**provenance("cpu"))
-        write_atomically(Path(self.output), table.to_csv(index=False, float_format="%.6g"))
+        write_atomically(Path(str(self.output)), table.to_csv(index=False, float_format="%.6g"))
         return table
 
 
@@ -64,11 +55,11 @@ class BagOfWords(Words):
     """The parameters of bag_of_words.ipynb."""
 
     notebook: ClassVar[str] = "bag_of_words.ipynb"
+    usual: ClassVar[str] = "results/runs/notebook/bag-of-words.csv"
     tasks: Annotated[list[str], Field(min_length=1)]
     folds: Annotated[int, Field(ge=2, le=100)] | None = None  # cross-validation, as in a run's parameters
     train_examples: Count | None = None
     eval_examples: Count | None = None
-    output: str = "results/runs/notebook/bag-of-words.csv"
 
     @field_validator("tasks")
     @classmethod
@@ -125,8 +116,8 @@ class ConstantAnswers(Words):
     """The parameters of constant_answers.ipynb."""
 
     notebook: ClassVar[str] = "constant_answers.ipynb"
+    usual: ClassVar[str] = "results/runs/notebook/constant-answers.csv"
     tasks: Annotated[list[str], Field(min_length=1)]
-    output: str = "results/runs/notebook/constant-answers.csv"
 
     @field_validator("tasks")
     @classmethod
@@ -189,16 +180,17 @@ class Details(Words):
     """What the command is asked: of which study and task, which arms beside softmax."""
 
     notebook: ClassVar[str] = "details"
+    usual: ClassVar[str] = "results/runs/details/{study}-{task}.csv"
     study: str
     task: str
     arms: Annotated[list[str], Field(min_length=1)]
-    output: str = ""
 
-    def completed(self, place: str) -> Self:
-        if len(find_task(self.task).columns) != 2:
-            raise ValueError(f"task={self.task!r} must be one of pairs of texts")
-        usual = f"{self.results_root}/results/runs/details/{self.study}-{self.task}.csv"
-        return self.model_copy(update={"output": self.output or usual})
+    @field_validator("task")
+    @classmethod
+    def of_pairs(cls, task: str) -> str:
+        if len(find_task(task).columns) != 2:
+            raise ValueError(f"task={task!r} must be one of pairs of texts")
+        return task
 
 
 def numbers_in(text: str) -> set[str]:
