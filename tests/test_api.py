@@ -31,7 +31,7 @@ ATTEND = "from albert_lsh import attention; import torch; x = torch.rand(1, 2, 8
         ("import albert_lsh", HEAVY),
         (ATTEND, {"transformers", "datasets", "pandas", "matplotlib", "scipy", "sklearn"}),
         ("from albert_lsh import load_data", {"matplotlib", "sklearn", "scipy", "reformer_pytorch"}),
-        ("import albert_study.runner", {"matplotlib", "sklearn", "scipy", "transformers.modeling_utils", "nbformat"}),
+        ("import albert_study.execute", {"matplotlib", "sklearn", "scipy", "transformers.modeling_utils", "nbformat"}),
         ("import albert_study.evidence.report", {"sklearn", "transformers.modeling_utils", "nbformat"}),
     ],
 )

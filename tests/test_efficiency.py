@@ -15,7 +15,7 @@ from albert_study.efficiency.measure import GrowingTable, measure_efficiency, me
 from albert_study.efficiency.parameters import STEPS, EfficiencyParameters
 from albert_study.efficiency.workloads import inputs, measure_memory_here
 from albert_study.evidence.growth import crossing_bounds, slopes
-from albert_study.study_file import load_file
+from albert_study.study import load_jobs
 
 FEW = {"lengths": [128], "cases": ["softmax", "lsh"], "step_lengths": [], "step_cases": [], "keys": 64, "repeats": 1}
 
@@ -77,9 +77,9 @@ def test_what_is_measured_is_told_and_what_is_there_is_not(tmp_path, capsys):
 def test_the_study_asks_for_everything():
     """So that the notebook's defaults, which are for a quick look, decide nothing in it."""
     names = {field.name for field in dataclasses.fields(EfficiencyParameters)} - {"results_root"}
-    for label, given in load_file("efficiency")["notebooks"].items():
-        assert set(given) - {"notebook"} == names, label
-        assert given["output_dir"].startswith("results/efficiency")
+    for job in load_jobs("efficiency").values():
+        assert set(job.parameters) == names, job.name
+        assert job.parameters["output_dir"].startswith("results/efficiency")
 
 
 def test_an_interrupted_table_goes_on_and_appears_when_it_is_finished(tmp_path):

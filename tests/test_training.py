@@ -115,7 +115,7 @@ def test_training_can_be_imported_where_unix_modules_are_missing():
     """Windows has no `resource`, and no `fcntl`; other packages know what there is."""
     code = "import sys; import datasets; from transformers import Trainer\n"
     code += "sys.modules |= dict.fromkeys(('resource', 'fcntl'))\n"
-    code += "import albert_lsh.training.fine_tuning, albert_lsh.predict, albert_study.runner"
+    code += "import albert_lsh.training.fine_tuning, albert_lsh.predict, albert_study.execute"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
