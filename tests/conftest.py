@@ -40,7 +40,7 @@ def minilm() -> str:
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A repository of its own, for whatever asks where the repository is."""
-    from albert_study.jobs import NOTEBOOKS
+    from albert_study.study import NOTEBOOKS
 
     for place in NOTEBOOKS.values():
         import_module(place.partition(":")[0])

@@ -10,7 +10,7 @@ from albert_lsh.run import ParameterError
 from albert_study.efficiency.figures import redraw, save_efficiency
 from albert_study.evidence.growth import crossing_bounds, slopes
 from albert_study.experiments.efficiency import CONTENDERS, Efficiency, inputs, measure_efficiency, peak_memory
-from albert_study.study_file import load_file
+from albert_study.study import load_jobs
 
 FEW = {"lengths": [128], "cases": ["softmax", "lsh"], "step_lengths": [], "step_cases": [], "keys": 64, "repeats": 1}
 
@@ -80,9 +80,9 @@ def test_an_interrupted_measurement_goes_on_and_its_table_appears_when_it_is_fin
 
 def test_the_study_asks_for_everything():
     """So that the notebook's defaults, which are for a quick look, decide nothing in it."""
-    for label, given in load_file("efficiency")["notebooks"].items():
-        assert set(given) - {"notebook"} == Efficiency.model_fields.keys() - {"results_root"}, label
-        assert given["output_dir"].startswith("results/efficiency")
+    for job in load_jobs("efficiency").values():
+        assert set(job.parameters) == Efficiency.model_fields.keys() - {"results_root"}, job.name
+        assert job.parameters["output_dir"].startswith("results/efficiency")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from albert_lsh import attention, load_model, switch_attention
 from albert_lsh.run import Run
-from albert_study.jobs import NOTEBOOKS, job_of_notebook
+from albert_study.study import NOTEBOOKS, job_of_notebook
 from wrong_values import KEYS, REFUSED, TEXTS, VALUES, answer
 
 SETTINGS = sorted({setting for known in attention.ATTENTIONS.values() for setting in known.defaults})

@@ -17,7 +17,7 @@ from albert_study.evidence.formats import METRICS, form
 from albert_study.evidence.readable_studies import pivot
 from albert_study.evidence.records import read_run
 from albert_study.evidence.tables import score_table
-from albert_study.expected import say_how_long
+from albert_study.forecast import say_how_long
 
 BUSY = 0.3  # of a core
 HALF_AN_HOUR = 1800  # seconds

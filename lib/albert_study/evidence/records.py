@@ -32,7 +32,7 @@ from albert_lsh.record import read_result
 from albert_lsh.run import Run, errors_named, from_given, placed
 from albert_lsh.tasks import TASKS
 from albert_study.carried import carried
-from albert_study.jobs import load_jobs
+from albert_study.study import load_jobs
 
 COSTS = ("attended_share", "attention_mass", "full_cost", "train_seconds", "examples_per_second", "peak_memory_bytes")
 SETTINGS = ("max_length", "batch_size", "learning_rate", "epochs", "precision", "attention_settings")
