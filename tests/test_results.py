@@ -11,6 +11,7 @@ import pytest
 
 from albert_lsh import attention
 from albert_lsh.record import read_result
+from albert_lsh.run import Run
 from albert_study.evidence.records import list_studies
 from albert_study.evidence.tables import write_tables
 

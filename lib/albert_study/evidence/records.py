@@ -19,9 +19,8 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -29,7 +28,7 @@ from albert_lsh import attention
 from albert_lsh.errors import OneLineError
 from albert_lsh.files import repository_root
 from albert_lsh.record import read_result
-from albert_lsh.run import Run, errors_named, from_given, placed
+from albert_lsh.run import Run, Settings
 from albert_lsh.tasks import TASKS
 from albert_study.carried import carried
 from albert_study.study import load_jobs
@@ -41,18 +40,11 @@ HASHED = re.compile(r"-[0-9a-f]{6}$")  # of a notebook's run: what differs from 
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Settings):
     """The parameters of results.ipynb."""
 
+    notebook: ClassVar[str] = "results.ipynb"
     study: str
-    results_root: str | None = None
-
-    @classmethod
-    def check(cls, given: dict[str, Any]) -> "Shown":
-        """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
-        with errors_named("results.ipynb"):
-            return placed(from_given(cls, given, "results.ipynb"), [])
 
     @property
     def root(self) -> Path:
