@@ -14,11 +14,9 @@ from typing import Any
 
 import torch
 
-from albert_lsh import load_tokenizer
 from albert_lsh.files import run_folder
-from albert_lsh.run import Parameters
-from albert_lsh.tasks import encode, find_task, load_data
-from albert_lsh.train import fine_tune
+from albert_lsh.run import Run
+from albert_lsh.train import fit
 
 PLACE = Path(os.environ.get("FAULTS", "/nowhere"))  # of all that is written
 LOG, WHOLE = PLACE / "log", PLACE / "whole"  # what the last start said; where the undisturbed runs are
@@ -38,8 +36,7 @@ def run(root: Path, attention: str = "lsh", task: str = "mini-mrpc") -> None:
     """The run, from its parameters to its record."""
     values = {**RUN, "task": task, "attention": attention, "attention_settings": ATTENTIONS[attention]}
     values |= {"output_dir": str(folder_of(root, attention, task)), "results_root": str(root)}
-    made, tokenizer = Parameters.check(values), load_tokenizer("mini")
-    fine_tune(made, tokenizer, encode(load_data(task, **made.examples), find_task(task), tokenizer, made.max_length))
+    fit(Run.parse(values))
 
 
 def watched(root: Path, hook: Callable[[str], Any]) -> None:

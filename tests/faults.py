@@ -74,7 +74,7 @@ def take_up(root: Path, task: str = "mini-mrpc") -> str:
     """Start the run again: it must go on where it was, and end as the undisturbed one."""
     BALLAST.unlink(missing_ok=True)
     folder = folder_of(root, task=task)
-    seals = folder.glob("checkpoints/checkpoint-*/complete.json")
+    seals = folder.glob("checkpoints/checkpoint-*/trainer_state.json")
     newest = max((int(seal.parent.name.rpartition("-")[2]) for seal in seals), default=None)
     finished = contents(folder) if (folder / "result.json").exists() else {}
     step = re.search(r"^going on after step (\d+)", finish(partial(run, root, task=task)), re.MULTILINE)
@@ -186,8 +186,8 @@ def started_twice(rng: random.Random) -> Fault:
 
 
 def damaged(rng: random.Random, how: str) -> Fault:
-    """A file of a model or a result; of truncated ones also of a checkpoint, or of what came from the Hub."""
-    kind = rng.choice(["model", "result", *(["checkpoint", "cache"] if how == "truncated" else [])])
+    """A file of a result, which has a checksum; a truncated one also of a model, a checkpoint or the Hub's cache."""
+    kind = rng.choice(["model", "result", "checkpoint", "cache"] if how == "truncated" else ["result"])
     root = begin(made=ATTENTIONS if kind in ("model", "result") else ["softmax"])
     folder, task = folder_of(root), "sst2" if kind == "cache" else "mini-mrpc"
     pattern = {"model": "model/*", "result": "result.json", "checkpoint": "checkpoints/checkpoint-4/*"}.get(kind, "")
