@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import field_validator
 from torch import Tensor
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh import attention
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, switch_attention
@@ -96,23 +96,26 @@ def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: 
     return torch.tensor(rows[:count])
 
 
+def open_encoder(
+    name: str, texts: list[str], max_length: int, count: int
+) -> tuple[PreTrainedModel, list[BatchEncoding]]:
+    """An encoder, its positions extended where it has fewer, and batches of `sequences` for it."""
+    model, tokenizer = load_model(name, head="base", complete=True), load_tokenizer(name)
+    if max_length > max_positions(model.config):
+        extend_positions(model, max_length)
+    parts = sequences(texts, tokenizer, max_length, count, join=True).split(max(1, AT_ONCE // max_length))
+    return model, [BatchEncoding({"input_ids": part, "attention_mask": torch.ones_like(part)}) for part in parts]
+
+
 def measure_reading(settings: Reading) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read under softmax, then under every candidate that the table at settings.output lacks (see `fill`).
-
-    Positions are extended where the model has fewer.
 
     Returns:
         The table, a row for each candidate; and what each does layer by layer, beside it with "-layers" in its name.
     """
 
     def measure(missing: list[Candidate]) -> Measured:
-        texts = settings.texts()
-        model, tokenizer = load_model(settings.model, head="base", complete=True), load_tokenizer(settings.model)
-        if settings.max_length > max_positions(model.config):
-            extend_positions(model, settings.max_length)
-        ids = sequences(texts, tokenizer, settings.max_length, settings.paragraphs, join=True)
-        parts = ids.split(max(1, AT_ONCE // settings.max_length))
-        batches = [BatchEncoding({"input_ids": part, "attention_mask": torch.ones_like(part)}) for part in parts]
+        model, batches = open_encoder(settings.model, settings.texts(), settings.max_length, settings.paragraphs)
         base, about = trace(model, batches), provenance("cpu")
         for candidate in missing:
             row, rows = diagnose(model, batches, base, candidate, settings.seed)

@@ -22,18 +22,17 @@ import torch
 from pydantic import Field
 from reformer_pytorch import LSHAttention
 from torch import Tensor
-from transformers import AlbertConfig, BatchEncoding, PreTrainedModel
+from transformers import AlbertConfig, PreTrainedModel
 
 from albert_lsh import attention
 from albert_lsh.model.layers import save_memory
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions
-from albert_lsh.model.passes import Pass
+from albert_lsh.model.load import load_model
 from albert_lsh.record import provenance
 from albert_lsh.run import Count, Settings, on_this_machine
 from albert_lsh.tasks import load_data
 from albert_study.candidates import Candidate, GrowingTable
 from albert_study.probe import compare, summary, trace
-from albert_study.reading import sequences
+from albert_study.reading import open_encoder
 
 HEADS, HEAD_DIM, VOCABULARY = 12, 64, 30_000  # ALBERT-base's
 SEVERAL_ROUNDS = 4  # of hashing, where there are several
@@ -53,7 +52,7 @@ class Contender(NamedTuple):
     attention: str  # "reformer" stands for the package's own class
     settings: Callable[[int, int], dict[str, Any]] = lambda length, keys: {}
     quadratic: bool = False  # stores matrices of length x length numbers
-    longest: int | None = None  # tokens; longer sequences need more than 24 GB
+    longest: int = 2**24  # tokens; longer sequences need more than 24 GB
 
     def build(self, length: int, keys: int) -> Attend:
         settings = self.settings(length, keys)
@@ -157,11 +156,8 @@ class Efficiency(Settings):
 
     def fitting(self, length: int) -> list[str]:
         """The cases that can be measured at a length."""
-        longest = {
-            case: self.longest_quadratic if contender.quadratic else contender.longest or length
-            for case, contender in CONTENDERS.items()
-        }
-        return [case for case in self.cases if length <= longest[case]]
+        known = [(case, CONTENDERS[case]) for case in self.cases]
+        return [case for case, one in known if length <= (self.longest_quadratic if one.quadratic else one.longest)]
 
     def fitting_steps(self, length: int) -> list[str]:
         """The training steps that a machine with 24 GB has room for at a length."""
@@ -356,6 +352,7 @@ def measure_memory(settings: Efficiency, table: GrowingTable) -> None:
 def measure_quality(settings: Efficiency, table: GrowingTable) -> None:
     """What each case keeps of softmax attention on a real text, its cost, and its seconds, all layers together.
 
+    An encoder reads paragraphs of SQuAD, one after the other, in one sequence.
     reformer-pytorch is left out: it does not take a model's own queries and keys.
     Columns: pairs (share attended), mass (of softmax, on these), error (of the output), cost (multiply-adds as a share
     of full attention's).
@@ -364,7 +361,8 @@ def measure_quality(settings: Efficiency, table: GrowingTable) -> None:
     unit = {"length": length, "keys": settings.keys, "text_model": settings.recorded()["text_model"]}
     cases = [case for case in settings.fitting(length) if CONTENDERS[case].attention != "reformer"]
     missing = lacking(table, cases, unit)
-    passes = text_passes(str(settings.text_model), length) if missing else []
+    texts = list(dict.fromkeys(load_data("squad")["validation"]["context"])) if missing else []
+    passes = trace(*open_encoder(str(settings.text_model), texts, length, 1)).passes[0] if missing else []
     for case in missing:
         name, chosen = CONTENDERS[case].attention, CONTENDERS[case].settings(length, settings.keys)
         candidate = Candidate(case, name, chosen)
@@ -374,13 +372,3 @@ def measure_quality(settings: Efficiency, table: GrowingTable) -> None:
         tensors = [[one.query, one.key, one.value] for one in passes]
         run = one_pass(CONTENDERS[case].build(length, settings.keys), *tensors, backward=True)
         put_seconds(table, {case: run}, settings, unit, **columns)
-
-
-def text_passes(name: str, length: int) -> list[Pass]:
-    """The attention passes of an encoder that reads `length` tokens: paragraphs of SQuAD one after the other."""
-    model, tokenizer = load_model(name, head="base", complete=True), load_tokenizer(name)
-    if length > max_positions(model.config):
-        extend_positions(model, length)
-    texts = list(dict.fromkeys(load_data("squad")["validation"]["context"]))
-    ids = sequences(texts, tokenizer, length, 1, join=True)
-    return trace(model, [BatchEncoding({"input_ids": ids, "attention_mask": torch.ones_like(ids)})]).passes[0]
