@@ -125,14 +125,18 @@ def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     table = runs_of(rows)
     table = table[table["split"] != "shuffled"]
     means = {"score": "value", "majority": "majority class", "chance": "chance"}
-    means |= {name: name for name in ("pairs", "cost", "examples", "train_examples")}
+    means |= {name: name for name in ("pairs", "cost")}
     texts = ("length", "batch_size", "learning_rate", "epochs", "precision", "device", "commit")
     groups = table.groupby([*ARM, "attention", "split", "measure", "is_headline"], sort=False, dropna=False)
     spread = {"sd": ("value", "std"), "seeds": ("value", "size"), "low": ("value", "min"), "high": ("value", "max")}
+    spread |= {name: (name, "first") for name in ("examples", "train_examples")}
     means_of = {name: (column, "mean") for name, column in means.items()}
     found = groups.agg(**means_of, **spread, **{name: (name, listed) for name in texts}).reset_index()
     words = rows[(rows["kind"] == "bag of words") & (rows["study"] == "bag-of-words") & (rows["measure"] == "headline")]
     same = found["is_headline"] & (found["split"] != "held-out")
+    order, place = list(METRICS), found.groupby(ARM, sort=False).ngroup()
+    found = found.assign(place=place, rank=found["measure"].map(order.index)).sort_values(["place", "rank"])
+    found = found.drop(columns=["place", "rank"])
     found["bag_of_words"] = found["task"].map(words.groupby("task")["value"].last()).where(same)
     headlines = table[table["is_headline"]].groupby(ARM, sort=False)
     varied = pd.DataFrame([key + varieties(own, root) for key, own in headlines], columns=[*ARM, "variety", "constant"])
@@ -402,6 +406,7 @@ def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
         rows = load(root, study)
         made = {"scores": scores, "differences": differences, "switched": switched, "shuffled": shuffled}
         tables |= {f"{study}-{name}": make(rows, root) for name, make in made.items()}
+        tables[f"{study}-predictors"] = predictors(tables[f"{study}-switched"])
     tables["pretraining-gaps"] = gaps(load(root), root)
     written = []
     for name, table in tables.items():
