@@ -1,12 +1,28 @@
-"""What notebooks and documents show: `table`, a pivot, and plots: `curves`, `dots`, ..."""
+"""What notebooks and documents show: `table`, a pivot, and plots: `curves`, `dots`, attention maps.
+
+Colours belong to attentions and are the same in every figure, which can be read in grey too. Figures are vector.
+"""
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
 from string import Formatter
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from IPython.display import display
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from albert_lsh import attention as attentions
+from albert_lsh.model.passes import Pass
+from albert_study.compare import base_of
 
 Line = Mapping[Any, Any]  # of a table of numbers
 Parts = list[Any]  # of a cell: texts, and numbers each with how it is written
@@ -30,8 +46,8 @@ class Table(NamedTuple):
 def form(value: Any, how: str = "") -> str:
     """A number as it is written; nothing where there is none. report/shared.typ writes the same.
 
-    how: the number of decimals, with "%" in front for a percentage, "p" for one without its sign, "+" for a sign, "P" for
-        a p-value, "," for thousands, "" for a text. 0.125 is "13%" as "%", "12.5" as "p1", "+0.1" as "+1".
+    how: the number of decimals, with "%" in front for a percentage, "p" for one without its sign, "+" for a sign; "P"
+        for a p-value, "," for thousands, "" for a text. 0.125 is "13%" as "%", "12.5" as "p1", "+0.1" as "+1".
 
     Decimals are rounded half away from zero: 58.65 becomes 58.7. Python's own formats round the binary value, to 58.6.
     """
@@ -73,7 +89,7 @@ def parts(template: str, line: Line) -> Parts:
     known, fields = True, 0
     for text, name, how, _ in Formatter().parse(template):
         if name is None:
-            return cell + [text] if known else cell
+            return [*cell, text] if known else cell
         value, fields = line.get(name), fields + 1
         known = not is_missing(value)
         if not known and fields == 1:
@@ -116,3 +132,243 @@ def table(
     named = {name: name for name in (labels if order is None else order)} if across else dict(enumerate(labels))
     rows = [[[name], *(column.get(place, []) for column in columns.values())] for place, name in named.items()]
     return Table([corner, *columns], rows, note)
+
+
+# ---- looks ----------------------------------------------------------------------------------------------------------
+STYLES: dict[
+    str, tuple[str, Any, str]
+] = {  # colour, after Okabe and Ito (told apart by colour-blind readers), line, marker
+    "softmax": ("#000000", "-", "o"),
+    "softmax-eager": ("#7f7f7f", "-", "h"),
+    "reformer": ("#d55e00", "--", "s"),
+    "shared-qk": ("#e69f00", "-.", "^"),
+    "shared-qk-lsh": ("#cc79a7", (0, (6, 1, 1, 1, 1, 1)), "v"),
+    "plain-lsh": ("#999933", (0, (3, 1.5)), "d"),
+    "lsh": ("#0072b2", (0, (7, 1.5)), "D"),
+    "window": ("#56b4e9", ":", "P"),
+    "random": ("#009e73", (0, (1, 1.5)), "X"),
+    "top-k": ("#cfae00", (0, (3, 1, 1, 1)), "*"),
+    "nystrom": ("#882255", (0, (5, 1, 1, 1, 1, 1)), "p"),
+    "yoso": ("#44aa99", (0, (2, 1)), "<"),
+    "yoso-e": ("#117733", (0, (4, 2)), ">"),
+    # arms of studies that are more than an attention
+    "new": ("#aa4499", (0, (8, 2)), "H"),
+    "new-best-rate": ("#882266", (0, (5, 1)), "h"),
+    "new-shared-qk-lsh": ("#cc6677", (0, (3, 1, 1, 1, 1, 1)), "8"),
+    "lsh-third": ("#4477aa", (0, (2, 2)), "D"),
+    "lsh-half": ("#88bbdd", (0, (4, 2)), "D"),
+    "truncated": ("#666666", (0, (1, 1)), "o"),
+}
+SPARE = (("#661100", (0, (5, 2)), "s"), ("#332288", (0, (2, 1, 1, 1)), "^"), ("#888888", (0, (6, 2, 1, 2)), "o"))
+LOOK: Any = {
+    "font.family": "DejaVu Sans", "font.size": 8, "axes.titlesize": 8.5, "axes.spines.top": False,
+    "axes.spines.right": False, "lines.linewidth": 1.1, "lines.markersize": 3.5, "legend.frameon": False,
+    "svg.hashsalt": "albert-lsh", "pdf.fonttype": 42,
+}  # fmt: skip
+
+
+def look_of(arm: str, attention: str = "") -> dict[str, Any]:
+    """Matplotlib's colour, line and marker of an arm: its own, however it was trained, else those of its attention.
+
+    An attention added to the library gets a spare one, anything else is grey.
+    """
+    added = (name for name in attentions.names() if name not in STYLES)
+    styles = {**dict(zip(added, SPARE, strict=False)), **STYLES}
+    base = base_of(arm)
+    colour, line, marker = styles.get(base, styles.get(attention or base, ("#999999", "-", "*")))
+    return {"color": colour, "linestyle": line, "marker": marker}
+
+
+def looks_of(lines: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """By name the look of its attention; of those that look alike the first has a full marker, others are hollow."""
+    looks: dict[str, dict[str, Any]] = {}
+    for name, attention in lines[["name", "attention"]].drop_duplicates("name").values:
+        look = look_of(name, attention)
+        rank = sum(other["color"] == look["color"] for other in looks.values())
+        marker = (look["marker"], look["marker"], "s", "^", "v")[min(rank, 4)]
+        hollow = {"markerfacecolor": "white", "markersize": 5, "markeredgewidth": 0.8} if rank else {}
+        looks[name] = look | {"marker": marker} | hollow
+    return looks
+
+
+def plain(text: object) -> str:
+    """The text with its dollar signs escaped: Matplotlib reads what is between two of them as a formula."""
+    return str(text).replace("$", r"\$")
+
+
+def new_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
+    """A figure of this size in inches with a grid of axes, always a two-dimensional array."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(squeeze=False, **grid)
+
+
+def add_legend(figure: Figure, axis: Axes, columns: int) -> None:
+    """The axis's legend below the whole figure."""
+    look: dict[str, Any] = {"ncols": columns, "fontsize": 8, "handlelength": 2.4, "columnspacing": 0.9}
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", **look)
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """The figure as <stem>.svg, <stem>.pdf and <stem>.png (150 dots an inch), each in one step and without dates.
+
+    The same figure is the same file in every process: the layout is made once, and the places of axes are rounded,
+    since the last digits of Matplotlib's solver differ.
+    """
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axis in figure.axes:
+        axis.set_position(Bbox.from_bounds(*(round(number, 6) for number in axis.get_position(original=True).bounds)))
+    for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None}), ("png", {})):
+        partial = stem.with_name(f"{stem.name}.partial.{kind}")
+        figure.savefig(partial, format=kind, metadata=metadata, dpi=150)
+        os.replace(partial, f"{stem}.{kind}")
+    return [Path(f"{stem}.{kind}") for kind in ("svg", "pdf", "png")]
+
+
+def show_figure(svg: Path) -> None:
+    """Show a saved figure in a notebook, as SVG and PNG: JupyterLab hides SVG in notebooks it does not trust."""
+    display({"image/svg+xml": svg.read_text(), "image/png": svg.with_suffix(".png").read_bytes()}, raw=True)
+
+
+# ---- plots ----------------------------------------------------------------------------------------------------------
+def curves(
+    lines: pd.DataFrame,
+    x: str,
+    panels: Mapping[str, str],
+    across: str | None = None,
+    size: tuple[float, float] = (6.6, 2.2),
+) -> Figure:
+    """A curve for each `name`: the mean of its lines at each x, in a band from the lowest to the highest.
+
+    Args:
+        lines: columns name, attention (whose look it has), x, and those of `panels`; where there are <panel>_low and
+            <panel>_high, a bar between them takes the band's place.
+        panels: by column what its axis says, side by side; with `across` below each other, a column of panels for each
+            value there.
+    """
+    groups = list(lines.groupby(across, sort=False)) if across else [("", lines)]
+    grid = {"nrows": len(panels), "ncols": len(groups), "sharey": "row"} if across else {"ncols": len(panels)}
+    figure, axes = new_figure(*size, **grid)
+    looks = looks_of(lines)
+    for column, (title, group) in enumerate(groups):
+        for row, (y, label) in enumerate(panels.items()):
+            axis = axes[row, column] if across else axes[0, row]
+            for name, own in group.dropna(subset=[x, y]).groupby("name", sort=False):
+                points = own.groupby(x)[y].agg(["mean", "min", "max"])
+                axis.plot(points.index, points["mean"], label=plain(name), **looks[name])
+                if f"{y}_low" in own:
+                    axis.vlines(own[x], own[f"{y}_low"], own[f"{y}_high"], color=looks[name]["color"], linewidth=1)
+                else:
+                    axis.fill_between(
+                        points.index, points["min"], points["max"], color=looks[name]["color"], alpha=0.15, linewidth=0
+                    )
+            axis.set(xlabel="" if across and row + 1 < len(panels) else x, title=plain(title) if row == 0 else "")
+            axis.set_ylabel(label if column == 0 else "")
+    add_legend(figure, max(figure.axes, key=lambda axis: len(axis.lines)), 4)
+    return figure
+
+
+def dots(panels: Mapping[str, pd.DataFrame], names: Mapping[str, str]) -> Figure:
+    """A row for each of `names`, a panel side by side for each table: points at `value`, a line from `low` to `high`.
+
+    Args:
+        panels: by title, lines with name, value, low, high, and full (whether the point is). Several lines of a name
+            stand below each other.
+        names: how each is called, from top to bottom.
+    """
+    figure, axes = new_figure(6.6, max(0.17 * len(names) + 1.15, 1.8), ncols=len(panels), sharey=True)
+    for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
+        for number, (name, own) in enumerate((name, lines[lines["name"] == name]) for name in names):
+            places = number + (np.arange(len(own)) - (len(own) - 1) / 2) * 0.22
+            colour = look_of(name)["color"]
+            axis.hlines(places, own["low"], own["high"], color=colour, linewidth=0.9)
+            faces = [colour if full else "white" for full in own["full"]]
+            axis.scatter(own["value"], places, 12, faces, edgecolors=colour, linewidths=0.9, zorder=3)
+        axis.set_title(title, loc="left")
+        axis.grid(axis="y", color="#eeeeee", linewidth=0.6)
+    axes[0, 0].set_yticks(range(len(names)), [plain(name) for name in names.values()])
+    axes[0, 0].set_ylim(len(names) - 0.5, -0.5)
+    return figure
+
+
+def notebook_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
+    """A figure and its axes; closed for pyplot, so that a notebook shows it once, where it is returned."""
+    figure, axes = plt.subplots(figsize=(width, height), layout="constrained", **grid)
+    plt.close(figure)
+    return figure, axes
+
+
+def plot_history(history: pd.DataFrame) -> Figure:
+    """Training and evaluation loss (nats, of numbers squared errors) against the step; in pretraining also the masked
+    tokens' (`mlm_loss`)."""
+    figure, axis = notebook_figure(6, 3)
+    for name, style in (("train_loss", "-"), ("eval_loss", "o--"), ("mlm_loss", "o--")):
+        if name in history:
+            lines = history.dropna(subset=[name])
+            axis.plot(lines["step"], lines[name], style, label=name.replace("_", " "))
+    axis.set(xlabel="optimiser step", ylabel="loss", ylim=(0, None))
+    axis.legend(frameon=False)
+    return figure
+
+
+def plot_answers(labels: np.ndarray, predictions: np.ndarray, names: list[str] | None) -> Figure:
+    """A confusion matrix; for a task that predicts a number (no `names`), predictions against labels."""
+    figure, axis = notebook_figure(4, 3.4)
+    if names:
+        from sklearn.metrics import ConfusionMatrixDisplay  # only here: it takes seconds to import
+
+        numbers = range(len(names))
+        ConfusionMatrixDisplay.from_predictions(
+            labels, predictions, labels=numbers, display_labels=names, cmap="Greys", ax=axis, colorbar=False
+        )
+    else:
+        axis.plot(labels, predictions, ".", alpha=0.3)
+        axis.set(xlabel="label", ylabel="prediction")
+    return figure
+
+
+def plot_attention(recorded: Pass, tokens: list[str], head: int = 0) -> Figure:
+    """For one sequence and head: softmax's weights, and which keys each query really sees.
+
+    Args:
+        recorded: a pass recorded on a batch of one sequence.
+        tokens: its tokens, for the axes.
+    """
+    query, key = recorded.query[0, head].float(), recorded.key[0, head].float()
+    weights = (query @ key.T * query.shape[-1] ** -0.5).softmax(-1)
+    counts = recorded.pairs()[0, head]
+    panels = {"softmax's weights": weights.cpu(), f"keys seen under {recorded.attention}": counts.cpu() > 0}
+    size = min(10.0, 2.5 + 0.13 * len(tokens))
+    figure, axes = notebook_figure(2 * size, size, ncols=2)
+    for axis, (title, image) in zip(axes, panels.items(), strict=True):
+        axis.imshow(image, interpolation="nearest", cmap="Greys", vmin=0, vmax=float(image.max()))
+        axis.set(title=title, xlabel="key", ylabel="query")
+        if len(tokens) <= 80:
+            axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=7)
+            axis.set_yticks(range(len(tokens)), tokens, fontsize=7)
+    return figure
+
+
+def plot_heads(looks: pd.DataFrame) -> Figure:
+    """Error of the attention's output by layer and head, one panel a variant (and share, where it was asked for several)."""
+    shares = (
+        looks["share_asked"].map(lambda share: "" if pd.isna(share) else f" {share:g}")
+        if "share_asked" in looks
+        else ""
+    )
+    panels = list(looks.assign(variant=looks["variant"] + shares).groupby("variant", sort=False))
+    columns = min(4, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, axes = notebook_figure(2.6 * columns, 1.9 * rows, nrows=rows, ncols=columns, squeeze=False)
+    for axis in axes.flat:
+        axis.axis("off")
+    for axis, (variant, lines) in zip(axes.flat, panels, strict=False):
+        axis.axis("on")
+        grid = lines.pivot_table(index="layer", columns="head", values="error")
+        image = axis.imshow(grid, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+        axis.set_title(variant, fontsize=8)
+        axis.set(xlabel="head", ylabel="layer", xticks=range(grid.shape[1]), yticks=range(grid.shape[0]))
+    figure.colorbar(image, ax=axes, label="error")
+    return figure
