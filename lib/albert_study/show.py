@@ -158,7 +158,11 @@ STYLES: dict[
     "lsh-third": ("#4477aa", (0, (2, 2)), "D"),
     "lsh-half": ("#88bbdd", (0, (4, 2)), "D"),
     "truncated": ("#666666", (0, (1, 1)), "o"),
+    # what can be had without attention
+    "majority class": ("#444444", "-", ""),
+    "counting, or a coin": ("#444444", ":", ""),
 }
+MARKED = 12  # points of a curve; longer ones have no markers
 SPARE = (("#661100", (0, (5, 2)), "s"), ("#332288", (0, (2, 1, 1, 1)), "^"), ("#888888", (0, (6, 2, 1, 2)), "o"))
 LOOK: Any = {
     "font.family": "DejaVu Sans", "font.size": 8, "axes.titlesize": 8.5, "axes.spines.top": False,
@@ -180,14 +184,17 @@ def look_of(arm: str, attention: str = "") -> dict[str, Any]:
 
 
 def looks_of(lines: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """By name the look of its attention; of those that look alike the first has a full marker, others are hollow."""
+    """By `name` the look of its arm or attention; the first in a colour has a full marker, others have hollow ones.
+
+    lines: columns name, and look (an arm) or attention, if the name itself is none.
+    """
     looks: dict[str, dict[str, Any]] = {}
-    for name, attention in lines[["name", "attention"]].drop_duplicates("name").values:
-        look = look_of(name, attention)
+    for line in lines.drop_duplicates("name").to_dict("records"):
+        look = look_of(line.get("look", line["name"]), line.get("attention", ""))
         rank = sum(other["color"] == look["color"] for other in looks.values())
         marker = (look["marker"], look["marker"], "s", "^", "v")[min(rank, 4)]
         hollow = {"markerfacecolor": "white", "markersize": 5, "markeredgewidth": 0.8} if rank else {}
-        looks[name] = look | {"marker": marker} | hollow
+        looks[line["name"]] = look | {"marker": marker} | hollow
     return looks
 
 
@@ -238,54 +245,70 @@ def curves(
     x: str,
     panels: Mapping[str, str],
     across: str | None = None,
-    size: tuple[float, float] = (6.6, 2.2),
+    titles: Iterable[str] = (),
+    size: tuple[float, float] = (6.6, 2.7),
 ) -> Figure:
     """A curve for each `name`: the mean of its lines at each x, in a band from the lowest to the highest.
 
     Args:
-        lines: columns name, attention (whose look it has), x, and those of `panels`; where there are <panel>_low and
-            <panel>_high, a bar between them takes the band's place.
+        lines: columns name; attention or look, whose look it has; x; and those of `panels`. Where there are
+            <panel>_low and <panel>_high, a bar between them takes the band's place.
         panels: by column what its axis says, side by side; with `across` below each other, a column of panels for each
-            value there.
+            of its values.
+        titles: of the panels that are side by side.
     """
     groups = list(lines.groupby(across, sort=False)) if across else [("", lines)]
-    grid = {"nrows": len(panels), "ncols": len(groups), "sharey": "row"} if across else {"ncols": len(panels)}
+    grid: dict[str, Any] = (
+        {"ncols": len(groups), "nrows": len(panels), "sharey": "row"} if across else {"ncols": len(panels)}
+    )
     figure, axes = new_figure(*size, **grid)
     looks = looks_of(lines)
     for column, (title, group) in enumerate(groups):
         for row, (y, label) in enumerate(panels.items()):
             axis = axes[row, column] if across else axes[0, row]
             for name, own in group.dropna(subset=[x, y]).groupby("name", sort=False):
-                points = own.groupby(x)[y].agg(["mean", "min", "max"])
-                axis.plot(points.index, points["mean"], label=plain(name), **looks[name])
+                points, colour = own.groupby(x)[y].agg(["mean", "min", "max"]), looks[name]["color"]
+                look = looks[name] | ({"marker": ""} if len(points) > MARKED else {})
+                axis.plot(points.index, points["mean"], label=plain(name), **look)
                 if f"{y}_low" in own:
-                    axis.vlines(own[x], own[f"{y}_low"], own[f"{y}_high"], color=looks[name]["color"], linewidth=1)
+                    axis.vlines(own[x], own[f"{y}_low"], own[f"{y}_high"], color=colour, linewidth=0.9)
                 else:
-                    axis.fill_between(
-                        points.index, points["min"], points["max"], color=looks[name]["color"], alpha=0.15, linewidth=0
-                    )
-            axis.set(xlabel="" if across and row + 1 < len(panels) else x, title=plain(title) if row == 0 else "")
-            axis.set_ylabel(label if column == 0 else "")
-    add_legend(figure, max(figure.axes, key=lambda axis: len(axis.lines)), 4)
+                    axis.fill_between(points.index, points["min"], points["max"], color=colour, alpha=0.15, linewidth=0)
+            axis.set(title=plain(title) if row == 0 else "", ylabel=label if column == 0 else "")
+            axis.set_xlabel("" if across and row + 1 < len(panels) else x)
+    for axis, title in zip(figure.axes, titles, strict=False):
+        axis.set_title(plain(title))
+    fullest = max(figure.axes, key=lambda axis: len(axis.get_legend_handles_labels()[1]))
+    add_legend(figure, fullest, 4 if size[0] > 5 else 3)
     return figure
 
 
-def dots(panels: Mapping[str, pd.DataFrame], names: Mapping[str, str]) -> Figure:
+def level(name: str, lines: pd.DataFrame, x: str, **values: float) -> pd.DataFrame:
+    """Two lines for `curves`, of something that is the same at every x of `lines`."""
+    return pd.DataFrame({"name": name, x: [lines[x].min(), lines[x].max()], **values})
+
+
+def dots(panels: Mapping[str, pd.DataFrame], names: Mapping[str, str], height: float = 0.17) -> Figure:
     """A row for each of `names`, a panel side by side for each table: points at `value`, a line from `low` to `high`.
 
     Args:
-        panels: by title, lines with name, value, low, high, and full (whether the point is). Several lines of a name
-            stand below each other.
+        panels: by title, lines with name, value, low, high, and full (whether the point is); where there is `other`, a
+            hollow point there. Several lines of a name stand below each other.
         names: how each is called, from top to bottom.
+        height: inches of a row.
     """
-    figure, axes = new_figure(6.6, max(0.17 * len(names) + 1.15, 1.8), ncols=len(panels), sharey=True)
+    figure, axes = new_figure(6.6, height * len(names) + 1.15, ncols=len(panels), sharey=True)
     for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
-        for number, (name, own) in enumerate((name, lines[lines["name"] == name]) for name in names):
+        for number, name in enumerate(names):
+            own, colour = lines[lines["name"] == name], look_of(name)["color"]
             places = number + (np.arange(len(own)) - (len(own) - 1) / 2) * 0.22
-            colour = look_of(name)["color"]
             axis.hlines(places, own["low"], own["high"], color=colour, linewidth=0.9)
-            faces = [colour if full else "white" for full in own["full"]]
-            axis.scatter(own["value"], places, 12, faces, edgecolors=colour, linewidths=0.9, zorder=3)
+            for full, face in ((True, colour), (False, "white")):
+                chosen = (own["full"] == full).to_numpy()
+                points = {"marker": "o", "color": colour, "markerfacecolor": face, "linestyle": ""}
+                axis.plot(own["value"][chosen], places[chosen], **points)
+            if "other" in own:
+                axis.plot(own["other"], places, "o", color=colour, markerfacecolor="none", markersize=6)
         axis.set_title(title, loc="left")
         axis.grid(axis="y", color="#eeeeee", linewidth=0.6)
     axes[0, 0].set_yticks(range(len(names)), [plain(name) for name in names.values()])
@@ -352,7 +375,7 @@ def plot_attention(recorded: Pass, tokens: list[str], head: int = 0) -> Figure:
 
 
 def plot_heads(looks: pd.DataFrame) -> Figure:
-    """Error of the attention's output by layer and head, one panel a variant (and share, where it was asked for several)."""
+    """Error of the attention's output by layer and head, one panel a variant and share that it was asked for."""
     shares = (
         looks["share_asked"].map(lambda share: "" if pd.isna(share) else f" {share:g}")
         if "share_asked" in looks
