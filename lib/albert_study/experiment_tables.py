@@ -264,3 +264,7 @@ def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
         groups = tall.groupby(["environment", "variable"], sort=False)["value"]
         values = groups.agg(lambda values: ", ".join(dict.fromkeys(values)) or "none").reset_index()
         yield "colab-versions", table(values, "{variable}", columns("{environment}={value}"), "environment", names)
+
+
+COMMON = (constant_tables, time_tables, efficiency_tables, pretraining_tables, long_tables, masked_tables, detail_tables)
+COMMON += (reliability_tables,)

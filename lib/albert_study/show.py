@@ -89,13 +89,13 @@ def parts(template: str, line: Line) -> Parts:
     known, fields = True, 0
     for text, name, how, _ in Formatter().parse(template):
         if name is None:
-            return [*cell, text] if known else cell
+            return [*cell, text] if known and text else cell
         value, fields = line.get(name), fields + 1
         known = not is_missing(value)
         if not known and fields == 1:
             return []
         if known:
-            cell += [text, str(value) if not how else (value, how.replace("s", f"{line.get('digits', 3):.0f}"))]
+            cell += [*([text] if text else []), str(value) if not how else (value, how.replace("s", f"{line.get('digits', 3):.0f}"))]
     return cell
 
 

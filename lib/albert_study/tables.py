@@ -241,3 +241,7 @@ def library_tables(root: Path, rows: pd.DataFrame) -> Named:
     } for task in TASKS.values() if task.dataset != "mini")  # fmt: skip
     cells = columns("data on the Hub={data}; what is read={read}; what is answered={answer}; scores={scores}")
     yield "tasks", table(lines, "{name}", cells | {"scored on": "{on}"})
+
+
+OF_STUDIES = (score_tables, difference_tables, switched_tables, reading_tables, shuffled_tables)
+COMMON = (front_tables, library_tables)
