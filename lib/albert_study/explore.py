@@ -90,9 +90,9 @@ def chart(title: str, rows: pd.DataFrame, axes: dict[str, str], scales: tuple[st
     marks = marks.transform_calculate(across=f"datum[{name}_x]").transform_filter("isValid(datum.across)")
     marks = marks.mark_point(filled=True, size=60).encode(
         x=alt.X("across:Q", title=", or ".join(axes.values())).scale(
-            type=scales[0], zero=False, padding=12, nice=False
+            type=scales[0], padding=12, nice=False, **unpinned
         ),
-        y=alt.Y("value:Q", title=None).scale(type=scales[1], padding=12),
+        y=alt.Y("value:Q", title=None).scale(type=scales[1], padding=12, **unpinned),
         color=alt.Color("look:N", scale=colours, title="attention or arm"),
         opacity=alt.condition(chosen, alt.value(0.9), alt.value(0.08)),
         href="link:N",
@@ -119,11 +119,12 @@ def page(root: Path) -> tuple[str, dict[str, str]]:
     )
     charts = [chart(title, shown[title], across, scales, floors if place == 0 else floors.head(0))
               for place, (title, across, scales) in enumerate(how) if len(shown[title])]  # fmt: skip
-    spec = alt.vconcat(*charts).resolve_scale(color="independent").to_dict()
-    del spec["$schema"]  # an address
+    specs = [
+        {name: part for name, part in chart.to_dict().items() if name != "$schema"} for chart in charts
+    ]  # an address
     text = carried("report/page.html", root).read_text(encoding="utf-8")
-    filled = json.dumps(spec, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    return text, {"spec": filled, "fingerprint": hashlib.sha256(f"{text}\0{filled}".encode()).hexdigest()}
+    filled = json.dumps(specs, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return text, {"charts": filled, "fingerprint": hashlib.sha256(f"{text}\0{filled}".encode()).hexdigest()}
 
 
 def build(root: str | Path | None = None) -> Path:
