@@ -110,7 +110,7 @@ rule report:
     conda:
         "environment.yml"
     shell:
-        "{params.python:q} -m albert_study.evidence.report {params.built:q} > {log:q} 2>&1"
+        "{params.python:q} -m albert_study.report {params.built:q} > {log:q} 2>&1"
         " && echo \"report: $SECONDS s\""
 
 

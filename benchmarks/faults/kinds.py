@@ -16,8 +16,8 @@ import torch
 
 from albert_lsh import load_model, load_tokenizer
 from albert_lsh.training.record import read_result
-from albert_study.evidence.study_figures import write_figures
-from albert_study.evidence.tables import write_tables
+from albert_study.compare import write_tables
+from albert_study.figures import write_figures
 from faults import runs
 from faults.bench import FULL, Bench, Seen
 from faults.hub import TROUBLES, Hub

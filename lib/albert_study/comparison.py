@@ -27,12 +27,12 @@ from albert_lsh.training.parameters import (
     from_given,
 )
 from albert_lsh.training.recipe import hardly_trained
-from albert_study.evidence.formats import METRICS, form
-from albert_study.evidence.readable_studies import pivot
-from albert_study.evidence.records import load_history, read_run
-from albert_study.evidence.tables import score_table
+from albert_study.compare import scores
 from albert_study.expected import say_how_long
 from albert_study.probe.candidates import candidates_of
+from albert_study.records import BASELINES, load_history, read_run, wide
+from albert_study.show import form
+from albert_study.tables import score_table
 
 NOTEBOOK = "compare.ipynb"
 BUSY = 0.3  # of a core
@@ -102,7 +102,7 @@ def check_time(asked: Comparison, runs: dict[str, Parameters]) -> None:
 
 
 def compare(runs: dict[str, Parameters], data: DatasetDict) -> pd.DataFrame:
-    """Fine-tune every run that is not made yet; a row of `read_run` for each, with its label as `arm`.
+    """Fine-tune every run that is not made yet; the rows of `read_run` of each, with its label as `arm`.
 
     Args:
         runs: by label; they differ in the attention alone. data: of `load_data`.
@@ -117,22 +117,23 @@ def compare(runs: dict[str, Parameters], data: DatasetDict) -> pd.DataFrame:
             path = Path(run.output_dir or ".") / "result.json"
             print(f"{number} of {len(runs)}: {label}" + (": made before" if path.exists() else ""), flush=True)
             began, used = time.monotonic(), seconds_of_others()
-            row = read_run(fine_tune(run, tokenizer, encoded)) | {"arm": label}
-            constant = row[f"majority.{row['headline']}"]
-            if remark := hardly_trained(load_history(row["folder"]), row["score"], constant):
+            made = read_run(fine_tune(run, tokenizer, encoded))
+            made.loc[~made["arm"].isin(list(BASELINES.values())), "arm"] = label
+            score = made[made["measure"] == find_task(run.task).headline].set_index("arm")["value"]
+            if remark := hardly_trained(load_history(path.parent), score[label], score["majority class"]):
                 print(f"{label}: {remark}", flush=True)
             others = (seconds_of_others() - used) / (time.monotonic() - began)
-            rows.append(row | {"cores_of_others": others})
+            rows.append(made.assign(cores_of_others=others))
     finally:
         logger.removeHandler(printed)
-    return pd.DataFrame(rows)
+    return pd.concat(rows, ignore_index=True)
 
 
 def score_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
     """The scores of `compare` beside the majority class and chance; pairs and cost as shares of full attention's."""
-    table = pivot(score_table(rows), tuple(METRICS)[:-1], counted=False).drop("seeds")
-    by_label = rows.set_index("arm")
-    for title, column in (("pairs", "attended_share"), ("cost", "full_cost")):
+    table = score_table(scores(rows, Path()), metrics=True).frame()
+    by_label = wide(rows[rows["attention"] != ""]).set_index("arm")
+    for title, column in (("pairs", "pairs"), ("cost", "cost")):
         table[title] = by_label[column].map(lambda share: form(share, "%")).reindex(table.index)
     times = by_label["train_seconds"].map(lambda seconds: f"{seconds:.0f} s").reindex(table.index)
     if (rows["cores_of_others"] > BUSY).any():

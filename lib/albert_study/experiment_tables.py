@@ -1,5 +1,5 @@
-"""The tables of single experiments as documents and pages show them, of the numbers that these have written to results/:
-time and memory, pretraining, long sequences, masked words, details, faults."""
+"""The tables of single experiments as documents and pages show them, of the numbers that these have written to
+results/: time and memory, pretraining, long sequences, masked words, details, faults."""
 
 from pathlib import Path
 
@@ -104,7 +104,11 @@ def efficiency_tables(root: Path, rows: pd.DataFrame) -> Named:
         lines["ratio"] = lines["seconds"] / lines["length"].map(softmax["seconds"].first())
         yield "efficiency-step", by_length(lines, "ratio", "2", f"{commits(lines).capitalize()}.")
     if len(lines := read(root, "efficiency/quality-cpu-fp32")):
-        cells = columns("pairs={pairs:%}; softmax's mass={mass:2}; error of the output={error:3}; seconds={seconds:2}")
+        cells = {"pairs": "{pairs:%}"}
+        if "cost" in lines and lines["cost"].notna().any():  # older tables lack it
+            lines["cost"] /= lines.loc[lines["case"] == "softmax", "cost"].iloc[0]
+            cells["cost"] = "{cost:%}"
+        cells |= columns("softmax's mass={mass:2}; error of the output={error:3}; seconds={seconds:2}")
         length, model, keys = lines[["length", "text_model", "keys"]].iloc[0]
         note = f"{length:,} tokens, {model}, {keys} keys per query; {commits(lines)}."
         yield "efficiency-quality", table(lines, "{case}", cells, note=note)
@@ -266,5 +270,5 @@ def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
         yield "colab-versions", table(values, "{variable}", columns("{environment}={value}"), "environment", names)
 
 
-COMMON = (constant_tables, time_tables, efficiency_tables, pretraining_tables, long_tables, masked_tables, detail_tables)
-COMMON += (reliability_tables,)
+COMMON = (constant_tables, time_tables, efficiency_tables, pretraining_tables, long_tables, masked_tables)
+COMMON += (detail_tables, reliability_tables)

@@ -13,11 +13,10 @@ from pathlib import Path
 from albert_lsh.training.checkpoints import checkpoints_in
 from albert_lsh.training.files import repository_root
 from albert_lsh.training.locks import hold
-from albert_study.evidence.readable_studies import pivot
-from albert_study.evidence.records import load_measurements
 from albert_study.expected import announcement
 from albert_study.jobs import Job, load_jobs
 from albert_study.runner import to_make
+from albert_study.tables import read, score_table
 
 OFTEN = 600  # seconds after which it is said again what is running
 
@@ -68,8 +67,8 @@ def summary(study: str, jobs: dict[str, Job]) -> str:
         "report": [root / "report" / "build" / f"{study}.pdf"] if any(job.makes_run for job in jobs.values()) else [],
         "notebooks": [path for job in jobs.values() if (path := root / job.kept).exists()],
     }
-    scores = load_measurements(f"{study}-scores", "tables", root)
-    lines = [f"\n{pivot(scores).to_string()}"] if len(scores) else []
+    scores = read(root, f"tables/{study}-scores")
+    lines = [f"\n{score_table(scores).frame().to_string()}"] if len(scores) else []
     for what, paths in places.items():
         lines += [f"\n{what}:", *(f"  {path.relative_to(root)}" for path in paths)] if paths else []
     return "\n".join(lines)

@@ -46,8 +46,8 @@ from albert_study.jobs import load_jobs
 
 COLUMNS = [
     "study", "kind", "task", "model", "arm", "attention", "variant", "seed", "split", "share", "length",
-    "learning_rate", "batch_size", "epochs", "precision", "examples", "measure", "value", "low", "high", "pairs", "cost",
-    "device", "commit", "record",
+    "learning_rate", "batch_size", "epochs", "precision", "examples", "measure", "value", "low", "high", "pairs",
+    "cost", "device", "commit", "record",
 ]  # fmt: skip
 VALUES = ["measure", "value", "low", "high"]
 LIST = "results/records.txt"  # folders of the runs that tables, figures and documents stand on

@@ -100,8 +100,8 @@ def text_numbers(root: Path) -> dict[str, Any]:
 
 
 def longer_training(runs: pd.DataFrame, root: Path) -> dict[str, Any]:
-    """An arm trained for many epochs: means over its runs, of its score and of its losses at the first evaluation and at
-    the last."""
+    """An arm trained for many epochs: means over its runs, of its score, and of its losses at the first evaluation and
+    at the last."""
     losses = []
     for record in runs["record"]:
         evaluated = load_history((root / record).parent).dropna(subset=["eval_loss"])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from IPython.display import display
-from matplotlib import pyplot as plt
+from matplotlib import pyplot  # noqa: F401  it lets notebooks show figures
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -36,9 +36,12 @@ class Table(NamedTuple):
     rows: list[list[Parts]]
     note: str = ""
 
+    def texts(self) -> list[list[str]]:
+        return [[text(cell) for cell in row] for row in self.rows]
+
     def frame(self) -> pd.DataFrame:
         """As text, the labels its index."""
-        labels, *columns = zip(*([text(cell) for cell in row] for row in self.rows), strict=True)
+        labels, *columns = zip(*self.texts(), strict=True)
         index = pd.Index(labels, name=self.titles[0] or None)
         return pd.DataFrame(dict(enumerate(columns)), index).set_axis(self.titles[1:], axis="columns")
 
@@ -86,17 +89,16 @@ def parts(template: str, line: Line) -> Parts:
     A number that is missing takes the text before it along; where the first is missing, the cell is empty.
     """
     cell: Parts = []
-    known, fields = True, 0
-    for text, name, how, _ in Formatter().parse(template):
+    known, digits = True, f"{line.get('digits', 3):.0f}"
+    for number, (text, name, how, _) in enumerate(Formatter().parse(template)):
+        value = line.get(name) if name else None
         if name is None:
-            return [*cell, text] if known and text else cell
-        value, fields = line.get(name), fields + 1
-        known = not is_missing(value)
-        if not known and fields == 1:
+            cell += [text] if known else []
+        elif is_missing(value) and number == 0:
             return []
-        if known:
-            cell += [*([text] if text else []), str(value) if not how else (value, how.replace("s", f"{line.get('digits', 3):.0f}"))]
-    return cell
+        elif known := not is_missing(value):
+            cell += [text, (value, how.replace("s", digits)) if how else str(value)]
+    return [part for part in cell if part != ""]
 
 
 def table(
@@ -316,40 +318,15 @@ def dots(panels: Mapping[str, pd.DataFrame], names: Mapping[str, str], height: f
     return figure
 
 
-def notebook_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
-    """A figure and its axes; closed for pyplot, so that a notebook shows it once, where it is returned."""
-    figure, axes = plt.subplots(figsize=(width, height), layout="constrained", **grid)
-    plt.close(figure)
-    return figure, axes
-
-
-def plot_history(history: pd.DataFrame) -> Figure:
-    """Training and evaluation loss (nats, of numbers squared errors) against the step; in pretraining also the masked
-    tokens' (`mlm_loss`)."""
-    figure, axis = notebook_figure(6, 3)
-    for name, style in (("train_loss", "-"), ("eval_loss", "o--"), ("mlm_loss", "o--")):
-        if name in history:
-            lines = history.dropna(subset=[name])
-            axis.plot(lines["step"], lines[name], style, label=name.replace("_", " "))
-    axis.set(xlabel="optimiser step", ylabel="loss", ylim=(0, None))
-    axis.legend(frameon=False)
-    return figure
-
-
-def plot_answers(labels: np.ndarray, predictions: np.ndarray, names: list[str] | None) -> Figure:
-    """A confusion matrix; for a task that predicts a number (no `names`), predictions against labels."""
-    figure, axis = notebook_figure(4, 3.4)
-    if names:
-        from sklearn.metrics import ConfusionMatrixDisplay  # only here: it takes seconds to import
-
-        numbers = range(len(names))
-        ConfusionMatrixDisplay.from_predictions(
-            labels, predictions, labels=numbers, display_labels=names, cmap="Greys", ax=axis, colorbar=False
-        )
-    else:
-        axis.plot(labels, predictions, ".", alpha=0.3)
-        axis.set(xlabel="label", ylabel="prediction")
-    return figure
+def plot_history(history: pd.DataFrame | dict[str, pd.DataFrame], metric: str = "accuracy") -> Figure:
+    """A run's losses in training and evaluation against the step (nats, of numbers squared errors; in pretraining also
+    the masked tokens'); of several runs, by label, the losses and a metric in evaluation."""
+    if isinstance(history, dict):
+        lines = pd.concat(table.assign(name=label) for label, table in history.items())
+        panels = {"train_loss": "training loss", "eval_loss": "evaluation loss", metric: metric}
+        return curves(lines, "step", panels, size=(10, 3))
+    losses = [name for name in ("train_loss", "eval_loss", "mlm_loss") if name in history]
+    return curves(history.melt("step", losses, "name", "loss"), "step", {"loss": "loss"}, size=(6, 3))
 
 
 def plot_attention(recorded: Pass, tokens: list[str], head: int = 0) -> Figure:
@@ -364,34 +341,11 @@ def plot_attention(recorded: Pass, tokens: list[str], head: int = 0) -> Figure:
     counts = recorded.pairs()[0, head]
     panels = {"softmax's weights": weights.cpu(), f"keys seen under {recorded.attention}": counts.cpu() > 0}
     size = min(10.0, 2.5 + 0.13 * len(tokens))
-    figure, axes = notebook_figure(2 * size, size, ncols=2)
-    for axis, (title, image) in zip(axes, panels.items(), strict=True):
+    figure, axes = new_figure(2 * size, size, ncols=2)
+    for axis, (title, image) in zip(axes[0], panels.items(), strict=True):
         axis.imshow(image, interpolation="nearest", cmap="Greys", vmin=0, vmax=float(image.max()))
         axis.set(title=title, xlabel="key", ylabel="query")
         if len(tokens) <= 80:
             axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=7)
             axis.set_yticks(range(len(tokens)), tokens, fontsize=7)
-    return figure
-
-
-def plot_heads(looks: pd.DataFrame) -> Figure:
-    """Error of the attention's output by layer and head, one panel a variant and share that it was asked for."""
-    shares = (
-        looks["share_asked"].map(lambda share: "" if pd.isna(share) else f" {share:g}")
-        if "share_asked" in looks
-        else ""
-    )
-    panels = list(looks.assign(variant=looks["variant"] + shares).groupby("variant", sort=False))
-    columns = min(4, len(panels))
-    rows = -(-len(panels) // columns)
-    figure, axes = notebook_figure(2.6 * columns, 1.9 * rows, nrows=rows, ncols=columns, squeeze=False)
-    for axis in axes.flat:
-        axis.axis("off")
-    for axis, (variant, lines) in zip(axes.flat, panels, strict=False):
-        axis.axis("on")
-        grid = lines.pivot_table(index="layer", columns="head", values="error")
-        image = axis.imshow(grid, cmap="Greys", vmin=0, vmax=1, aspect="auto")
-        axis.set_title(variant, fontsize=8)
-        axis.set(xlabel="head", ylabel="layer", xticks=range(grid.shape[1]), yticks=range(grid.shape[0]))
-    figure.colorbar(image, ax=axes, label="error")
     return figure

@@ -19,7 +19,7 @@ from albert_lsh.tasks.table import Task, find_task
 from albert_lsh.training.files import placed, write_atomically
 from albert_lsh.training.parameters import errors_named, from_given
 from albert_lsh.training.record import provenance
-from albert_study.evidence.records import load_published
+from albert_study.records import published as load_published
 
 SOURCE, ARM = "the original study (2020)", "reformer"
 

@@ -28,8 +28,8 @@ from albert_lsh.tasks.table import Task, find_task
 from albert_lsh.training.files import placed, write_atomically
 from albert_lsh.training.parameters import errors_named, from_given
 from albert_lsh.training.record import provenance
-from albert_study.evidence.differences import predictions_of
-from albert_study.evidence.records import load_runs
+from albert_study.compare import answers_of, runs_of
+from albert_study.records import load
 
 NEGATION = re.compile(r"\b(not|no|never|none|nor|without|cannot)\b|n't\b|(?<!\w)(안|못)\s|않|없|아니", re.IGNORECASE)
 
@@ -193,11 +193,12 @@ def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]])
 def write_details(asked: Details) -> pd.DataFrame:
     """The table of `details` for a study's arms, written to asked.output."""
     task = find_task(asked.task)
-    runs = load_runs(Path(asked.results_root or "") / "results" / "runs", asked.study)
-    runs = runs[runs["task"] == asked.task]
+    root = Path(asked.results_root or "")
+    runs = runs_of(load(root, asked.study))
+    runs = runs[(runs["task"] == asked.task) & runs["is_headline"]]
     if missing := [arm for arm in ("softmax", *asked.arms) if arm not in set(runs["arm"])]:
         raise ValueError(f"study {asked.study!r} has no run of {asked.task!r} with arm {missing[0]!r}")
-    arms = {arm: predictions_of(runs[runs["arm"] == arm]) for arm in ("softmax", *asked.arms)}
+    arms = {arm: answers_of(runs[runs["arm"] == arm], root) for arm in ("softmax", *asked.arms)}
     data = load_data(asked.task)
     rows = data[next(split for split in data if split != "train")]
     table = details(task, rows, arms).assign(study=asked.study, **provenance("cpu"))
