@@ -32,7 +32,7 @@ ATTEND = "from albert_lsh import attention; import torch; x = torch.rand(1, 2, 8
         (ATTEND, {"transformers", "datasets", "pandas", "matplotlib", "scipy", "sklearn"}),
         ("from albert_lsh import load_data", {"matplotlib", "sklearn", "scipy", "reformer_pytorch"}),
         ("import albert_study.runner", {"matplotlib", "sklearn", "scipy", "transformers.modeling_utils", "nbformat"}),
-        ("import albert_study.evidence.report", {"sklearn", "transformers.modeling_utils", "nbformat"}),
+        ("import albert_study.report", {"sklearn", "transformers.modeling_utils", "nbformat"}),
     ],
 )
 def test_an_import_loads_only_what_it_needs(code, not_needed):

@@ -14,7 +14,7 @@ from albert_study.efficiency.figures import redraw, save_efficiency
 from albert_study.efficiency.measure import GrowingTable, measure_efficiency, measure_memory
 from albert_study.efficiency.parameters import STEPS, EfficiencyParameters
 from albert_study.efficiency.workloads import inputs, measure_memory_here
-from albert_study.evidence.growth import crossing_bounds, slopes
+from albert_study.growth import crossing_bounds, slopes
 from albert_study.study_file import load_file
 
 FEW = {"lengths": [128], "cases": ["softmax", "lsh"], "step_lengths": [], "step_cases": [], "keys": 64, "repeats": 1}

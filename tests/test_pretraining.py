@@ -19,14 +19,13 @@ from albert_lsh.model.load import ModelError, max_positions
 from albert_lsh.training.checkpoints import read_seal
 from albert_lsh.training.parameters import ParameterError
 from albert_lsh.training.trainer import Clock
-from albert_study.evidence.records import load_pretraining
-from albert_study.evidence.statistics import paired_ratio
-from albert_study.evidence.study_figures import plot_pretraining
-from albert_study.evidence.tables import pretraining_gaps
+from albert_study.compare import gaps
+from albert_study.figures import plot_pretraining
 from albert_study.pretraining.corpus import CorpusError, train_tokenizer
 from albert_study.pretraining.objectives import IGNORED
 from albert_study.pretraining.parameters import Pretraining
 from albert_study.pretraining.pretrain import main, prepare_text, pretrain
+from albert_study.records import load
 from pretraining_text import rows_of, sentences, write_text
 
 HASHING = {"attention": "lsh", "attention_settings": {"n_hashes": 3, "cluster_size": 4}}
@@ -192,7 +191,6 @@ def test_first_weights_are_counted_or_drawn_and_recorded(given, undisturbed, tmp
     del record["parameters"]["first_weights"]
     (old / "result.json").write_text(json.dumps(record))
     assert pretrain(Pretraining.check({**given, **HASHING, "output_dir": str(old)})).record == record
-    assert load_pretraining(old)["first_weights"].tolist() == ["counted"]
     with pytest.raises(ParameterError, match="first_weights='random': start='nano' has weights of its own"):
         Pretraining.check({"start": "nano", "first_weights": "random"})
 
@@ -249,37 +247,23 @@ def test_a_start_that_is_not_there(given, tmp_path):
         pretrain(Pretraining.check(parameters))
 
 
-def test_the_error_of_a_gap_is_that_of_repeating_it():
-    """Against the spread of the gap over many draws of the sequences."""
-    rng = np.random.default_rng(0)
-
-    def gap():
-        tokens = pd.Series(rng.integers(5, 20, 200))
-        before = tokens * rng.normal(3, 0.5, 200)
-        return paired_ratio(before, before + tokens * rng.normal(0.1, 0.3, 200), tokens)
-
-    found = [gap() for _ in range(400)]
-    means = np.array([one.mean for one in found])
-    assert means.mean() == pytest.approx(0.1, abs=0.005)
-    assert np.mean([one.standard_error for one in found]) == pytest.approx(means.std(), rel=0.12)
-
-
 def test_a_run_stands_beside_another(given, undisturbed, tmp_path):
-    shutil.copytree(undisturbed[0], tmp_path / "hashed")
-    pretrain(Pretraining.check({**given, "output_dir": str(tmp_path / "softmax")}))
-    runs = load_pretraining(tmp_path)
-    assert runs["run"].tolist() == ["hashed", "softmax"]
-    table = pretraining_gaps(runs).set_index("metric")
+    folder = tmp_path / "results" / "pretraining"
+    shutil.copytree(undisturbed[0], folder / "hashed")
+    pretrain(Pretraining.check({**given, "output_dir": str(folder / "softmax")}))
+    rows = load(tmp_path)
+    values = rows[rows["split"] == "held-out"].set_index(["arm", "measure"])["value"]
+    table = gaps(rows, tmp_path).set_index("metric")
     assert (table["from"] == "softmax").all()
     for name in table.index:
-        expected = runs[f"metric.{name}"].iloc[0] - runs[f"metric.{name}"].iloc[1]
-        assert table["difference"][name] == pytest.approx(expected, abs=1e-9)
-    assert runs["start.mlm_loss"].iloc[0] == undisturbed[1].history["mlm_loss"].iloc[0]
-    figure = plot_pretraining(runs)
+        assert table["difference"][name] == pytest.approx(values["hashed", name] - values["softmax", name], abs=1e-9)
+    first = rows[(rows["split"] == "first weights") & (rows["arm"] == "hashed")].set_index("measure")["value"]
+    assert first["mlm_loss"] == undisturbed[1].history["mlm_loss"].iloc[0]
+    figure = plot_pretraining(rows, tmp_path)
     assert [len(axis.lines) for axis in figure.axes] == [3, 3, 3]
-    (tmp_path / "softmax" / "result.json").write_text("{}")
+    (folder / "softmax" / "result.json").write_text("{}")
     with pytest.raises(ValueError, match=r"softmax/result\.json is damaged"):
-        load_pretraining(tmp_path)
+        load(tmp_path)
 
 
 def test_more_is_masked_in_training_alone(given, tmp_path):

@@ -34,11 +34,13 @@ def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
         cells["the original's LSH"] = lambda line: "**{original:s}**" if line["same"] else "{original:s}"
         cells["LSH's lead, examples"] = "{between:0}"
         yield "constant-answers", table(lines, "{task}, {metric}", cells, note=f"{commits(lines).capitalize()}.")
-    if len(lines := read(root, "runs/word-order/stsb/twins").sort_values("seed")):
+    if len(lines := read(root, "runs/word-order/stsb/twins")):
         note = f"{lines['pairs'].iloc[0]} texts of STS-B, run by run; a coin has 50%. Attention: of the head and layer "
         note += f"that gives most, against an equal share. {commits(lines)}."
         arms = ["softmax", *in_order(set(lines["arm"]) - {"softmax"})]
-        runs = pd.DataFrame({"name": ARMS.get(arm, arm), "runs": lines[lines["arm"] == arm]} for arm in arms)
+        runs = pd.DataFrame(
+            {"name": ARMS.get(arm, arm), "runs": lines[lines["arm"] == arm].sort_values("seed")} for arm in arms
+        )
         cells = {
             "texts whose twin is valued higher": lambda line: one_by_one(line["runs"]["told_apart"], "%"),
             "attention of a token to its copy": lambda line: one_by_one(line["runs"]["weight_of_copies"], "1", " ×"),
@@ -182,6 +184,8 @@ def masked_tables(root: Path, rows: pd.DataFrame) -> Named:
     masked = wide(rows[rows["kind"] == "masked words"])
     for study in ("masked-words", "lsh-choice"):
         lines = masked[masked["study"] == study].sort_values("length", kind="stable")
+        if lines.empty:
+            continue
         per = ", ".join(
             f"{loss:.2f} at {n:.0f} tokens" for n, loss in lines.groupby("length")["softmax_loss"].first().items()
         )

@@ -66,6 +66,7 @@ def numbers(root: Path, study: str | None = None) -> dict[str, Any]:
         lines[name] = pd.concat([table for table in each if len(table)] or [pd.DataFrame()])
     if len(scores := lines["scores"]):
         lines["scores"] = scores[scores["is_headline"]]
+    lines["bound"] = read(root, "efficiency/bound")
     content = {name: json.loads(table.to_json(orient="records")) for name, table in lines.items()}
     content |= {
         "tables": found,
@@ -87,6 +88,7 @@ def text_numbers(root: Path) -> dict[str, Any]:
     lengths = (
         times.sort_values("length").groupby("device", sort=False)["length"].unique() if len(times) else pd.Series()
     )
+    masked = rows[(rows["study"] == "masked-words") & (rows["measure"] == "softmax_loss")].groupby("length")["value"]
     details = {
         path.stem: where_answers_change(read_table(path)) for path in (root / "results/runs/details").glob("*.csv")
     }
@@ -95,6 +97,7 @@ def text_numbers(root: Path) -> dict[str, Any]:
         "more training": [longer_training(own, root) for _, own in longer],
         "reaching half": reaching_half(runs[runs["study"] == "albert"]),
         "details": dict(sorted(details.items())),
+        "masked words": {f"{length:.0f}": loss for length, loss in masked.first().items()},
         "devices": "; ".join(f"{on}: {', '.join(map(str, of))} tokens" for on, of in lengths.items()),
     }
 
@@ -150,7 +153,9 @@ def where_answers_change(lines: pd.DataFrame) -> dict[str, Any]:
 def write_numbers(root: Path, study: str | None = None) -> str:
     """Write report/numbers.json; returns the fingerprint of all that the report is made of, a keyword of the PDFs: its
     text, its numbers and its figures."""
-    content = json.dumps(numbers(root, study), ensure_ascii=False, indent=1, default=lambda value: value.item())
+    content = json.dumps(
+        numbers(root, study), ensure_ascii=False, indent=1, allow_nan=False, default=lambda n: n.item()
+    )
     write_atomically(root / "report" / "numbers.json", content)
     files = [*sorted(root.glob("report/*.typ")), root / "report" / "references.bib", *figures_of(root)]
     return hashlib.sha256(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from string import Formatter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,8 +21,10 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from albert_lsh import attention as attentions
-from albert_lsh.model.passes import Pass
 from albert_study.compare import base_of
+
+if TYPE_CHECKING:  # a model takes seconds to import
+    from albert_lsh.model.passes import Pass
 
 Line = Mapping[Any, Any]  # of a table of numbers
 Parts = list[Any]  # of a cell: texts, and numbers each with how it is written
@@ -329,7 +331,7 @@ def plot_history(history: pd.DataFrame | dict[str, pd.DataFrame], metric: str = 
     return curves(history.melt("step", losses, "name", "loss"), "step", {"loss": "loss"}, size=(6, 3))
 
 
-def plot_attention(recorded: Pass, tokens: list[str], head: int = 0) -> Figure:
+def plot_attention(recorded: "Pass", tokens: list[str], head: int = 0) -> Figure:
     """For one sequence and head: softmax's weights, and which keys each query really sees.
 
     Args:

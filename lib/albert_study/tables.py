@@ -213,7 +213,7 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
         line |= {"score": values.mean(), "sd": values.std(), "runs": len(values)}
         apart = values.max() - values.min() > APART * top
         lines.append(line | {"cell": one_by_one(values, str(digits)) if apart else "{score:s} ± {sd:s} ({runs:0})"})
-    for row, costs in runs.groupby("row", sort=False)["cost"]:
+    for row, costs in runs.dropna(subset="cost").groupby("row", sort=False)["cost"]:
         alike = form(costs.min(), "%") == form(costs.max(), "%")
         cost = [(costs.min(), "%"), *([] if alike else [" to ", (costs.max(), "%")])]
         lines.append({"row": row, "title": "full cost", "cell": cost})
