@@ -42,17 +42,18 @@ colab: install
 	OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/colab.py
 
 report: install
-	$(BIN)/python -m albert_study.evidence.report
+	$(BIN)/python -m albert_study.report
 
 recompute: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m albert_study.evidence.recompute
+	OMP_NUM_THREADS=1 $(BIN)/python -m albert_study.compare
+	$(BIN)/python -m albert_study.figures
 	$(BIN)/python -m albert_study.efficiency.figures
 	$(BIN)/python tools/refresh.py
-	$(BIN)/python -m albert_study.evidence.report
-	$(BIN)/python -m albert_study.evidence.site
+	$(BIN)/python -m albert_study.report
+	$(BIN)/python -m albert_study.explore
 
 site: install
-	$(BIN)/python -m albert_study.evidence.site
+	$(BIN)/python -m albert_study.explore
 
 docs: install
 	$(BIN)/python tools/api.py docs/api

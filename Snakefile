@@ -107,7 +107,7 @@ rule report:
     log:
         f"logs/{NAME}/report.log",
     shell:
-        "{PYTHON:q} -m albert_study.evidence.report {output:q} > {log:q} 2>&1 && echo \"report: $SECONDS s\""
+        "{PYTHON:q} -m albert_study.report {output:q} > {log:q} 2>&1 && echo \"report: $SECONDS s\""
 
 
 onstart:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pandas as pd
 
 from albert_lsh.files import repository_root
-from albert_study.evidence.records import load_runs
+from albert_lsh.record import write_predictions
+from albert_lsh.tasks import find_task
+from albert_study.records import COLUMNS
 
 # F1 by arm and seed; accuracy is 0.1 less everywhere.
 
@@ -63,10 +65,33 @@ def checkout(root: Path) -> Path:
     shutil.copytree(
         repository_root() / "report",
         root / "report",
-        ignore=shutil.ignore_patterns("*.pdf", "numbers.json", "tables"),
+        ignore=shutil.ignore_patterns("*.pdf", "*.html", "numbers.json"),
     )
     return root
 
 
-def runs_of(tree: Path, study: str | None = "mini") -> pd.DataFrame:
-    return load_runs(tree / "results" / "runs", study)
+def tidy(lines: list[dict]) -> pd.DataFrame:
+    """Rows of fine-tuned runs, each its headline, of what they say."""
+    usual = {
+        "kind": "fine-tuned",
+        "model": "m",
+        "attention": "softmax",
+        "split": "validation",
+        "seed": 0,
+        "commit": "c0",
+    }
+    headlines = [{"measure": find_task(line["task"]).headline} for line in lines]
+    rows = [usual | headline | line for headline, line in zip(headlines, lines, strict=True)]
+    return pd.DataFrame(rows).reindex(columns=COLUMNS)
+
+
+def answered(root: Path, tables: dict[tuple[str, int], pd.DataFrame], task: str, **more) -> pd.DataFrame:
+    """The rows of runs that kept these predictions, by arm and seed; a run's value is its share of right answers."""
+    lines = []
+    for (arm, seed), table in tables.items():
+        folder = root / task / arm / f"seed-{seed}"
+        write_predictions(folder / "predictions.parquet", table)
+        right = (table["label"] == table["answer"]).mean() if "answer" in table else 0.5
+        line = {"task": task, "arm": arm, "seed": seed, "value": right, "cost": 0.5, **more}
+        lines.append(line | {"record": f"{folder.relative_to(root)}/result.json"})
+    return tidy(lines)

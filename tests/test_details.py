@@ -7,8 +7,6 @@ from datasets import Dataset
 
 from albert_lsh.run import ParameterError
 from albert_lsh.tasks import find_task
-from albert_study.evidence.readable_measurements import detail_tables
-from albert_study.evidence.report import where_answers_change
 from albert_study.experiments.words import Details, common_pieces, details, distance, groups_of
 
 TASK = find_task("kor-qpair")
@@ -92,81 +90,6 @@ def test_numbers_part_by_their_distance():
     table = details(task, rows, {"softmax": {0: values[0], 1: values[1]}, "lsh": {1: values[2]}})
     assert table.loc[0, ["parted", "null", "above"]].tolist() == pytest.approx([2, 0.5, 1.5])
     assert table.loc[0, ["worth", "gained"]].tolist() == pytest.approx([-1.25, -1.5])  # nearer to zero with softmax
-
-
-def test_people_see_what_an_arm_does_above_two_softmax_models(tmp_path):
-    table = details(TASK, ROWS, {"softmax": {0: answers(), 1: answers([1])}, "lsh": {0: answers([0, 2])}})
-    folder = tmp_path / "results" / "runs" / "details"
-    folder.mkdir(parents=True)
-    table.assign(study="albert", commit="0123456789abc").to_csv(folder / "albert-kor-qpair.csv", index=False)
-    (name, shown), (other, worth) = detail_tables(tmp_path)
-    assert (name, other) == ("details-albert-kor-qpair", "details-albert-kor-qpair-worth")
-    assert worth.rows.loc["all", ["examples", "softmax"]].tolist() == ["120", "100%"]
-    assert worth.rows.loc["all", "lsh"].startswith("-2% (-")
-    assert worth.note.startswith("Softmax's accuracy")
-    assert shown.rows.loc["all", ["examples", "two softmax models"]].tolist() == ["120", "1%"]
-    assert shown.rows.loc["all", "lsh"].startswith("2% (-")
-    assert "numbers differ: yes" in shown.rows.index
-    assert shown.note.startswith("Answers that differ")
-    table.assign(study="albert", commit="0123456789abc", task="kor-sts").to_csv(
-        folder / "albert-kor-sts.csv", index=False
-    )
-    shown = dict(detail_tables(tmp_path))["details-albert-kor-sts"]
-    assert (shown.rows.loc["all", "two softmax models"], shown.note[:7]) == ("0.01", "How far")
-    assert "nearer under each arm" in dict(detail_tables(tmp_path))["details-albert-kor-sts-worth"].note
-    assert list(detail_tables(tmp_path / "elsewhere")) == []
-
-
-def test_squads_f1_is_shown_from_0_to_100(tmp_path):
-    own = pd.DataFrame({"id": range(3), "answered": True, "start": 0, "end": 4, "f1": [1.0, 0.5, 1.0]})
-    table = details(find_task("squad"), squad_rows(), {"softmax": {0: own, 1: own}, "lsh": {0: own.assign(f1=0.5)}})
-    folder = tmp_path / "results" / "runs" / "details"
-    folder.mkdir(parents=True)
-    table.assign(study="minilm", commit="0123456789abc").to_csv(folder / "minilm-squad.csv", index=False)
-    shown = dict(detail_tables(tmp_path))["details-minilm-squad-worth"].rows.loc["all"]
-    assert shown["softmax"] == "83.3"
-    assert shown["lsh"].startswith("-33.3 (")
-
-
-def test_the_report_says_where_an_arm_changes_more():
-    alike, other = range(2, 120, 6), range(5, 120, 6)  # where the texts have most in common, and least
-    softmax = {0: answers(), 1: answers(other)}
-    arms = {"softmax": softmax, "same": softmax, "lsh": {0: answers(alike), 1: answers(alike)}}
-    found = where_answers_change(details(TASK, ROWS, arms))
-    assert found["as much as two"] == ["same"]
-    (most,) = (one for one in found["more"] if one["feature"] == "in common")
-    assert most == {"feature": "in common", "where": "most", "arms": ["lsh"]}
-    numbers = {"softmax": {0: answers(), 1: answers()}, "lsh": {0: answers(range(0, 120, 6))}}
-    (yes,) = (one for one in where_answers_change(details(TASK, ROWS, numbers))["more"] if "numbers" in one["feature"])
-    assert yes == {"feature": "numbers differ", "where": "yes", "arms": ["lsh"]}
-
-
-def in_groups(yes, no):
-    """A feature's two groups, each with what answers gain there and the half-width of its interval."""
-    groups = {"": (0.0, 0.0), "yes": yes, "no": no}
-    rows = pd.DataFrame({"arm": "lsh", "feature": ["all", "negated", "negated"], "group": list(groups)})
-    rows[["above", "low", "high"]] = 0.0
-    gained, half = zip(*groups.values(), strict=True)
-    return rows.assign(gained=gained, gained_low=np.subtract(gained, half), gained_high=np.add(gained, half))
-
-
-@pytest.mark.parametrize(
-    ("yes", "no", "where"),
-    [
-        ((-0.040, 0.02), (-0.013, 0.015), ["yes"]),  # told from zero, 0.027 by 0.025, though the intervals meet
-        ((-0.040, 0.02), (-0.013, 0.020), []),  # 0.027 by 0.028
-        ((0.013, 0.015), (-0.040, 0.020), ["no"]),
-    ],
-)
-def test_groups_are_told_apart_by_the_interval_of_their_difference(yes, no, where):
-    found = where_answers_change(in_groups(yes, no))["loses more"]
-    assert [(one["feature"], one["where"], one["arms"]) for one in found] == [("negated", w, ["lsh"]) for w in where]
-
-
-def test_an_arm_that_loses_in_every_group_is_named():
-    lost = where_answers_change(in_groups((-0.5, 0.1), (-0.4, 0.1)).assign(gained_high=[-0.1, -0.4, -0.3]))
-    assert lost["loses everywhere"] == ["lsh"]
-    assert where_answers_change(in_groups((-0.5, 0.1), (-0.4, 0.5)))["loses everywhere"] == []
 
 
 def test_what_cannot_be_asked_is_refused():

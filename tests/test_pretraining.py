@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -19,12 +18,11 @@ from albert_lsh.errors import OneLineError
 from albert_lsh.model.load import ModelError, max_positions
 from albert_lsh.run import ParameterError
 from albert_lsh.train import Clock
-from albert_study.evidence.records import load_pretraining
-from albert_study.evidence.statistics import paired_ratio
-from albert_study.evidence.study_figures import plot_pretraining
-from albert_study.evidence.tables import pretraining_gaps
+from albert_study.compare import gaps
 from albert_study.experiments.corpus import CorpusError
 from albert_study.experiments.pretrain import Pretraining, main, pretrain
+from albert_study.figures import plot_pretraining
+from albert_study.records import load
 from test_corpus import learn_tokenizer, sentences, write_text
 
 HASHING = {"attention": "lsh", "attention_settings": {"n_hashes": 3, "cluster_size": 4}}
@@ -174,7 +172,6 @@ def test_first_weights_are_counted_or_drawn_and_recorded(given, undisturbed, tmp
     record["parameters"]["optimizer"] = "adamw"  # which has left
     (old / "result.json").write_text(json.dumps(record))
     assert pretrain(Pretraining.parse({**given, **HASHING, "output_dir": str(old)})).record == record
-    assert load_pretraining(old)["first_weights"].tolist() == ["counted"]
 
 
 @pytest.mark.parametrize(
@@ -220,34 +217,20 @@ def test_unnamed_pretrainings_that_differ_have_folders_of_their_own():
 # What tables and figures make of runs
 
 
-def test_the_error_of_a_gap_is_that_of_repeating_it():
-    """Against the spread of the gap over many draws of the sequences."""
-    rng = np.random.default_rng(0)
-
-    def gap():
-        tokens = pd.Series(rng.integers(5, 20, 200))
-        before = tokens * rng.normal(3, 0.5, 200)
-        return paired_ratio(before, before + tokens * rng.normal(0.1, 0.3, 200), tokens)
-
-    found = [gap() for _ in range(400)]
-    means = np.array([one.mean for one in found])
-    assert means.mean() == pytest.approx(0.1, abs=0.005)
-    assert np.mean([one.standard_error for one in found]) == pytest.approx(means.std(), rel=0.12)
-
-
 def test_a_run_stands_beside_another(given, undisturbed, tmp_path):
-    shutil.copytree(undisturbed[0], tmp_path / "hashed")
-    pretrain(Pretraining.parse({**given, "output_dir": str(tmp_path / "softmax")}))
-    runs = load_pretraining(tmp_path)
-    assert runs["run"].tolist() == ["hashed", "softmax"]
-    table = pretraining_gaps(runs).set_index("metric")
+    folder = tmp_path / "results" / "pretraining"
+    shutil.copytree(undisturbed[0], folder / "hashed")
+    pretrain(Pretraining.parse({**given, "output_dir": str(folder / "softmax")}))
+    rows = load(tmp_path)
+    values = rows[rows["split"] == "held-out"].set_index(["arm", "measure"])["value"]
+    table = gaps(rows, tmp_path).set_index("metric")
     assert (table["from"] == "softmax").all()
     for name in table.index:
-        expected = runs[f"metric.{name}"].iloc[0] - runs[f"metric.{name}"].iloc[1]
-        assert table["difference"][name] == pytest.approx(expected, abs=1e-9)
-    assert runs["start.mlm_loss"].iloc[0] == undisturbed[1].history["mlm_loss"].iloc[0]
-    figure = plot_pretraining(runs)
+        assert table["difference"][name] == pytest.approx(values["hashed", name] - values["softmax", name], abs=1e-9)
+    first = rows[(rows["split"] == "first weights") & (rows["arm"] == "hashed")].set_index("measure")["value"]
+    assert first["mlm_loss"] == undisturbed[1].history["mlm_loss"].iloc[0]
+    figure = plot_pretraining(rows, tmp_path)
     assert [len(axis.lines) for axis in figure.axes] == [3, 3, 3]
-    (tmp_path / "softmax" / "result.json").write_text("{}")
+    (folder / "softmax" / "result.json").write_text("{}")
     with pytest.raises(ValueError, match=r"softmax/result\.json is damaged"):
-        load_pretraining(tmp_path)
+        load(tmp_path)

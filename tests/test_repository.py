@@ -15,8 +15,9 @@ import papermill
 import pytest
 import yaml
 
-from albert_study.evidence.formats import form, scale_of
-from albert_study.evidence.report import DOCUMENTS, fingerprint, inputs, write_inputs
+from albert_study.compare import scale_of
+from albert_study.report import DOCUMENTS, write_numbers
+from albert_study.show import Table, form
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -99,7 +100,7 @@ def test_another_address_takes_the_place_of_the_old_one_everywhere(refresh, monk
 
 
 def test_a_new_place_leaves_the_text_up_to_the_next_table(refresh):
-    tables = {name: refresh.Table(pd.DataFrame({"a": ["1"]}, index=["row"]), "note") for name in ("one", "two")}
+    tables = {name: Table(["", "a"], [[["row"], ["1"]]], "note") for name in ("one", "two")}
     old = refresh.page("<!-- table: two -->\n\nafter\n", tables)
     text = refresh.page(f"<!-- table: one -->\n\nbetween\n\n{old}", tables)
     assert [text.count(part) for part in ("<!-- table: one -->", "between", "<!-- table: two -->", "after")] == [1] * 4
@@ -110,13 +111,13 @@ def test_a_table_cannot_write_markdown_or_end_its_place(refresh):
     """What stands in a table is gone from the page when it is gone from the table."""
     evil = "x | y `z` <img src=x> & [a](b)\n<!-- end of table -->"
     text = "before\n\n<!-- table: one -->\n\nafter\n"
-    clean = refresh.page(text, {"one": refresh.Table(pd.DataFrame({"a": ["1"]}, index=["row"]), "note")})
-    dirty = refresh.page(clean, {"one": refresh.Table(pd.DataFrame({evil: [evil] * 2}, index=[evil] * 2), evil)})
+    clean = refresh.page(text, {"one": Table(["", "a"], [[["row"], ["1"]]], "note")})
+    dirty = refresh.page(clean, {"one": Table(["", evil], [[[evil], [evil]]] * 2, evil)})
     place = dirty.split("<!-- table: one -->")[1].split("<!-- end of table -->")[0]
     assert len(place) > len(evil) * 5
     assert not any(mark in place for mark in ("<", ">", "`z`", "[a]"))
     assert len({line.count("|") for line in place.splitlines() if line.startswith("|")}) == 1
-    assert refresh.page(dirty, {"one": refresh.Table(pd.DataFrame({"a": ["1"]}, index=["row"]), "note")}) == clean
+    assert refresh.page(dirty, {"one": Table(["", "a"], [[["row"], ["1"]]], "note")}) == clean
     with pytest.raises(KeyError, match="one"):
         refresh.page(text, {})
 
@@ -224,21 +225,21 @@ def committed(tmp_path):
 
 def test_report_poster_and_summary_are_made_of_todays_results(committed):
     """`make report` after the results have changed."""
-    expected = fingerprint(committed, inputs(committed))
+    expected = write_numbers(committed)
     for name in DOCUMENTS:
         assert expected.encode() in (ROOT / "report" / f"{name}.pdf").read_bytes(), name
 
 
 def test_the_page_to_explore_is_made_of_todays_results(committed):
     """`make site` after the results have changed."""
-    site = pytest.importorskip("albert_study.evidence.site")
-    _, filled = site.page(committed)
+    explore = pytest.importorskip("albert_study.explore")
+    _, filled = explore.page(committed)
     assert f'content="{filled["fingerprint"]}"' in (ROOT / "report" / "results.html").read_text(encoding="utf-8")
 
 
 def test_poster_and_summary_have_one_page(committed):
     typst = pytest.importorskip("typst")
-    write_inputs(committed)
+    write_numbers(committed)
     for name in ("poster", "summary"):
         pages = typst.compile(str(committed / f"report/{name}.typ"), root=str(committed), format="svg")
         assert isinstance(pages, bytes), name  # a list where there are several
@@ -246,7 +247,7 @@ def test_poster_and_summary_have_one_page(committed):
 
 def test_the_report_has_nine_pages_before_its_appendix(committed):
     typst = pytest.importorskip("typst")
-    write_inputs(committed)
+    write_numbers(committed)
     found = typst.query(
         str(committed / "report/report.typ"), "<last-page>", field="value", one=True, root=str(committed)
     )

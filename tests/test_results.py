@@ -6,14 +6,9 @@ import re
 import subprocess
 from pathlib import Path
 
-import pandas as pd
-import pytest
-
 from albert_lsh import attention
 from albert_lsh.record import read_result
 from albert_lsh.run import Run
-from albert_study.evidence.records import list_studies
-from albert_study.evidence.tables import write_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = subprocess.run(
@@ -108,21 +103,3 @@ def test_arms_named_after_an_attention_have_it():
     for path, _, asked in records():
         if path.startswith("results/runs/") and (arm := Path(path).parts[-3]) in {*attention.names(), "plain-lsh"}:
             assert asked["attention"] == arm, path
-
-
-@pytest.mark.filterwarnings("ignore:.*runs of the study are made")
-def test_tables_are_what_the_records_give(tmp_path):
-    (tmp_path / "results").mkdir()
-    for path in [ROOT / "studies", *(ROOT / "results").iterdir()]:
-        if path.name != "tables":
-            (tmp_path / path.relative_to(ROOT)).symlink_to(path)
-    written = write_tables(*list_studies(ROOT).index, root=tmp_path)
-    kept_by_hand = {"duplicates.csv"}  # a measurement whose loser left the code (docs/attentions.md)
-    names = {path.name for path in (ROOT / "results" / "tables").iterdir()}
-    scored = {name.removesuffix("-scores.csv") for name in names if name.endswith("-scores.csv")}
-    own = tuple(f"{study}-" for study in scored - set(list_studies(ROOT).index))  # a reader's, on this machine
-    committed = {name for name in names if not name.startswith(own)}
-    assert {path.name for path in written} == committed - kept_by_hand
-    for path in written:
-        kept = pd.read_csv(ROOT / path.relative_to(tmp_path))
-        pd.testing.assert_frame_equal(pd.read_csv(path), kept, rtol=1e-3, obj=path.name)

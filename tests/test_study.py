@@ -170,7 +170,7 @@ def test_every_step_has_a_line_and_the_end_shows_scores_and_where_everything_is(
     assert set(steps) == {GLUE, SQUAD, f"{GLUE}/fidelity-validation", READING}
     assert re.search(r"f1 [\d.]+ +\d+ s$", steps[GLUE])
     assert re.search(r"softmax +0\.\d+", end)
-    for path in ("results/tables/small-scores.csv", "figures/small-scores.svg", "report/build/small.pdf"):
+    for path in ("results/tables/small-scores.csv", "figures/small-loss-mrpc.svg", "report/build/small.pdf"):
         assert f"  {path}\n" in end
         assert (made["checkout"] / path).is_file()
     assert f"  results/runs/small/{GLUE}/notebook.ipynb" in end

@@ -68,8 +68,8 @@ def test_a_study_its_results_and_the_report_are_made_in_an_empty_folder(wheel, f
     notebook = str(wheel / "albert_study/notebooks/results.ipynb")
     python(wheel, folder, "-m", "papermill", notebook, "out.ipynb", "-p", "study", "small", "--no-progress-bar")
     assert (folder / "results/tables/small-scores.csv").exists()
-    assert (folder / "figures/small-scores.svg").exists()
-    python(wheel, folder, "-m", "albert_study.evidence.report")
+    assert (folder / "figures/small-loss-mini-mrpc.svg").exists()
+    python(wheel, folder, "-m", "albert_study.report")
     assert (folder / "report/report.pdf").read_bytes().startswith(b"%PDF")
     assert sorted(path.name for path in folder.iterdir() if path.name != ".git") == [
         "figures", "out.ipynb", "report", "results", "studies",

@@ -15,8 +15,9 @@ from albert_lsh.run import Run
 from albert_lsh.tasks import load_data
 from albert_lsh.train import fit
 from albert_study import twins
-from albert_study.evidence.records import load_runs
-from albert_study.evidence.word_order import load_words, plot_word_order, word_order, word_order_tables
+from albert_study.compare import shuffled
+from albert_study.figures import draw_figures
+from albert_study.records import load
 
 SMALL = {"model": "mini", "max_length": 32, "train_examples": 64, "eval_examples": 50, "epochs": 1}
 
@@ -26,53 +27,42 @@ def make(root: Path, **changes) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
-    for arm, attention in (("softmax", "softmax"), ("window", "window")):
+    for arm in ("softmax", "window"):
         for seed in (0, 1):
-            folder = root / "order" / "mini-sst2" / "mini" / arm / f"seed-{seed}"
-            given = {"attention": attention, "seed": seed, "shuffle_words": 0, "output_dir": str(folder)}
+            folder = root / "results" / "runs" / "order" / "mini-sst2" / "mini" / arm / f"seed-{seed}"
+            given = {"attention": arm, "seed": seed, "shuffle_words": 0, "output_dir": str(folder)}
             make(root, task="mini-sst2", **given)
-    return load_runs(root, "order")
+    return root
 
 
-def test_a_run_keeps_its_answers_to_both_and_its_record_both_scores(runs):
-    folder = runs["folder"][0]
+def test_a_run_keeps_its_answers_to_both_and_its_record_both_scores(root):
+    folder = root / "results/runs/order/mini-sst2/mini/softmax/seed-0"
     record, table = read_result(folder / "result.json"), read_predictions(folder / "predictions.parquet")
-    plain, shuffled = (table[table["split"] == split].reset_index(drop=True) for split in ("validation", "shuffled"))
-    assert plain["id"].equals(shuffled["id"])
+    plain, mixed = (table[table["split"] == split].reset_index(drop=True) for split in ("validation", "shuffled"))
+    assert plain["id"].equals(mixed["id"])
     assert record["metrics"] == {
         "accuracy": (plain["label"] == plain["answer"]).mean(),
-        "accuracy_shuffled": (shuffled["label"] == shuffled["answer"]).mean(),
+        "accuracy_shuffled": (mixed["label"] == mixed["answer"]).mean(),
     }
     assert record["examples"] == {"train": 64, "validation": 50, "shuffled": 50}
     assert record["headline"]["value"] == record["metrics"]["accuracy"]
 
 
-def test_the_table_has_both_scores_and_the_share_of_answers_that_change(runs):
-    words = pd.DataFrame({"task": ["mini-sst2"], "train": [64.0], "headline": [0.7]})
-    table = word_order(runs, words).set_index("arm")
-    own = runs[runs["arm"] == "softmax"]
-    answers = [read_predictions(folder / "predictions.parquet")["answer"].to_numpy() for folder in own["folder"]]
-    assert table.loc["softmax", "changed"] == pytest.approx(sum((a[:50] != a[50:]).mean() for a in answers) / 2)
-    assert table.loc["softmax", "changed_low"] <= table.loc["softmax", "changed"]
-    assert table.loc["softmax", "difference"] == pytest.approx(
-        (own["metric.accuracy_shuffled"] - own["metric.accuracy"]).mean()
-    )
-    assert table.loc["softmax", "bag_of_words"] == 0.7
-    ((name, shown),) = word_order_tables("order", lambda of: table.reset_index())
-    assert name == "order-shuffled"
-    labels = ["softmax", "nearest keys", "a bag of words", "always the same answer"]
-    assert shown.rows["attention"].tolist() == labels
-    assert shown.rows["runs"].tolist() == ["2", "2", "", ""]
-    figure = plot_word_order(runs, table.reset_index())
+def test_both_scores_are_in_the_table_and_drawn(root):
+    words = root / "results/runs/order/words.csv"
+    words.write_text("task,train,headline\nmini-sst2,64,0.7\n")
+    table = shuffled(load(root, "order"), root)
+    assert table[["arm", "seeds", "train_examples", "bag_of_words"]].values.tolist() == [
+        ["softmax", 2, 64, 0.7],
+        ["window", 2, 64, 0.7],
+    ]
+    assert table["difference"].tolist() == pytest.approx((table["shuffled"] - table["score"]).tolist())
+    (root / "results/tables").mkdir()
+    table.to_csv(root / "results/tables/order-shuffled.csv")
+    figure = draw_figures("order", root)["order-shuffled"]
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["softmax", "nearest keys"]
-
-
-def test_runs_without_shuffled_words_have_no_such_table(runs, tmp_path):
-    plain = make(tmp_path, task="mini-sst2", output_dir=str(tmp_path / "order/mini-sst2/mini/softmax/seed-0"))
-    assert word_order(load_runs(plain.parents[5]), load_words(tmp_path, "order")).empty
-    assert not list(word_order_tables("order", lambda of: pd.DataFrame()))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +108,8 @@ def test_weights_are_those_of_the_attention(name):
     assert twins.weight_of_copies(model, tokenizer, [text], 64) > 0
 
 
-def test_a_run_without_a_model_or_of_another_task_is_refused(runs, tmp_path):
-    for folder, said in ((runs["folder"][0].parent, "does not predict a number of two texts"), (tmp_path, "no run")):
+def test_a_run_without_a_model_or_of_another_task_is_refused(root, tmp_path):
+    runs = root / "results/runs/order/mini-sst2/mini/softmax"
+    for folder, said in ((runs, "does not predict a number of two texts"), (tmp_path, "no run")):
         with pytest.raises(SystemExit, match=said):
             twins.main([str(folder)])

@@ -4,7 +4,7 @@
 
 The address is in pyproject.toml alone. Colab opens a notebook without the repository around it, so the notebooks' first
 two cells say where the library is. A page shows a table where it says `<!-- table: NAME -->`; the names and the tables
-are those of `albert_study.evidence.readable`, and nobody types a number into them.
+are those of `albert_study.report`, and nobody types a number into them.
 """
 
 import html
@@ -18,8 +18,8 @@ from typing import Any
 
 from albert_lsh import attention
 from albert_lsh.tasks import TASKS
-from albert_study.evidence.formats import Table
-from albert_study.evidence.readable import readable_tables
+from albert_study.report import document_tables
+from albert_study.show import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -89,9 +89,9 @@ def escaped(value: Any) -> str:
 
 def markdown(table: Table) -> str:
     """A table in Markdown, its index as first column, and its note above."""
-    rows = table.rows.rename_axis(table.rows.index.name or "").reset_index()
-    head, *body = ("| " + " | ".join(map(escaped, line)) + " |" for line in (rows.columns, *rows.to_numpy()))
-    return "\n".join([escaped(table.note), "", head, "| --- " * len(rows.columns) + "|", *body])
+    lines = (table.titles, *table.texts())
+    head, *body = ("| " + " | ".join(map(escaped, line)) + " |" for line in lines)
+    return "\n".join([escaped(table.note), "", head, "| --- " * len(table.titles) + "|", *body])
 
 
 def page(text: str, tables: dict[str, Table]) -> str:
@@ -137,7 +137,7 @@ def notebook(name: str, text: str) -> str:
 
 def refreshed() -> dict[Path, str]:
     """Every page and notebook as it should be."""
-    tables = readable_tables(ROOT)
+    tables = document_tables(ROOT)
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
     return {path: page(path.read_text(encoding="utf-8"), tables) for path in pages} | {

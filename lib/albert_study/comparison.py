@@ -13,11 +13,11 @@ from albert_lsh.run import Count, ParameterError, Positive, Run, Seed, Settings
 from albert_lsh.tasks import encode, find_task
 from albert_lsh.train import fit
 from albert_study.candidates import candidates_of
-from albert_study.evidence.formats import METRICS, form
-from albert_study.evidence.readable_studies import pivot
-from albert_study.evidence.records import read_run
-from albert_study.evidence.tables import score_table
+from albert_study.compare import scores
 from albert_study.forecast import say_how_long
+from albert_study.records import BASELINES, read_run, wide
+from albert_study.show import form
+from albert_study.tables import score_table
 
 BUSY = 0.3  # of a core
 HALF_AN_HOUR = 1800  # seconds
@@ -84,7 +84,7 @@ def check_time(comparison: Comparison, runs: dict[str, Run]) -> None:
 
 
 def compare(runs: dict[str, Run], data: DatasetDict) -> pd.DataFrame:
-    """Fine-tune every run that is not made yet; a row of `read_run` for each, with its label as `arm`.
+    """Fine-tune every run that is not made yet; the rows of `read_run` of each, with its label as `arm`.
 
     Args:
         runs: by label; they differ in the attention alone. data: of `load_data`.
@@ -94,17 +94,18 @@ def compare(runs: dict[str, Run], data: DatasetDict) -> pd.DataFrame:
     for number, (label, run) in enumerate(runs.items(), 1):
         print(f"{number} of {len(runs)}: {label}", flush=True)
         began, used = time.monotonic(), seconds_of_others()
-        path = fit(run, data, encoded).folder / "result.json"
+        made = read_run(fit(run, data, encoded).folder / "result.json")
+        made.loc[~made["arm"].isin(list(BASELINES.values())), "arm"] = label
         others = (seconds_of_others() - used) / (time.monotonic() - began)
-        rows.append(read_run(path) | {"arm": label, "cores_of_others": others})
-    return pd.DataFrame(rows)
+        rows.append(made.assign(cores_of_others=others))
+    return pd.concat(rows, ignore_index=True)
 
 
 def score_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
     """The scores of `compare` beside the majority class and chance; pairs and cost as shares of full attention's."""
-    table = pivot(score_table(rows), tuple(METRICS)[:-1], counted=False).drop("seeds")
-    by_label = rows.set_index("arm")
-    for title, column in (("pairs", "attended_share"), ("cost", "full_cost")):
+    table = score_table(scores(rows, Path()), metrics=True).frame()
+    by_label = wide(rows[rows["attention"] != ""]).set_index("arm")
+    for title, column in (("pairs", "pairs"), ("cost", "cost")):
         table[title] = by_label[column].map(lambda share: form(share, "%")).reindex(table.index)
     times = by_label["train_seconds"].map(lambda seconds: f"{seconds:.0f} s").reindex(table.index)
     if (rows["cores_of_others"] > BUSY).any():

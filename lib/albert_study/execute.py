@@ -151,8 +151,7 @@ def failures(study: str, missing: dict[str, Job]) -> str:
 
 def summary(study: str) -> str:
     """The scores of a study, and where its tables, figures, report and notebooks are."""
-    from albert_study.evidence.readable_studies import pivot
-    from albert_study.evidence.records import load_measurements
+    from albert_study.tables import read, score_table
 
     root, jobs = repository_root(), load_jobs(study).values()
     places = {
@@ -161,8 +160,8 @@ def summary(study: str) -> str:
         "report": [root / "report" / "build" / f"{study}.pdf"],
         "notebooks": [root / job.kept for job in jobs],
     }
-    scores = load_measurements(f"{study}-scores", "tables", root)
-    lines = [f"\n{pivot(scores).to_string()}"] if len(scores) else []
+    scores = read(root, f"tables/{study}-scores")
+    lines = [f"\n{score_table(scores).frame().to_string()}"] if len(scores) else []
     for kind, paths in places.items():
         there = [f"  {path.relative_to(root)}" for path in paths if path.exists()]
         lines += [f"\n{kind}:", *there] if there else []

@@ -11,17 +11,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from albert_lsh.files import repository_root
-from albert_study.evidence.growth import IN_BLOCKS, NOT_DRAWN, crossing_bounds, slopes
-from albert_study.evidence.looks import LOOK, add_legend, new_figure, save, style_of
-from albert_study.evidence.records import load_measurements
+from albert_study.growth import crossing_bounds, slopes
+from albert_study.records import read_table
+from albert_study.show import LOOK, add_legend, look_of, new_figure, save
+
+IN_BLOCKS = "lsh, in blocks"  # looks like other forms of lsh
+NOT_DRAWN = ("random", "top-k", "shared-qk", "nystrom, transformers", "yoso-e", IN_BLOCKS)  # others are as fast
 
 
 def case_look(case: str) -> dict[str, Any]:
     """Line and marker of a case: those of its attention, the marker hollow for a second form of it."""
     kind = case.split(",")[0]
-    style = style_of("reformer" if kind == "reformer-pytorch" else kind)
     hollow = {"markerfacecolor": "white"} if "," in case else {}
-    return {"color": style.colour, "linestyle": style.line, "marker": style.marker} | hollow
+    return look_of("reformer" if kind == "reformer-pytorch" else kind) | hollow
 
 
 def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.0) -> Figure:
@@ -87,7 +89,7 @@ def save_efficiency(tables: dict[str, pd.DataFrame], folder: str) -> list[Path]:
 def redraw(root: Path) -> list[Path]:
     """The figures of what was measured below `root` in float32 on a CPU, which are the report's; returns the SVGs."""
     names = ("time", "memory", "quality")
-    measured = {name: load_measurements(f"{name}-cpu-fp32", "efficiency", root) for name in names}
+    measured = {name: read_table(root / f"results/efficiency/{name}-cpu-fp32.csv") for name in names}
     tables = {name: rows for name, rows in measured.items() if len(rows)}
     return save_efficiency(tables, str(root / "figures")) if "time" in tables else []
 

@@ -33,8 +33,8 @@ from albert_lsh.run import Count
 from albert_lsh.squad import score
 from albert_lsh.tasks import Task, find_task, load_data
 from albert_study.candidates import TableSettings
-from albert_study.evidence.differences import predictions_of
-from albert_study.evidence.records import load_published, load_runs
+from albert_study.compare import answers_of, runs_of
+from albert_study.records import load, published
 
 REGULARISATION = (0.1, 1.0, 10.0)  # to choose from
 ORIGINAL = {"source": "the original study (2020)", "arm": "reformer"}
@@ -150,7 +150,7 @@ def beside_the_original(constants: pd.DataFrame) -> pd.DataFrame:
 
     `same` says whether the two agree to the digits that were published; `between` how many examples lie between them.
     """
-    published = load_published()
+    scores = published()
     published = published[(published[[*ORIGINAL]] == pd.Series(ORIGINAL)).all(axis=1)][["task", "metric", "value"]]
     if {"accuracy", "f1"} <= set(constants):
         constants = constants.assign(accuracy_f1_mean=(constants["accuracy"] + constants["f1"]) / 2)
@@ -318,12 +318,13 @@ def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]])
 
 def write_details(settings: Details) -> pd.DataFrame:
     """The table of `details` for a study's arms."""
-    runs = load_runs(Path(str(settings.results_root)) / "results" / "runs", settings.study)
-    runs = runs[runs["task"] == settings.task]
+    root = Path(str(settings.results_root))
+    runs = runs_of(load(root, settings.study))
+    runs = runs[(runs["task"] == settings.task) & runs["is_headline"]]
     arms = ("softmax", *settings.arms)
     if missing := [arm for arm in arms if arm not in set(runs["arm"])]:
         raise ValueError(f"study {settings.study!r} has no run of {settings.task!r} with arm {missing[0]!r}")
-    predictions = {arm: predictions_of(runs[runs["arm"] == arm]) for arm in arms}
+    predictions = {arm: answers_of(runs[runs["arm"] == arm], root) for arm in arms}
     rows = next(rows for split, rows in load_data(settings.task).items() if split != "train")
     return settings.write(details(find_task(settings.task), rows, predictions).assign(study=settings.study))
 

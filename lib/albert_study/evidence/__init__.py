@@ -1,1 +1,0 @@
-"""From the records of runs to tables, figures and the report."""

@@ -1,0 +1,264 @@
+"""The figures of documents: `write_figures("minilm")` draws figures/minilm-*, and those that studies share.
+
+python -m albert_study.figures          all of them
+"""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from albert_lsh.files import repository_root
+from albert_lsh.tasks import find_task
+from albert_study.compare import ARMS, MARGIN, METRICS, TRAINED, base_of, in_order, runs_of, scale_of
+from albert_study.records import list_studies, load, load_history, wide
+from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
+from albert_study.tables import TITLES, between, read
+
+GREY = "#444444"
+
+
+def histories(runs: pd.DataFrame, root: Path) -> pd.DataFrame:
+    """The training curves of runs below each other, by arm as `name`."""
+    tables = [load_history((root / run["record"]).parent).assign(name=run["arm"], attention=run["attention"])
+              for run in runs.to_dict("records")]  # fmt: skip
+    return pd.concat(tables).round({"epoch": 4})
+
+
+def seeds_of(runs: pd.DataFrame) -> str:
+    """How many seeds the arms have: "3 seeds", or "1 to 3 seeds" where they differ."""
+    counts = runs.groupby("arm")["seed"].nunique()
+    return f"{between(counts)} seed{'s' if counts.max() > 1 else ''}"
+
+
+def loss_name(task: str) -> str:
+    return "loss (squared error)" if find_task(task).is_regression else "loss (nats)"
+
+
+def plot_loss(runs: pd.DataFrame, root: Path) -> Figure:
+    """Training and evaluation loss of one task against the optimiser step."""
+    task = runs["task"].iloc[0]
+    panels = {"train_loss": loss_name(task), "eval_loss": ""}
+    figure = curves(
+        histories(runs, root), "step", panels, titles=(f"{task}, training", f"evaluation ({seeds_of(runs)})")
+    )
+    for axis in figure.axes:
+        axis.set(xlabel="optimiser step", xlim=(0, None), ylim=(0, max(axis.get_ylim()[1] for axis in figure.axes)))
+    return figure
+
+
+def plot_convergence(runs: pd.DataFrame, root: Path) -> Figure:
+    """Arms trained for more epochs: losses and score of one task against the epoch, beside the majority class."""
+    task, metric = runs[["task", "measure"]].iloc[0]
+    panels = {"train_loss": loss_name(task), "eval_loss": loss_name(task), metric: metric}
+    titles = (f"{task}, training loss", "evaluation loss", f"score ({seeds_of(runs)})")
+    lines = histories(runs, root)
+    floor = level("majority class", lines, "epoch", **{metric: runs["majority class"].mean()})
+    figure = curves(pd.concat([lines, floor]), "epoch", panels, titles=titles)
+    for axis in figure.axes[:2]:
+        axis.set_ylim(0, None)
+    for axis in figure.axes:
+        axis.set_xlim(0, None)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def plot_by_examples(runs: pd.DataFrame) -> Figure:
+    """The score of one task against the number of training examples, beside the majority class."""
+    task, metric = runs[["task", "measure"]].iloc[0]
+    arms = runs["arm"].map(base_of)
+    lines = runs.assign(name=arms.replace(ARMS), look=arms)
+    floor = level("majority class", lines, "train_examples", value=runs["majority class"].mean())
+    lines = pd.concat([lines, floor.assign(look="majority class")])
+    figure = curves(lines, "train_examples", {"value": metric}, titles=(task,), size=(4.4, 2.4))
+    (axis,) = figure.axes
+    counts = sorted(runs["train_examples"].unique())
+    axis.set_xscale("log")
+    axis.set_xticks(counts, [f"{count:.0f}" for count in counts])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xlabel("training examples")
+    return figure
+
+
+def plot_differences(lines: pd.DataFrame) -> Figure:
+    """Every arm's difference from softmax with its 95 % interval; one panel a model and task.
+
+    lines: of `compare.differences`. A full marker: clear after Holm's correction. Beyond the grey band, a loss or gain
+    of 1 % of softmax's score, the scale is logarithmic: some arms lose hundredths of it, others nearly all. An interval
+    is drawn as far as scores go, from half of softmax's below zero to a perfect one.
+    """
+    lines = lines[lines["from"] == "softmax"].assign(name=lines["to"], value=lines["difference"], full=lines["clear"])
+    panels = list(lines.groupby(["model", "task"], sort=False))
+    titled = {f"{plain(task)}\n{plain(model.split('/')[-1])}": own for (model, task), own in panels}
+    figure = dots(titled, {arm: ARMS.get(arm, arm) for arm in in_order(lines["to"])})
+    for axis, ((_, task), own) in zip(figure.axes, panels, strict=True):
+        top, digits = scale_of(task)
+        score = own.sort_values("seeds")["score_from"].iloc[-1]  # softmax's, over the most seeds
+        margin = MARGIN * abs(score)
+        axis.axvspan(-margin, margin, color="#dddddd", zorder=0)
+        axis.axvline(0, color="black", linewidth=0.6)
+        axis.set_xscale("symlog", linthresh=margin, linscale=0.4)
+        axis.autoscale(axis="x")
+        lowest, highest = max(axis.get_xlim()[0], -1.5 * abs(score)), min(axis.get_xlim()[1], top - score)
+        ticks = [tick * top for tick in (-0.5, -0.05, 0.0, 0.05) if tick * top < highest]
+        axis.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.set_xlim(lowest, highest)
+        metric, over = own[["metric", "over"]].iloc[0]
+        axis.set_xlabel(f"{METRICS[metric]} − softmax's\n{score:.{digits}f}; {over}: {between(own['seeds'])}")
+    note = (
+        "grey: ± 1 % of softmax's score; beyond it the scale is logarithmic; full points: clear after Holm's correction"
+    )
+    figure.supxlabel(note, fontsize=8)
+    return figure
+
+
+def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame) -> Figure:
+    """Scores on texts as they are and on shuffled ones, a line a run; one panel a task, of the most training examples.
+
+    lines: of `compare.shuffled`.
+    """
+    most = lines[lines["train_examples"] == lines.groupby("task")["train_examples"].transform("max")]
+    runs, panels = runs_of(rows), {}
+    runs = runs[runs["is_headline"]]
+    other = runs[runs["split"] == "shuffled"].set_index("record")["value"].rename("other")
+    runs = runs[runs["split"] != "shuffled"].join(other, on="record").sort_values("seed")
+    runs = runs.merge(most[["task", "arm", "majority", "bag_of_words"]], on=["task", "arm"])
+    ends = runs[["value", "other"]]
+    runs = runs.assign(name=runs["arm"].map(base_of), full=True, low=ends.min(axis=1), high=ends.max(axis=1))
+    for task in most["task"].unique():
+        own = runs[runs["task"] == task]
+        count = own.groupby("arm").size().iloc[0]
+        panels[f"{TITLES.get(task, task)}, {count} run{'s' if count > 1 else ''}"] = own
+    arms = ["softmax", *in_order(set(runs["name"]) - {"softmax"})]
+    figure = dots(panels, {arm: ARMS.get(arm, arm) for arm in arms}, 0.3)
+    for axis, own in zip(figure.axes, panels.values(), strict=True):
+        axis.axvline(own["bag_of_words"].iloc[0], color=GREY, linestyle=":", linewidth=0.9)
+        axis.axvline(own["majority"].iloc[0], color=GREY, linewidth=0.9)
+        axis.set_xlabel(METRICS[own["measure"].iloc[0]])
+        axis.margins(x=0.08)
+    point: dict[str, Any] = {"marker": "o", "color": "black", "linestyle": "", "markersize": 4}
+    handles = {"texts as they are": point, "words of every text shuffled": point | {"markerfacecolor": "white"}}
+    handles |= {"a bag of words": {"color": GREY, "linestyle": ":"}, "always the same answer": {"color": GREY}}
+    for label, look in handles.items():
+        figure.axes[0].plot([], [], label=label, **look)
+    add_legend(figure, figure.axes[0], columns=4)
+    return figure
+
+
+def plot_switched(lines: pd.DataFrame) -> Figure:
+    """What is left of the score, and the share of answers that change, against full cost; one column a task.
+
+    lines: of `compare.switched`. Variants that were asked for one share alone, which make no line, are left out where
+    there are others; what is below -0.3 is drawn there, without its interval.
+    """
+    several = lines.groupby("variant")["share"].transform("nunique") > 1
+    lines = lines[several] if several.any() else lines
+    low, high = (lines[name].where(lines["kept"] > -0.3) for name in ("kept_low", "kept_high"))
+    title = lines["task"] + "\n" + lines["metric"]
+    lines = lines.assign(kept=lines["kept"].clip(lower=-0.3), kept_low=low, kept_high=high, title=title)
+    panels = {"kept": "score kept", "changed": "answers changed"}
+    figure = curves(lines.rename(columns={"variant": "name"}), "cost", panels, "title", size=(6.6, 3.6))
+    axes = figure.axes
+    for axis in axes[: len(axes) // 2]:
+        axis.axhline(1, color="black", linewidth=0.5)
+        axis.axhline(0, color="black", linewidth=0.5, linestyle=":")
+        axis.set_ylim(-0.35, 1.15)
+    for axis, cost in zip(axes, [own["cost"] for _, own in lines.groupby("title", sort=False)] * 2, strict=True):
+        log_cost(axis, cost)
+    axes[-1].set_ylim(0, None)
+    return figure
+
+
+def plot_masked_words(lines: pd.DataFrame) -> Figure:
+    """How the loss of a masked word changes against the full cost, one column a length; bars: two standard errors."""
+    lines = lines.sort_values("length", kind="stable").rename(columns={"variant": "name"})
+    error, title = 2 * lines["standard_error"], lines["length"].map("{:.0f} tokens".format)
+    lines = lines.assign(
+        difference_low=lines["difference"] - error, difference_high=lines["difference"] + error, title=title
+    )
+    panels = {"difference": "nats above\nsoftmax's", "change": "change, either way"}
+    figure = curves(lines, "cost", panels, "title", size=(6.6, 3.6))
+    axes = figure.axes
+    for axis in axes[: len(axes) // 2]:
+        axis.axhline(0, color="black", linewidth=0.6)
+    for axis in axes:
+        log_cost(axis, lines["cost"])
+    axes[0].set_yscale("symlog", linthresh=0.1)
+    axes[-1].set_yscale("log")
+    return figure
+
+
+def log_cost(axis: Any, cost: pd.Series) -> None:
+    """A logarithmic axis of the full cost, as a share of softmax's."""
+    least, most = cost.min() * 0.8, cost.max() * 1.25
+    ticks = [2.0**power for power in range(-4, 3, 2) if least < 2.0**power < most]
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ticks, [f"{100 * tick:g}" for tick in ticks])
+    axis.set_xlim(least, most)  # a panel may be empty: a share of nothing is not kept
+    axis.set_xlabel("full cost, %" if axis.get_xlabel() else "")
+
+
+def plot_pretraining(rows: pd.DataFrame, root: Path) -> Figure:
+    """Held-out loss and accuracies of new models against the step, beside what counting pieces (or a coin) reaches."""
+    lines = wide(rows)
+    runs, counting = lines[lines["attention"] != ""].drop_duplicates("record"), lines[lines["attention"] == ""]
+    titles = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
+    titles |= {"sop_accuracy": "accuracy, order of segments"}
+    paths = {run["arm"]: (root / run["record"]).with_name("history.csv") for run in runs.to_dict("records")}
+    attentions = runs.set_index("arm")["attention"]
+    tables = [pd.read_csv(path).assign(name=arm, attention=attentions[arm]) for arm, path in paths.items()]
+    counted = level("counting, or a coin", tables[0], "step", **counting[list(titles)].mean())
+    return curves(pd.concat([*tables, counted]), "step", dict.fromkeys(titles, ""), titles=titles.values())
+
+
+def draw_figures(study: str, root: Path) -> dict[str, Figure]:
+    """A study's losses task by task, scores over more epochs or examples where arms have them, differences, attention
+    switched and words shuffled, by name."""
+    rows = load(root, study)
+    runs = runs_of(rows)
+    runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
+    trained, figures = runs["arm"].str.extract(TRAINED, expand=False).fillna(""), {}
+    is_longer, is_sized = trained.str.endswith("-epochs"), trained.str.isdigit()  # these have figures of their own
+    for task, own in runs[is_sized].groupby("task", sort=False):
+        figures[f"{study}-examples-{task}"] = plot_by_examples(own)
+    for name, plot, chosen in (
+        ("loss", plot_loss, ~is_longer & ~is_sized),
+        ("convergence", plot_convergence, is_longer),
+    ):
+        for task, own in runs[chosen].groupby("task", sort=False):
+            figures[f"{study}-{name}-{task}"] = plot(own, root)
+    pairs, switched, shuffled = (
+        read(root, f"tables/{study}-{name}") for name in ("differences", "switched", "shuffled")
+    )
+    if len(pairs) and (pairs["from"] == "softmax").any():
+        figures[f"{study}-differences"] = plot_differences(pairs)
+    if len(switched):
+        figures[f"{study}-switched"] = plot_switched(switched[switched["split"] != "held-out"])
+    if len(shuffled):
+        figures[f"{study}-shuffled"] = plot_word_order(rows, shuffled)
+    return figures
+
+
+def write_figures(*studies: str, root: str | Path | None = None) -> list[Path]:
+    """Draw studies, and once what they have in common; each figure is saved as figures/<name>.svg, .pdf and .png.
+
+    Returns the paths written.
+    """
+    root, figures = Path(root or repository_root()), {}
+    rows = load(root)
+    with mpl.rc_context(LOOK):
+        if len(masked := rows[(rows["kind"] == "masked words") & (rows["study"] == "masked-words")]):
+            figures["masked-words"] = plot_masked_words(wide(masked))
+        if len(new := rows[(rows["kind"] == "pretrained") & rows["variant"].isna()]):
+            figures["pretraining"] = plot_pretraining(new, root)  # those that go on from other weights begin elsewhere
+        for study in studies:
+            figures |= draw_figures(study, root)
+        return [path for name, figure in figures.items() for path in save(figure, root / "figures" / name)]
+
+
+if __name__ == "__main__":
+    print(*write_figures(*list_studies(repository_root()).index), sep="\n")

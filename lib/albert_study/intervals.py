@@ -1,0 +1,185 @@
+"""Intervals over seeds and examples, from saved predictions.
+
+All seeds of both arms answered the same examples, so seeds and examples are crossed. The variance of a mean difference
+is that of the mean over seeds, plus that over examples, found by a bootstrap that draws the same examples for all runs.
+The interval is Student's, with the degrees of freedom of Satterthwaite (1946): three seeds say little about their own
+variance, and the quantiles of a bootstrap over seeds and examples covered 85 % of what 95 % were to cover. Far from
+95 % these degrees of freedom are too many where seeds vary more than examples: the p-value is the larger of this test's
+and of Student's over the seeds alone (`tests/test_compare.py` simulates both). With two seeds the interval covers less
+than it says, with one it covers examples alone, and nothing is called clear from fewer than CLEAR_FROM seeds.
+
+In cross-validation every seed answered its own part of the examples; the spread over the parts then is that of seeds
+and examples together. The parts share training examples, so that their differences are alike; the variance of their
+mean is corrected as Nadeau and Bengio (2003) do, who take the share of the examples that a part answers as correlation.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+DRAWS = 2000
+AT_ONCE = 2**22  # numbers of a matrix that are worked on together
+CLEAR_FROM = 3  # seeds or folds
+Scored = Callable[[np.ndarray], np.ndarray]
+
+
+class Difference(NamedTuple):
+    """after - before: mean over seeds, 95 % interval, two-sided p-value of no difference, and of what it is made."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    seeds: int
+    examples: int
+
+
+def weighted_mean(values: np.ndarray) -> Scored:
+    return lambda weights: weights @ values / weights.sum(1)
+
+
+def weighted_f1(labels: np.ndarray, answers: np.ndarray) -> Scored:
+    both, either = (labels == 1) & (answers == 1), (labels == 1).astype(float) + (answers == 1)
+    return lambda weights: 2 * (weights @ both) / np.maximum(weights @ either, 1)
+
+
+def weighted_pearson(labels: np.ndarray, values: np.ndarray) -> Scored:
+    x, y = labels - labels.mean(), values - values.mean()
+
+    def correlation(weights: np.ndarray) -> np.ndarray:
+        total = weights.sum(1)
+        mean_x, mean_y = weights @ x / total, weights @ y / total
+        products = [weights @ (a * b) / total - m for a, b, m in ((x, y, mean_x * mean_y), (x, x, mean_x**2))]
+        spread = products[1] * (weights @ y**2 / total - mean_y**2)
+        return np.divide(products[0], np.sqrt(np.maximum(spread, 0)), out=np.zeros_like(total), where=spread > 0)
+
+    return correlation
+
+
+def score_of(metric: str, table: pd.DataFrame) -> Scored:
+    """A task's score as a function of how often each example counts: (draws, examples) -> (draws,).
+
+    Args:
+        metric: accuracy, f1 (of a class, or SQuAD's), exact, matthews (of two classes) or pearson.
+        table: predictions as `tasks.predictions` describes them.
+    Raises:
+        ValueError: another metric.
+    """
+    if metric in table:  # SQuAD's, in percent
+        return weighted_mean(100 * table[metric].to_numpy(float))
+    labels = table["label"].to_numpy(float)
+    if metric == "pearson":
+        return weighted_pearson(labels, table["logit_0"].to_numpy(float))
+    answers = table["answer"].to_numpy(float)
+    if metric == "matthews":  # of two classes it is the correlation of their numbers
+        return weighted_pearson(labels, answers)
+    if metric == "accuracy":
+        return weighted_mean((labels == answers).astype(float))
+    if metric == "f1":
+        return weighted_f1(labels, answers)
+    raise ValueError(f"metric={metric!r} is not one of: accuracy, f1, exact, matthews, pearson")
+
+
+@lru_cache(8)  # a study has few sizes; SQuAD's counts take 42 MB
+def draws_of_examples(examples: int, draws: int) -> np.ndarray:
+    """How often each example is drawn: (draws, examples) uint16; the same ones whenever they are asked for."""
+    generator, chances = np.random.default_rng(0), np.full(examples, 1 / examples)
+    counts = np.empty((draws, examples), np.uint16)
+    for part in in_parts(counts):
+        part[:] = generator.multinomial(examples, chances, len(part))
+    counts.flags.writeable = False
+    return counts
+
+
+def in_parts(matrix: np.ndarray) -> Iterator[np.ndarray]:
+    """The matrix, some rows at a time."""
+    at_once = max(1, AT_ONCE // matrix.shape[1])
+    return (matrix[start : start + at_once] for start in range(0, len(matrix), at_once))
+
+
+def difference(
+    before: dict[int, pd.DataFrame],
+    after: dict[int, pd.DataFrame],
+    metric: str,
+    draws: int = DRAWS,
+    folds: int | None = None,
+) -> Difference:
+    """By how much an arm's score differs from another's; only the seeds that both have count.
+
+    Args:
+        before, after: predictions by seed; of a seed both on the same examples in the same order, and all seeds too,
+            but in cross-validation.
+        metric: see `score_of`.
+        folds: in cross-validation, of how many; each seed answers a part of its own. One fold alone has the interval of
+            its examples.
+    Raises:
+        ValueError: no seed in both, or other examples.
+    """
+    seeds = sorted(before.keys() & after.keys())
+    if not seeds:
+        raise ValueError(f"no seed in both arms: {sorted(before)} and {sorted(after)}")
+    ids, of_seed = before[seeds[0]]["id"], [before[seed]["id"] for seed in seeds]
+    if any(not after[s]["id"].equals(before[s]["id"]) or not (folds or before[s]["id"].equals(ids)) for s in seeds):
+        raise ValueError("the two arms, or their seeds, answered other examples")
+    scores = [(score_of(metric, before[seed]), score_of(metric, after[seed])) for seed in seeds]
+
+    def differences(weights: np.ndarray) -> np.ndarray:  # (draws, seeds)
+        return np.stack([then(weights) - first(weights) for first, then in scores], axis=1)
+
+    if folds and len(seeds) > 1:
+        ones = [np.ones((1, len(own))) for own in of_seed]
+        each = np.array([(then(one) - first(one))[0] for one, (first, then) in zip(ones, scores, strict=True)])
+        variance = each.var(ddof=1) * (1 / len(each) + 1 / (folds - 1))
+        half, p = student(each.mean(), variance, len(each) - 1)
+    else:
+        each = differences(np.ones((1, len(ids))))[0]
+        parts = in_parts(draws_of_examples(len(ids), draws))
+        drawn = [differences(weights.astype(float)).mean(1) for weights in parts]
+        half, p = crossed(each, np.concatenate(drawn).var(ddof=1))
+    mean, examples = float(each.mean()), sum(map(len, of_seed)) if folds else len(ids)
+    return Difference(mean, mean - float(half), mean + float(half), float(p), len(seeds), examples)
+
+
+def crossed(each: np.ndarray, of_examples: float) -> tuple[np.ndarray, np.ndarray]:
+    """Half of the 95 % interval of a mean over seeds, and its p-value: the larger of two tests' (see above).
+
+    Args:
+        each: the difference of each seed, (..., seeds).
+        of_examples: the variance that the choice of examples gives the mean.
+    """
+    mean, freedom = each.mean(-1), each.shape[-1] - 1
+    of_seeds = each.var(-1, ddof=1) / each.shape[-1] if freedom else np.zeros_like(mean)
+    variance = of_seeds + of_examples
+    ratio = np.divide(variance, of_seeds, out=np.full_like(mean, math.inf), where=of_seeds > 0)
+    half, p = student(mean, variance, max(freedom, 1) * ratio**2)
+    return half, np.maximum(p, student(mean, of_seeds, freedom)[1]) if freedom else p
+
+
+def student(mean: np.ndarray, variance: np.ndarray, freedom: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Half of Student's 95 % interval around a mean of this variance, and the two-sided p-value of no difference."""
+    error = np.sqrt(variance)
+    alike = np.where(mean == 0, 0, math.inf)  # no error: two arms that answer alike
+    size = np.divide(np.abs(mean), error, out=alike, where=error > 0)
+    return stats.t.ppf(0.975, freedom) * error, 2 * stats.t.sf(size, freedom)
+
+
+def holm(p_values: "pd.Series[float]") -> "pd.Series[float]":
+    """The p-values of one family of questions, corrected for their number (Holm 1979)."""
+    return pd.Series(multipletests(p_values, method="holm")[1], p_values.index)
+
+
+def paired_ratio(before: pd.Series, after: pd.Series, weights: pd.Series) -> tuple[float, float]:
+    """By how much sum(values) / sum(weights) differs, paired by row, and its standard error.
+
+    The error is that of a ratio of sums (Cochran 1977, chapter 6).
+    """
+    change = after - before
+    mean = float(change.sum() / weights.sum())
+    residual = change - mean * weights
+    return mean, float(math.sqrt((residual**2).sum() * len(before) / (len(before) - 1)) / weights.sum())

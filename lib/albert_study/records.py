@@ -1,0 +1,323 @@
+"""results/** as one tidy table, a row a number; every table, figure and page starts from it.
+
+    load(root, "minilm")      the rows of a study; without a study all that the paper stands on
+    wide(rows)                a line for each thing measured, a column for each measure
+    read_run(path)            the rows of one result.json
+    read_table(path)          a table of numbers that an experiment has written
+
+Columns; empty where they do not apply:
+
+    study, kind         "fine-tuned", "pretrained", "long sequences" (of a result.json, see KINDS), or one of PROBES
+    task, model, arm    BASELINES are arms too: what can be had without attention, on the same examples
+    attention, variant  the attention trained with; what was put in its place (pretraining: the model begun with)
+    seed, split         split: of the data that were evaluated
+    share               of the pairs of tokens that an attention was asked for
+    length              tokens, at most
+    learning_rate, batch_size, epochs, precision
+    examples            how many were evaluated
+    measure, value      a metric (GLUE from 0 to 1, SQuAD from 0 to 100), seconds, bytes, a number among the parameters
+    low, high           the ends of an interval of the value, where the file has one
+    pairs, cost         pairs attended, and multiply-adds of everything, as shares of softmax attention's
+    device, commit      what measured it
+    record              the file that says so, below the root
+"""
+
+import json
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from albert_lsh import attention
+from albert_lsh.errors import OneLineError
+from albert_lsh.files import repository_root
+from albert_lsh.record import read_predictions, read_result
+from albert_lsh.run import Run, Settings
+from albert_lsh.tasks import TASKS
+from albert_study.carried import carried
+from albert_study.study import load_jobs
+
+COLUMNS = [
+    "study", "kind", "task", "model", "arm", "attention", "variant", "seed", "split", "share", "length",
+    "learning_rate", "batch_size", "epochs", "precision", "examples", "measure", "value", "low", "high", "pairs",
+    "cost", "device", "commit", "record",
+]  # fmt: skip
+VALUES = ["measure", "value", "low", "high"]
+LIST = "results/records.txt"  # folders of the runs that tables, figures and documents stand on
+KINDS = {"runs": "fine-tuned", "pretraining": "pretrained", "long_range": "long sequences"}  # by folder of results/
+BASELINES = {"majority": "majority class", "chance": "chance", "counting": "counting, or a coin"}
+NUMBERS = ("attention_mass", "train_seconds", "examples_per_second", "tokens_per_second", "peak_memory_bytes")
+PARAMETERS = ("folds", "eval_examples", "held_out_examples", "steps", "masked_share")
+ASKED = {"share_asked": "share", "share": "pairs"}
+PROBES = (  # other tables: their kind, the files below results/, and how their columns are called here
+    ("switched", "runs/*/*/*/*/seed-*/fidelity-*[!s].csv", ASKED),
+    ("reading", "runs/*/reading/*[0-9].csv", ASKED | {"hash_seed": "seed", "paragraphs": "examples"}),
+    ("masked words", "runs/*/[0-9]*[0-9].csv", ASKED),
+    ("passes", "runs/*/depths.csv", ASKED),
+    ("bag of words", "runs/bag-of-words/*.csv", {}),
+    ("bag of words", "runs/*/words*.csv", {}),
+    (
+        "efficiency",
+        "efficiency/*-cpu-*.csv",
+        {"case": "variant", "pass": "split", "kind": "split", "text_model": "model"},
+    ),
+)
+HASHED = re.compile(r"-[0-9a-f]{6}$")  # of a notebook's run: what differs from the plain arm
+PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
+AGAIN = "look at it; moved away, its run is made again"
+Row = dict[str, Any]
+
+
+class Shown(Settings):
+    """The parameters of results.ipynb."""
+
+    notebook: ClassVar[str] = "results.ipynb"
+    study: str
+
+
+def load(root: str | Path | None = None, study: str | None = None) -> pd.DataFrame:
+    """The tidy table of what lies below `root` (the checkout): of one study, or of all that is on LIST.
+
+    Runs come in the order of tasks, models and attentions, plain arms first.
+
+    Raises:
+        ValueError: a record that is damaged or incomplete (the message names it), or a study without any.
+    """
+    root = Path(root or repository_root())
+    paths = record_paths(root, study)
+    if study and not paths:
+        studies = ", ".join(sorted({path.parts[-6] for path in (root / "results/runs").glob("*/*/*/*/*/result.json")}))
+        raise OneLineError(
+            f"no result.json below {root / 'results/runs' / study}; studies that have runs here: {studies or 'none'}; "
+            f"`make study STUDY={study}` makes all of a study's, glue.ipynb one run of study 'notebook'"
+        )
+    runs = [rows_of(path, root) for path in paths]
+    name_sweeps(runs)
+    rank = {name: f"{number:04}" for number, name in enumerate([*TASKS, *attention.names()])}
+
+    def place(run: tuple[list[Row], Row]) -> tuple[str, ...]:
+        task, attention, arm = (
+            rank.get(run[0][0][name], "9999") + run[0][0][name] for name in ("task", "attention", "arm")
+        )
+        return run[0][0]["study"], task, run[0][0]["model"], attention, arm, f"{run[0][0]['seed']:12}"
+
+    rows = [row for run in sorted(runs, key=place) for row in run[0]]
+    probes = [table for probe in PROBES for table in read_probes(root, *probe)]
+    table = pd.concat([pd.DataFrame(rows, columns=COLUMNS), *probes], ignore_index=True)
+    of_study = (table["study"] == study) | (table["kind"] == "bag of words")
+    return table[of_study].reset_index(drop=True) if study else table
+
+
+def record_paths(root: Path, study: str | None = None) -> list[Path]:
+    """Every result.json below results/ that LIST names; all of them where it names none.
+
+    What is committed stands on the list, whatever else lies in results/: a reader's own runs do not enter it, and are
+    shown where nothing else is asked for. A warning says how many were left out.
+    """
+    patterns = [f"runs/{study or '*'}/*/*/*/seed-*", *([] if study else ["pretraining/**", "long_range/*/*/seed-*"])]
+    paths = [path for pattern in patterns for path in sorted((root / "results").glob(f"{pattern}/result.json"))]
+    if not (root / LIST).exists():
+        return paths
+    names = set((root / LIST).read_text(encoding="utf-8").split())
+    chosen = [path for path in paths if path.parent.relative_to(root).as_posix() in names]
+    if chosen and (more := len(paths) - len(chosen)):
+        warnings.warn(f"{more} run{'s' if more > 1 else ''} not named in {LIST}: left out", stacklevel=3)
+    return chosen or paths
+
+
+def list_studies(root: Path) -> pd.DataFrame:
+    """The studies that have complete runs below `root`: how many, of which tasks and models."""
+    paths = [path.relative_to(root).parts[1:-1] for path in record_paths(root)]
+    runs = [path[1:] for path in paths if path[0] == "runs"]
+    table = pd.DataFrame(runs, columns=["study", "task", "model", "arm", "seed"])
+    listed = {f"{name}s": (name, lambda values: ", ".join(values.unique())) for name in ("task", "model")}
+    return table.groupby("study").agg(runs=("seed", "size"), **listed)
+
+
+@contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a damaged record into one that names its file."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise OneLineError(f"{path} is damaged ({error!r}); {AGAIN}") from error
+
+
+def read_run(path: str | Path, root: str | Path | None = None) -> pd.DataFrame:
+    """The rows of one result.json; ValueError names the file and what is wrong with it."""
+    return pd.DataFrame(rows_of(Path(path), Path(root or repository_root()))[0], columns=COLUMNS)
+
+
+def rows_of(path: Path, root: Path) -> tuple[list[Row], Row]:
+    """The rows of one result.json, and the parameters of its run."""
+    place = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+    kind = next((kind for folder, kind in KINDS.items() if place.startswith(f"results/{folder}/")), "fine-tuned")
+    with damage_named(path):
+        result = json.loads(path.read_text(encoding="utf-8")) if kind == "pretrained" else read_result(path)
+        run, where = result["parameters"], result["environment"]
+        if kind == "pretrained":
+            counts = {"held-out": result["sequences"]["held_out"]}
+            names = ("pretraining", "masked tokens", run["size"], "/".join(path.relative_to(root).parts[2:-1]))
+        elif kind == "long sequences":
+            counts, names = result["examples"], ("long_range", path.parents[2].name, "small, new", run["label"])
+        else:
+            study = path.parents[4].name if len(path.parents) > 4 else ""
+            counts, names = result["examples"], (study, run["task"], run["model"], path.parents[1].name)
+        split = next(name for name in counts if name != "train")
+        about = dict(zip(("study", "task", "model", "arm"), names, strict=True)) | {"kind": kind}
+        about |= {name: run[name] for name in ("attention", "seed", "learning_rate", "batch_size")}
+        about |= {
+            "variant": run.get("start"),
+            "length": run["max_length"],
+            "share": run["attention_settings"].get("share"),
+        }
+        about |= {
+            "epochs": run.get("epochs"),
+            "precision": run.get("precision"),
+            "split": split,
+            "examples": counts[split],
+        }
+        about |= {"pairs": result["attended_share"], "cost": result.get("full_cost"), "device": where["device"]}
+        about |= {"commit": where["commit"] or "unknown", "record": place}  # outside a checkout there is no commit
+        return [about | measure for measure in measures(result, path)], run
+
+
+def measures(result: Row, path: Path) -> Iterator[Row]:
+    """What a record measures, and what differs for a row from the rest of its run."""
+    intervals = result.get("intervals", {})
+    baselines = {name: result[key] for key, name in BASELINES.items() if key in result}
+    if "counting" in baselines or "tokens" in result:
+        first = pd.read_csv(path.with_name("history.csv")).iloc[0]
+        yield from ({"measure": name, "value": first[name], "split": "first weights"} for name in result["metrics"])
+    for arm, scores in {"": result["metrics"], **baselines}.items():
+        other = {"arm": arm, "attention": "", "pairs": None, "cost": None} if arm else {}
+        if {"accuracy", "f1"} <= set(scores):  # the original reports MRPC so
+            scores = scores | {"accuracy_f1_mean": (scores["accuracy"] + scores["f1"]) / 2}
+        for name, value in scores.items():
+            low, high = intervals.get(name, (None, None)) if not arm else (None, None)
+            told = {"split": "shuffled"} if name.endswith("_shuffled") else {}
+            told |= {"measure": name.removesuffix("_shuffled"), "value": float(value), "low": low, "high": high}
+            yield other | told
+    numbers = {name: result.get(name) for name in NUMBERS} | {
+        name: result["parameters"].get(name) for name in PARAMETERS
+    }
+    numbers |= {
+        "train_examples": result.get("examples", {}).get("train"),
+        "tokens": result.get("tokens", {}).get("trained"),
+    }
+    yield from ({"measure": name, "value": float(value)} for name, value in numbers.items() if value is not None)
+
+
+def name_sweeps(runs: Iterable[tuple[list[Row], Row]]) -> None:
+    """Name notebooks' runs by the parameters that vary among those of their task, model and attention.
+
+    Their folders end in a hash: lsh-e17e51 and lsh-f62280 are "lsh, learning_rate=2e-5" and "lsh, learning_rate=5e-5".
+    """
+    groups = defaultdict(list)
+    for rows, run in runs:
+        if rows[0]["study"] == "notebook":
+            groups[run["task"], run["model"], run["attention"]].append((rows, decisive(run)))
+    for alike in groups.values():
+        varying = [name for name in alike[0][1] if len({run.get(name) for _, run in alike}) > 1]
+        for rows, run in alike:
+            if varying and HASHED.search(arm := rows[0]["arm"]):
+                told = ", ".join([rows[0]["attention"], *(f"{name}={run.get(name)}" for name in varying)])
+                rows[:] = [row | ({"arm": told} if row["arm"] == arm else {}) for row in rows]
+
+
+def decisive(run: Row) -> dict[str, str]:
+    """The parameters of a run that may differ between arms of an attention, its settings among them, as texts."""
+    same = ("task", "model", "attention", "attention_settings", "seed", "device", *Run.where)
+    values = {name: run.get(name, default) for name, default in Run.defaults().items() if name not in same}
+    values |= run["attention_settings"]
+    return {name: f"{v:g}".replace("e-0", "e-") if isinstance(v, float) else str(v) for name, v in values.items()}
+
+
+def read_probes(root: Path, kind: str, pattern: str, names: dict[str, str]) -> Iterator[pd.DataFrame]:
+    """The tables of one of PROBES: every column of numbers that is none of COLUMNS is a measure."""
+    for path in sorted((root / "results").glob(pattern)):
+        table, place = pd.read_csv(path).rename(columns=names), path.relative_to(root).parts
+        about = {"kind": kind, "study": place[2] if place[1] == "runs" else path.stem, "record": "/".join(place)}
+        if kind == "switched":
+            about |= {"model": place[4], "arm": place[5], "split": path.stem.removeprefix("fidelity-")}
+            table = table.rename(columns={"score": table["score_name"].iloc[0]})
+        elif kind == "bag of words":
+            about |= {"arm": kind}
+        elif kind == "efficiency":
+            about |= {"attention": table["variant"].str.split(",").str[0]}
+        table = table.assign(**about)
+        numbers = [name for name in table.select_dtypes("number") if name not in (*COLUMNS, "threads", "repeats")]
+        rows = table.melt([name for name in COLUMNS if name in table], numbers, "measure", "value")
+        yield rows.dropna(subset="value").reindex(columns=COLUMNS)
+
+
+def wide(rows: pd.DataFrame) -> pd.DataFrame:
+    """A line for each thing measured, a column for each measure; in the order of the rows."""
+    names = [name for name in COLUMNS if name not in VALUES]
+    line = rows.groupby(names, sort=False, dropna=False).ngroup()
+    values = rows.assign(line=line).pivot(index="line", columns="measure", values="value")
+    return rows[names].groupby(line).head(1).reset_index(drop=True).join(values.rename_axis(columns=None))
+
+
+def load_history(folder: str | Path) -> pd.DataFrame:
+    """history.csv of a run's folder: step, epoch, train_loss, eval_loss, ... with NaN where a row has none."""
+    path = Path(folder) / "history.csv"
+    with damage_named(path):
+        history = pd.read_csv(path)
+        _ = history[["step", "epoch", "train_loss", "eval_loss"]]
+        return history
+
+
+def load_predictions(path: Path, split: str | None = None) -> pd.DataFrame | None:
+    """What a model said of every example of a split (None: the one reported); None where nothing was kept."""
+    table = read_predictions(path) if path.exists() else pd.DataFrame()
+    if "split" in table:
+        table = table[table["split"] == (split or table["split"].iloc[0])].reset_index(drop=True)
+    return None if table.empty or (split and "split" not in table) else table
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A table of numbers that an experiment has written; empty if it is not there."""
+    return pd.read_csv(path) if path.exists() else pd.DataFrame()
+
+
+def published(root: Path | None = None) -> pd.DataFrame:
+    """studies/published.csv; ValueError naming it if a column is missing or a value is no number."""
+    path = carried("studies/published.csv", root)
+    table = pd.read_csv(path, keep_default_na=False, dtype=dict.fromkeys(PUBLISHED, str))
+    if list(table) != PUBLISHED:
+        raise ValueError(f"{path} must have the columns {', '.join(PUBLISHED)}; it has {', '.join(map(str, table))}")
+    try:
+        return table.assign(value=table["value"].astype(float))
+    except ValueError as error:
+        raise ValueError(f"{path}: a value is no number ({error})") from error
+
+
+def check_complete(study: str, root: Path) -> None:
+    """Warn of runs that the study's file asks for and that are not made yet. (A study may have no file.)
+
+    Raises:
+        ValueError: some tables of a kind are there and some are missing: a mean over a part would mislead.
+    """
+    if not carried(f"studies/{study}.yaml", root).is_file():
+        return
+    planned = defaultdict(list)
+    for path in (Path(path) for job in load_jobs(study, root).values() for path in job.results):
+        planned[path.name if path.parent.name != "reading" else "reading"].append(path)
+    for name, paths in planned.items():
+        missing = [str(path) for path in paths if not (root / path).exists()]
+        here = f"{len(paths) - len(missing)} of {'the ' if name == 'result.json' else ''}{len(paths)}"
+        if name == "result.json" and missing:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            told = f"{study}: {here} runs of the study are made; missing: {', '.join(missing[:3])}{more}"
+            warnings.warn(told, stacklevel=3)
+        elif 0 < len(missing) < len(paths):
+            raise OneLineError(
+                f"{study}, {name}: {here} tables are there; missing: {', '.join(missing)}; "
+                f"`make study STUDY={study}` makes them"
+            )

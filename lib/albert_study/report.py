@@ -1,0 +1,188 @@
+"""Report, poster and summary: `python -m albert_study.report` compiles report/*.typ into report/*.pdf.
+
+With the path of a PDF, <study>.pdf, it writes that study's own pages there: scores, curves, differences. The .typ files
+are text. Their numbers come from report/numbers.json, as numbers: `shared.typ` writes them. With that file in place any
+Typst compiler does (`typst compile --root . report/report.typ`).
+"""
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from albert_lsh.files import repository_root, write_atomically
+from albert_study import experiment_tables, tables
+from albert_study.carried import carried
+from albert_study.compare import ARMS, runs_of
+from albert_study.records import load, load_history, read_table
+from albert_study.show import Table
+from albert_study.tables import read, studies_of
+
+DOCUMENTS = ("report", "poster", "summary")
+ENDS = (("least", "most"), ("no", "yes"))  # groups of examples that are set against each other
+
+
+def document_tables(root: Path, study: str | None = None) -> dict[str, Table]:
+    """Every table for which there are results, by name; studies in the order of `studies_of`.
+
+    study: whose tables alone are made.
+    """
+    rows = load(root, study)
+    named = [
+        made
+        for own in ([study] if study else studies_of(root))
+        for make in tables.OF_STUDIES
+        for made in make(root, rows, own)
+    ]
+    if not study:
+        named += [made for make in (*tables.COMMON, *experiment_tables.COMMON) for made in make(root, rows)]
+    return {name: made for name, made in named if made.rows and len(made.titles) > 1}
+
+
+def figures_of(root: Path, study: str | None = None) -> list[Path]:
+    """The figures of `studies_of` and those that studies share; or of one study."""
+    paths = sorted(root.glob("figures/*.svg"))
+    if study:
+        return [path for path in paths if path.stem.startswith(f"{study}-")]
+    scored = {path.name.removesuffix("-scores.csv") for path in (root / "results/tables").glob("*-scores.csv")}
+    others = tuple(f"{own}-" for own in scored - set(studies_of(root)))
+    return [path for path in paths if not path.stem.startswith(others)]
+
+
+def numbers(root: Path, study: str | None = None) -> dict[str, Any]:
+    """What the documents show: tables, names of figures, and lines of numbers that the text quotes."""
+    studies = [study] if study else studies_of(root)
+    found = {
+        name: made._asdict() | {"rows": [[row[0][0], *row[1:]] for row in made.rows]}
+        for name, made in document_tables(root, study).items()
+    }
+    lines: dict[str, pd.DataFrame] = {}
+    for name in ("scores", "differences", "switched"):
+        each = [read(root, f"tables/{own}-{name}").assign(study=own) for own in studies]
+        lines[name] = pd.concat([table for table in each if len(table)] or [pd.DataFrame()])
+    if len(scores := lines["scores"]):
+        lines["scores"] = scores[scores["is_headline"]]
+    lines["bound"] = read(root, "efficiency/bound")
+    content = {name: json.loads(table.to_json(orient="records")) for name, table in lines.items()}
+    content |= {
+        "tables": found,
+        "figures": [path.stem for path in figures_of(root, study)],
+        "studies": studies,
+        "arms": ARMS,
+    }
+    return content if study else content | text_numbers(root)
+
+
+def text_numbers(root: Path) -> dict[str, Any]:
+    """Numbers of the text that are in no table."""
+    rows = load(root)
+    runs = runs_of(rows)
+    runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
+    hours = rows.loc[(rows["kind"] == "fine-tuned") & (rows["measure"] == "train_seconds"), "value"].sum() / 3600
+    longer = runs[runs["study"] == "more-training"].groupby(["task", "arm"], sort=False)
+    times = read(root, "efficiency/time-cpu-fp32")
+    lengths = (
+        times.sort_values("length").groupby("device", sort=False)["length"].unique() if len(times) else pd.Series()
+    )
+    masked = rows[(rows["study"] == "masked-words") & (rows["measure"] == "softmax_loss")].groupby("length")["value"]
+    details = {
+        path.stem: where_answers_change(read_table(path)) for path in (root / "results/runs/details").glob("*.csv")
+    }
+    return {
+        "trained": {"runs": len(runs), "hours": hours},
+        "more training": [longer_training(own, root) for _, own in longer],
+        "reaching half": reaching_half(runs[runs["study"] == "albert"]),
+        "details": dict(sorted(details.items())),
+        "masked words": {f"{length:.0f}": loss for length, loss in masked.first().items()},
+        "devices": "; ".join(f"{on}: {', '.join(map(str, of))} tokens" for on, of in lengths.items()),
+    }
+
+
+def longer_training(runs: pd.DataFrame, root: Path) -> dict[str, Any]:
+    """An arm trained for many epochs: means over its runs, of its score, and of its losses at the first evaluation and
+    at the last."""
+    losses = []
+    for record in runs["record"]:
+        evaluated = load_history((root / record).parent).dropna(subset=["eval_loss"])
+        ends = {"first": evaluated.iloc[0], "last": evaluated.iloc[-1]}
+        losses.append(
+            {f"{end} {name}": line[f"{name}_loss"] for end, line in ends.items() for name in ("train", "eval")}
+        )
+    task, arm, epochs = runs[["task", "arm", "epochs"]].iloc[0]
+    found = {"arm": arm, "task": task, "epochs": int(epochs), "runs": len(runs), "score": runs["value"].mean()}
+    return found | pd.DataFrame(losses).mean().to_dict()
+
+
+def reaching_half(runs: pd.DataFrame) -> dict[str, dict[str, list[int]]]:
+    """How many runs of each arm reach half of softmax's mean correlation, and of how many, task by task."""
+    counts: dict[str, dict[str, list[int]]] = {}
+    for task, own in runs[runs["measure"] == "pearson"].groupby("task", sort=False):
+        enough = own["value"] > own["value"][own["arm"] == "softmax"].mean() / 2
+        counts[task] = {arm: [int(of.sum()), len(of)] for arm, of in enough.groupby(own["arm"], sort=False)}
+    return counts
+
+
+def where_answers_change(lines: pd.DataFrame) -> dict[str, Any]:
+    """The arms that change no more answers than another softmax model does; those that lose in every group; and by
+    feature and group those that lose more there than in the opposite group of examples.
+
+    Two groups have no example in common: the half-widths of their intervals, squared, add up to that of the difference.
+    """
+    everywhere = lines[lines["feature"] == "all"].set_index("arm")
+    same = everywhere.index[(everywhere["low"] <= 0) & (everywhere["high"] < 0.02)]
+    below = (lines["gained_high"] < 0).groupby(lines["arm"], sort=False).all()
+    found: dict[str, Any] = {
+        "as much as two": list(same),
+        "loses everywhere": list(below.index[below]),
+        "loses more": [],
+    }
+    for feature, of_feature in lines.groupby("feature", sort=False):
+        groups = {name: group.set_index("arm") for name, group in of_feature.groupby("group")}
+        for one, other in (pair for ends in ENDS if set(ends) <= set(groups) for pair in (ends, ends[::-1])):
+            halves = [(groups[name]["gained_high"] - groups[name]["gained_low"]) / 2 for name in (one, other)]
+            loses = groups[other]["gained"] - groups[one]["gained"] > (halves[0] ** 2 + halves[1] ** 2) ** 0.5
+            if arms := list(loses.index[loses]):
+                found["loses more"].append({"feature": feature, "where": one, "arms": arms})
+    return found
+
+
+def write_numbers(root: Path, study: str | None = None) -> str:
+    """Write report/numbers.json; returns the fingerprint of all that the report is made of, a keyword of the PDFs: its
+    text, its numbers and its figures."""
+    content = json.dumps(
+        numbers(root, study), ensure_ascii=False, indent=1, allow_nan=False, default=lambda n: n.item()
+    )
+    write_atomically(root / "report" / "numbers.json", content)
+    files = [*sorted(root.glob("report/*.typ")), root / "report" / "references.bib", *figures_of(root)]
+    return hashlib.sha256(
+        "\0".join([*(path.read_text(encoding="utf-8") for path in files), content]).encode()
+    ).hexdigest()
+
+
+def build(root: str | Path | None = None, output: str | None = None) -> list[Path]:
+    """Compile report, poster and summary; returns where they are.
+
+    output: <study>.pdf, below the root: the pages of that study alone, from its tables and figures.
+    """
+    import typst  # only here: the library does without the "study" extra
+
+    root = Path(root or repository_root())
+    for name in (*(f"report/{name}.typ" for name in ("shared", "study", *DOCUMENTS)), "report/references.bib"):
+        if not (root / name).exists():
+            write_atomically(root / name, carried(name).read_text(encoding="utf-8"))
+    made_of = {"fingerprint": write_numbers(root, Path(output).stem if output else None)}
+    wanted = {root / output: "study"} if output else {root / f"report/{name}.pdf": name for name in DOCUMENTS}
+    for path, name in wanted.items():
+        path.parent.mkdir(exist_ok=True)
+        partial = path.with_suffix(".partial.pdf")
+        typst.compile(str(root / f"report/{name}.typ"), output=str(partial), root=str(root), sys_inputs=made_of)
+        os.replace(partial, path)
+    return list(wanted)
+
+
+if __name__ == "__main__":
+    print(*build(None, *sys.argv[1:2]), sep="\n")

@@ -1,0 +1,353 @@
+"""What notebooks and documents show: `table`, a pivot, and plots: `curves`, `dots`, attention maps.
+
+Colours belong to attentions and are the same in every figure, which can be read in grey too. Figures are vector.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
+from string import Formatter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from IPython.display import display
+from matplotlib import pyplot  # noqa: F401  it lets notebooks show figures
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from albert_lsh import attention as attentions
+from albert_study.compare import base_of
+
+if TYPE_CHECKING:  # a model takes seconds to import
+    from albert_lsh.model.passes import Pass
+
+Line = Mapping[Any, Any]  # of a table of numbers
+Parts = list[Any]  # of a cell: texts, and numbers each with how it is written
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+class Table(NamedTuple):
+    """A table to be read: titles of its columns, the first that of the labels; cells of parts; what was measured."""
+
+    titles: list[str]
+    rows: list[list[Parts]]
+    note: str = ""
+
+    def texts(self) -> list[list[str]]:
+        return [[text(cell) for cell in row] for row in self.rows]
+
+    def frame(self) -> pd.DataFrame:
+        """As text, the labels its index."""
+        labels, *columns = zip(*self.texts(), strict=True)
+        index = pd.Index(labels, name=self.titles[0] or None)
+        return pd.DataFrame(dict(enumerate(columns)), index).set_axis(self.titles[1:], axis="columns")
+
+
+def form(value: Any, how: str = "") -> str:
+    """A number as it is written; nothing where there is none. report/shared.typ writes the same.
+
+    how: the number of decimals, with "%" in front for a percentage, "p" for one without its sign, "+" for a sign; "P"
+        for a p-value, "," for thousands, "" for a text. 0.125 is "13%" as "%", "12.5" as "p1", "+0.1" as "+1".
+
+    Decimals are rounded half away from zero: 58.65 becomes 58.7. Python's own formats round the binary value, to 58.6.
+    """
+    if is_missing(value):
+        return ""
+    if not how or isinstance(value, str):
+        return str(value)
+    if how == ",":
+        return f"{value:,.0f}"
+    if how == "P":
+        return "<.001" if value < 0.001 else form(value, "3")
+    kind, digits = (how[0], how[1:] or "0") if how[0] in "+%p" else ("", how)
+    number = Decimal(str(value)) * (100 if kind in ("%", "p") else 1)
+    shown = (abs(number) if kind == "+" else number).quantize(Decimal(1).scaleb(-int(digits)), ROUND_HALF_UP)
+    # -0.0003 is "-0.000" with a sign: an interval that begins there holds zero
+    sign = ("-" if number < 0 else "+") if kind == "+" else ""
+    return f"{sign}{shown if shown else abs(shown):f}{'%' if kind == '%' else ''}"
+
+
+def text(cell: Parts) -> str:
+    return "".join(part if isinstance(part, str) else form(*part) for part in cell)
+
+
+def is_missing(value: Any) -> bool:
+    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
+
+
+def columns(spec: str) -> dict[str, Any]:
+    """Titles and templates of a table's cells: "pairs={pairs:%}; cost={cost:%}"."""
+    return dict(column.split("=", 1) for column in spec.split("; "))
+
+
+def parts(template: str, line: Line) -> Parts:
+    """A cell: "{score:3} ± {sd:3} ({seeds:0})" of a line's numbers. The decimals "s" are the line's `digits`.
+
+    A number that is missing takes the text before it along; where the first is missing, the cell is empty.
+    """
+    cell: Parts = []
+    known, digits = True, f"{line.get('digits', 3):.0f}"
+    for number, (text, name, how, _) in enumerate(Formatter().parse(template)):
+        value = line.get(name) if name else None
+        if name is None:
+            cell += [text] if known else []
+        elif is_missing(value) and number == 0:
+            return []
+        elif known := not is_missing(value):
+            cell += [text, (value, how.replace("s", digits)) if how else str(value)]
+    return [part for part in cell if part != ""]
+
+
+def table(
+    lines: pd.DataFrame,
+    label: str,
+    cells: Mapping[str, str | Callable[[Line], str | Parts]],
+    across: str | list[str] | None = None,
+    order: Iterable[str] | None = None,
+    note: str = "",
+    corner: str = "",
+) -> Table:
+    """A table of the numbers in `lines`, one row a line; with `across` a pivot of them.
+
+    Args:
+        label: the template of a row's label, see `parts`.
+        cells: by title of a column the template of its cells, or a function of a line that gives one, or parts.
+        across: for each different value of these columns, in the order of the lines, all of `cells`, whose titles are
+            then templates too; columns without a number are left out. Rows are the different labels.
+        order: of the labels, where it is not that of the lines.
+    """
+    columns: dict[str, dict[Any, Parts]] = {}
+    for _, group in lines.groupby(across, sort=False, dropna=False) if across else [(None, lines)]:
+        each = group.to_dict("records")
+        places = [text(parts(label, line)) for line in each] if across else range(len(each))
+        for title, cell in cells.items():
+            column = {}
+            for place, line in zip(places, each, strict=True):
+                content = cell(line) if callable(cell) else cell
+                column[place] = parts(content, line) if isinstance(content, str) else content
+            if not across or any(column.values()):
+                columns.setdefault(title.format(**each[0]) if across else title, {}).update(column)
+    labels = [text(parts(label, line)) for line in lines.to_dict("records")]
+    named = {name: name for name in (labels if order is None else order)} if across else dict(enumerate(labels))
+    rows = [[[name], *(column.get(place, []) for column in columns.values())] for place, name in named.items()]
+    return Table([corner, *columns], rows, note)
+
+
+# ---- looks ----------------------------------------------------------------------------------------------------------
+STYLES: dict[
+    str, tuple[str, Any, str]
+] = {  # colour, after Okabe and Ito (told apart by colour-blind readers), line, marker
+    "softmax": ("#000000", "-", "o"),
+    "softmax-eager": ("#7f7f7f", "-", "h"),
+    "reformer": ("#d55e00", "--", "s"),
+    "shared-qk": ("#e69f00", "-.", "^"),
+    "shared-qk-lsh": ("#cc79a7", (0, (6, 1, 1, 1, 1, 1)), "v"),
+    "plain-lsh": ("#999933", (0, (3, 1.5)), "d"),
+    "lsh": ("#0072b2", (0, (7, 1.5)), "D"),
+    "window": ("#56b4e9", ":", "P"),
+    "random": ("#009e73", (0, (1, 1.5)), "X"),
+    "top-k": ("#cfae00", (0, (3, 1, 1, 1)), "*"),
+    "nystrom": ("#882255", (0, (5, 1, 1, 1, 1, 1)), "p"),
+    "yoso": ("#44aa99", (0, (2, 1)), "<"),
+    "yoso-e": ("#117733", (0, (4, 2)), ">"),
+    # arms of studies that are more than an attention
+    "new": ("#aa4499", (0, (8, 2)), "H"),
+    "new-best-rate": ("#882266", (0, (5, 1)), "h"),
+    "new-shared-qk-lsh": ("#cc6677", (0, (3, 1, 1, 1, 1, 1)), "8"),
+    "lsh-third": ("#4477aa", (0, (2, 2)), "D"),
+    "lsh-half": ("#88bbdd", (0, (4, 2)), "D"),
+    "truncated": ("#666666", (0, (1, 1)), "o"),
+    # what can be had without attention
+    "majority class": ("#444444", "-", ""),
+    "counting, or a coin": ("#444444", ":", ""),
+}
+MARKED = 12  # points of a curve; longer ones have no markers
+SPARE = (("#661100", (0, (5, 2)), "s"), ("#332288", (0, (2, 1, 1, 1)), "^"), ("#888888", (0, (6, 2, 1, 2)), "o"))
+LOOK: Any = {
+    "font.family": "DejaVu Sans", "font.size": 8, "axes.titlesize": 8.5, "axes.spines.top": False,
+    "axes.spines.right": False, "lines.linewidth": 1.1, "lines.markersize": 3.5, "legend.frameon": False,
+    "svg.hashsalt": "albert-lsh", "pdf.fonttype": 42,
+}  # fmt: skip
+
+
+def look_of(arm: str, attention: str = "") -> dict[str, Any]:
+    """Matplotlib's colour, line and marker of an arm: its own, however it was trained, else those of its attention.
+
+    An attention added to the library gets a spare one, anything else is grey.
+    """
+    added = (name for name in attentions.names() if name not in STYLES)
+    styles = {**dict(zip(added, SPARE, strict=False)), **STYLES}
+    base = base_of(arm)
+    colour, line, marker = styles.get(base, styles.get(attention or base, ("#999999", "-", "*")))
+    return {"color": colour, "linestyle": line, "marker": marker}
+
+
+def looks_of(lines: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """By `name` the look of its arm or attention; the first in a colour has a full marker, others have hollow ones.
+
+    lines: columns name, and look (an arm) or attention, if the name itself is none.
+    """
+    looks: dict[str, dict[str, Any]] = {}
+    for line in lines.drop_duplicates("name").to_dict("records"):
+        look = look_of(line.get("look", line["name"]), line.get("attention", ""))
+        rank = sum(other["color"] == look["color"] for other in looks.values())
+        marker = (look["marker"], look["marker"], "s", "^", "v")[min(rank, 4)]
+        hollow = {"markerfacecolor": "white", "markersize": 5, "markeredgewidth": 0.8} if rank else {}
+        looks[line["name"]] = look | {"marker": marker} | hollow
+    return looks
+
+
+def plain(text: object) -> str:
+    """The text with its dollar signs escaped: Matplotlib reads what is between two of them as a formula."""
+    return str(text).replace("$", r"\$")
+
+
+def new_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
+    """A figure of this size in inches with a grid of axes, always a two-dimensional array."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(squeeze=False, **grid)
+
+
+def add_legend(figure: Figure, axis: Axes, columns: int) -> None:
+    """The axis's legend below the whole figure."""
+    look: dict[str, Any] = {"ncols": columns, "fontsize": 8, "handlelength": 2.4, "columnspacing": 0.9}
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", **look)
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """The figure as <stem>.svg, <stem>.pdf and <stem>.png (150 dots an inch), each in one step and without dates.
+
+    The same figure is the same file in every process: the layout is made once, and the places of axes are rounded,
+    since the last digits of Matplotlib's solver differ.
+    """
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axis in figure.axes:
+        axis.set_position(Bbox.from_bounds(*(round(number, 6) for number in axis.get_position(original=True).bounds)))
+    for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None}), ("png", {})):
+        partial = stem.with_name(f"{stem.name}.partial.{kind}")
+        figure.savefig(partial, format=kind, metadata=metadata, dpi=150)
+        os.replace(partial, f"{stem}.{kind}")
+    return [Path(f"{stem}.{kind}") for kind in ("svg", "pdf", "png")]
+
+
+def show_figure(svg: Path) -> None:
+    """Show a saved figure in a notebook, as SVG and PNG: JupyterLab hides SVG in notebooks it does not trust."""
+    display({"image/svg+xml": svg.read_text(), "image/png": svg.with_suffix(".png").read_bytes()}, raw=True)
+
+
+# ---- plots ----------------------------------------------------------------------------------------------------------
+def curves(
+    lines: pd.DataFrame,
+    x: str,
+    panels: Mapping[str, str],
+    across: str | None = None,
+    titles: Iterable[str] = (),
+    size: tuple[float, float] = (6.6, 2.7),
+) -> Figure:
+    """A curve for each `name`: the mean of its lines at each x, in a band from the lowest to the highest.
+
+    Args:
+        lines: columns name; attention or look, whose look it has; x; and those of `panels`. Where there are
+            <panel>_low and <panel>_high, a bar between them takes the band's place.
+        panels: by column what its axis says, side by side; with `across` below each other, a column of panels for each
+            of its values.
+        titles: of the panels that are side by side.
+    """
+    groups = list(lines.groupby(across, sort=False)) if across else [("", lines)]
+    grid: dict[str, Any] = (
+        {"ncols": len(groups), "nrows": len(panels), "sharey": "row"} if across else {"ncols": len(panels)}
+    )
+    figure, axes = new_figure(*size, **grid)
+    looks = looks_of(lines)
+    for column, (title, group) in enumerate(groups):
+        for row, (y, label) in enumerate(panels.items()):
+            axis = axes[row, column] if across else axes[0, row]
+            for name, own in group.dropna(subset=[x, y]).groupby("name", sort=False):
+                points, colour = own.groupby(x)[y].agg(["mean", "min", "max"]), looks[name]["color"]
+                look = looks[name] | ({"marker": ""} if len(points) > MARKED else {})
+                axis.plot(points.index, points["mean"], label=plain(name), **look)
+                if f"{y}_low" in own:
+                    axis.vlines(own[x], own[f"{y}_low"], own[f"{y}_high"], color=colour, linewidth=0.9)
+                else:
+                    axis.fill_between(points.index, points["min"], points["max"], color=colour, alpha=0.15, linewidth=0)
+            axis.set(title=plain(title) if row == 0 else "", ylabel=label if column == 0 else "")
+            axis.set_xlabel("" if across and row + 1 < len(panels) else x)
+    for axis, title in zip(figure.axes, titles, strict=False):
+        axis.set_title(plain(title))
+    fullest = max(figure.axes, key=lambda axis: len(axis.get_legend_handles_labels()[1]))
+    add_legend(figure, fullest, 4 if size[0] > 5 else 3)
+    return figure
+
+
+def level(name: str, lines: pd.DataFrame, x: str, **values: float) -> pd.DataFrame:
+    """Two lines for `curves`, of something that is the same at every x of `lines`."""
+    return pd.DataFrame({"name": name, x: [lines[x].min(), lines[x].max()], **values})
+
+
+def dots(panels: Mapping[str, pd.DataFrame], names: Mapping[str, str], height: float = 0.17) -> Figure:
+    """A row for each of `names`, a panel side by side for each table: points at `value`, a line from `low` to `high`.
+
+    Args:
+        panels: by title, lines with name, value, low, high, and full (whether the point is); where there is `other`, a
+            hollow point there. Several lines of a name stand below each other.
+        names: how each is called, from top to bottom.
+        height: inches of a row.
+    """
+    figure, axes = new_figure(6.6, height * len(names) + 1.15, ncols=len(panels), sharey=True)
+    for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
+        for number, name in enumerate(names):
+            own, colour = lines[lines["name"] == name], look_of(name)["color"]
+            places = number + (np.arange(len(own)) - (len(own) - 1) / 2) * 0.22
+            axis.hlines(places, own["low"], own["high"], color=colour, linewidth=0.9)
+            for full, face in ((True, colour), (False, "white")):
+                chosen = (own["full"] == full).to_numpy()
+                points = {"marker": "o", "color": colour, "markerfacecolor": face, "linestyle": ""}
+                axis.plot(own["value"][chosen], places[chosen], **points)
+            if "other" in own:
+                axis.plot(own["other"], places, "o", color=colour, markerfacecolor="none", markersize=6)
+        axis.set_title(title, loc="left")
+        axis.grid(axis="y", color="#eeeeee", linewidth=0.6)
+    axes[0, 0].set_yticks(range(len(names)), [plain(name) for name in names.values()])
+    axes[0, 0].set_ylim(len(names) - 0.5, -0.5)
+    return figure
+
+
+def plot_history(history: pd.DataFrame | dict[str, pd.DataFrame], metric: str = "accuracy") -> Figure:
+    """A run's losses in training and evaluation against the step (nats, of numbers squared errors; in pretraining also
+    the masked tokens'); of several runs, by label, the losses and a metric in evaluation."""
+    if isinstance(history, dict):
+        lines = pd.concat(table.assign(name=label) for label, table in history.items())
+        panels = {"train_loss": "training loss", "eval_loss": "evaluation loss", metric: metric}
+        return curves(lines, "step", panels, size=(10, 3))
+    losses = [name for name in ("train_loss", "eval_loss", "mlm_loss") if name in history]
+    return curves(history.melt("step", losses, "name", "loss"), "step", {"loss": "loss"}, size=(6, 3))
+
+
+def plot_attention(recorded: "Pass", tokens: list[str], head: int = 0) -> Figure:
+    """For one sequence and head: softmax's weights, and which keys each query really sees.
+
+    Args:
+        recorded: a pass recorded on a batch of one sequence.
+        tokens: its tokens, for the axes.
+    """
+    query, key = recorded.query[0, head].float(), recorded.key[0, head].float()
+    weights = (query @ key.T * query.shape[-1] ** -0.5).softmax(-1)
+    counts = recorded.pairs()[0, head]
+    panels = {"softmax's weights": weights.cpu(), f"keys seen under {recorded.attention}": counts.cpu() > 0}
+    size = min(10.0, 2.5 + 0.13 * len(tokens))
+    figure, axes = new_figure(2 * size, size, ncols=2)
+    for axis, (title, image) in zip(axes[0], panels.items(), strict=True):
+        axis.imshow(image, interpolation="nearest", cmap="Greys", vmin=0, vmax=float(image.max()))
+        axis.set(title=title, xlabel="key", ylabel="query")
+        if len(tokens) <= 80:
+            axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=7)
+            axis.set_yticks(range(len(tokens)), tokens, fontsize=7)
+    return figure

@@ -1,0 +1,247 @@
+"""The tables of studies as documents and pages show them, of results/tables/<study>-*.csv (see `compare`)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from albert_lsh import attention
+from albert_lsh.tasks import TASKS, find_task
+from albert_study.compare import ARMS, METRICS, base_of, runs_of, scale_of
+from albert_study.intervals import CLEAR_FROM
+from albert_study.records import LIST, read_table, wide
+from albert_study.show import Line, Parts, Table, columns, form, table
+
+Named = Iterator[tuple[str, Table]]
+FIRST = ("albert", "minilm", "original", "original-readme")  # studies: the questions asked first
+TITLES = {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B", "mrpc": "MRPC"}
+FRONT_TASKS = {"sst2": "SST-2, MiniLM", "squad": "SQuAD 1.1, MiniLM", "kor-sts": "KorSTS, ALBERT"}
+FRONT = {  # by row, which study and arm it shows of these tasks; none where it was not run
+    "softmax, unchanged": ("word-order softmax-67349", "minilm softmax", "albert softmax"),
+    "new projections": ("word-order new-67349", "minilm new", "albert new"),
+    "tied keys": ("word-order shared-qk-67349", "", "albert shared-qk"),
+    "the 2020 attention": ("word-order reformer-67349", "", "albert reformer"),
+    "random hashing (plain-lsh)": ("", "minilm plain-lsh", "albert plain-lsh"),
+    "**lsh**": ("more-examples lsh-67349", "minilm lsh-half", "albert lsh"),
+}
+FRONT_NOTE = """Mean ± standard deviation (number of runs), or every run where they are far apart; empty: not run. lsh \
+and random hashing are asked for half of the pairs (random hashing on SQuAD for a quarter). Full cost: all \
+multiply-adds of the attention, choosing keys included, against softmax's. Without reading: """
+APART = 0.1  # of the scale: runs that differ by more are shown one by one, since their mean stands for none of them
+
+
+def studies_of(root: Path) -> list[str]:
+    """The studies that have tables: the questions asked first, then the others, the embedded one last.
+
+    A reader's own are left out where there is a list of records.
+    """
+    studies = sorted(path.name.removesuffix("-scores.csv") for path in (root / "results/tables").glob("*-scores.csv"))
+    if (root / LIST).exists():
+        listed = {Path(line).parts[2] for line in (root / LIST).read_text(encoding="utf-8").split()}
+        studies = [study for study in studies if study in listed]
+    return sorted(studies, key=lambda study: (FIRST.index(study) if study in FIRST else len(FIRST), study == "mini"))
+
+
+def read(root: Path, name: str) -> pd.DataFrame:
+    """results/<name>.csv; empty if it is not there."""
+    return read_table(root / "results" / f"{name}.csv")
+
+
+def between(counts: pd.Series) -> str:
+    """ "3", or "1 to 3" where they differ."""
+    few, most = int(counts.min()), int(counts.max())
+    return str(most) if few == most else f"{few} to {most}"
+
+
+def commits(lines: pd.DataFrame) -> str:
+    """The commits at which lines were measured, shortened; of more than two how many, and how many had changes."""
+    names = dict.fromkeys(commit for several in lines["commit"] for commit in str(several).split("; "))
+    if len(names) > 2:
+        changed = sum(commit.endswith("-dirty") for commit in names)
+        return f"{len(names)} commits (named in results/{f'; {changed} with changes' if changed else ''})"
+    return f"commit {', '.join(c[:10] + (' with changes' if c.endswith('-dirty') else '') for c in names)}"
+
+
+def about(study: str, lines: pd.DataFrame) -> str:
+    """Which study, models and commits a table comes from."""
+    models = f": {', '.join(lines['model'].unique())}" if "model" in lines else ""
+    return f"Study {study}{models}, {commits(lines)}."
+
+
+def scored(line: Line) -> str:
+    """A score over seeds. A correlation with one answer is none."""
+    constant = line["constant"] if line["measure"] in ("pearson", "spearman") else 0
+    if constant and constant == line["seeds"]:
+        return "constant ({seeds:0})"
+    return "{score:s} ± {sd:s} ({seeds:0}" + (", {constant:0} constant)" if constant > 0 else ")")
+
+
+def score_table(scores: pd.DataFrame, *, metrics: bool = False, note: str = "") -> Table:
+    """Lines of `compare.scores`: arms down, tasks across; below, what can be had without attention.
+
+    An arm is named with its model where it has several. Baselines are those of the arm with most runs: each fold has
+    others, and an arm may lack folds.
+
+    metrics: all of a task's; else its headline, with the pairs attended and the cost.
+    """
+    scores = scores[scores["measure"] != "accuracy_f1_mean"] if metrics else scores[scores["is_headline"]]
+    several = (scores.groupby("arm")["model"].nunique() > 1).any()
+    lines = scores.assign(label=scores["arm"] + (", " + scores["model"] if several else ""))
+    lines["digits"] = [scale_of(task)[1] for task in lines["task"]]
+    most = lines.loc[lines.groupby(["task", "measure"], sort=False)["seeds"].idxmax()]
+    names = {"bag_of_words": "bag of words", "majority": "majority class", "chance": "chance"}
+    below = [most[["task", "measure", "digits"]].assign(label=name, score=most[key]) for key, name in names.items()]
+    cells = {"{task} ({measure})": scored}
+    cells |= {} if metrics else columns("{task}: pairs seen={pairs:%}; {task}: cost={cost:%}")
+    lines = pd.concat([lines, *(part.dropna() for part in below)])
+    return table(lines, "{label}", cells, ["task", "measure"], note=note)
+
+
+def score_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
+    """Scores; how varied answers are; settings."""
+    if (scores := read(root, f"tables/{study}-scores")).empty:
+        return
+    arms, note = scores[scores["is_headline"]], about(study, scores)
+    where = "held-out training examples" if (scores["split"] == "held-out").all() else "development sets"
+    mean = f"Mean ± standard deviation (number of seeds), {where}. "
+    yield f"{study}-scores", score_table(scores, note=mean + note)
+    told = "How varied the answers are: 0% says the same to everything, 100% varies as the gold answers do. "
+    if any(find_task(name).is_squad for name in arms["task"]):
+        told += "Of SQuAD: how many answers stand elsewhere than that to the question before. "
+    varied = arms[arms["variety"].notna()]
+    yield f"{study}-variety", table(varied, "{arm}", columns("{task}={variety:%1}"), "task", note=told + note)
+    same = ["task", "length", "batch_size", "learning_rate", "epochs", "train_examples", "examples"]
+    recipes = arms.groupby([*same, "precision", "seeds"], sort=False, dropna=False)["arm"].agg(", ".join).reset_index()
+    cells = columns(
+        "attentions={arm}; length={length}; batch={batch_size}; learning rate={learning_rate}; epochs={epochs:1}; "
+        "examples={train_examples:0} / {examples:0}; precision={precision}; seeds={seeds}"
+    )
+    yield f"{study}-settings", table(recipes, "{task}", cells, note=note)
+
+
+def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
+    """Every arm against softmax, and neighbours: difference with its interval, in asterisks where Holm leaves it."""
+    lines = read(root, f"tables/{study}-differences")
+    for task, pairs in lines.groupby("task", sort=False) if len(lines) else ():
+        over, models = pairs["over"].iloc[0], ", ".join(pairs["model"].unique())
+        cells = columns("what changes={change}; from={score_from:s}; to={score_to:s}")
+        cells["difference"] = lambda line: "**{difference:+s}**" if line["clear"] else "{difference:+s}"
+        cells |= columns("95 % interval={low:+s} to {high:+s}; p (Holm)={p_holm:P}")
+        cells["1 % loss ruled out"] = lambda line: "yes" if line["not_inferior"] else ""
+        cells |= {"cost": "{cost_to:%}", over: "{seeds:0}"}
+        counts = pairs["examples"]
+        examples = f"{between(counts)} examples" if counts.any() else "intervals over seeds alone"
+        note = f"{METRICS[pairs['metric'].iloc[0]]}, {examples}. Study {study}: {models}."
+        few = (pairs["seeds"] < CLEAR_FROM).any()
+        note += f" With fewer than {CLEAR_FROM} {over} nothing is tested." if few else ""
+        pairs = pairs.assign(digits=scale_of(str(task))[1])
+        yield f"{study}-differences-{task}", table(pairs, "{from} → {to}", cells, note=note)
+
+
+def switched_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
+    """What is kept of the score, by task, variant and share asked for; loss and AUC at a third; what predicts it."""
+    if (lines := read(root, f"tables/{study}-switched")).empty:
+        return
+    lines["asked"] = [f"{100 * share:g}%" for share in lines["share"]]
+    cells = columns("{asked}={kept:%} ({kept_low:p} to {kept_high:p})")
+    cells |= columns("{asked}, cost={cost:%}; {asked}, changed={changed:%}")
+    for (split, task), of_task in lines.groupby(["split", "task"], sort=False):
+        first, digits = of_task.iloc[0], str(scale_of(task)[1])
+        zero = f"the majority class ({form(first['majority'], digits)})" if first["majority"] else "a score of zero"
+        models = between(of_task["seeds"]) + (" models" if of_task["seeds"].max() > 1 else " model")
+        note = f"{first['metric']}, softmax {form(first['softmax'], digits)}, 0% is {zero}; "
+        note += f"{first['examples']:.0f} examples, {models}. {about(study, of_task)}"
+        by_share = of_task.sort_values("share", ascending=False, kind="stable")
+        name = f"{study}-{'held-out' if split == 'held-out' else 'switched'}-{task}"
+        yield name, table(by_share, "{variant}", cells, "asked", of_task["variant"].unique(), note)
+    third = lines[lines["asked"] == "33%"]
+    softmax = third.drop_duplicates("task").assign(variant="softmax")
+    softmax = softmax.assign(loss=softmax.get("softmax_loss"), auc=softmax.get("softmax_auc"))
+    known = pd.concat([softmax, third]).dropna(subset="loss").sort_values("task", kind="stable")
+    note = f"Loss: nats, of numbers their squared error; AUC: area under the ROC curve. {about(study, third)}"
+    cells = columns("{task}: loss={loss:2}; {task}: AUC={auc:3}")
+    yield f"{study}-threshold", table(known, "{variant}", cells, "task", note=note)
+    cells = columns("{task}, all={all:+2}; {task}, at a share={at_a_share:+2}")
+    lines = read(root, f"tables/{study}-predictors").replace({"diagnostic": {"pairs": "share"}})
+    yield f"{study}-predictors", table(lines, "{diagnostic}", cells, "task", note=f"Study {study}.")
+
+
+def reading_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
+    """What attentions do to the output of a pretrained encoder that reads paragraphs, by length."""
+    lines = wide(rows[(rows["kind"] == "reading") & (rows["study"] == study)])
+    cells = columns("pairs={pairs:%1}; cost={cost:%1}; softmax's mass={mass:2}; recall={recall:2}")
+    cells |= columns("error of the output={error:3}; drift of the last hidden state={drift:3}")
+    for (length, count), of_length in lines.groupby(["length", "examples"]):
+        note = f"{count:.0f} sequence{'s' if count > 1 else ''} of {length:,.0f} tokens. {about(study, of_length)}"
+        yield f"{study}-reading-{length:.0f}", table(of_length.sort_values("error"), "{variant}", cells, note=note)
+
+
+def shuffled_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
+    """Texts as they are, and with their words in random order; below each task's arms what sees no order."""
+    if (lines := read(root, f"tables/{study}-shuffled")).empty:
+        return
+    lines["name"], lines["title"] = lines["arm"].map(base_of).replace(ARMS), lines["task"].replace(TITLES)
+    lines["metric"], groups = lines["metric"].map(METRICS), []
+    for _, of_task in lines.groupby(["task", "train_examples"], sort=False):
+        same = of_task[["title", "metric", "train_examples"]].head(1)
+        below = {"a bag of words": of_task["bag_of_words"], "always the same answer": of_task["majority"]}
+        below_it = (same.assign(name=name, score=score, shuffled=score).dropna() for name, score in below.items())
+        groups += [of_task, *below_it]
+    cells = columns("attention={name}; as it is={score:3}; shuffled={shuffled:3}")
+    cells |= columns("difference (95 % interval)={difference:+3} ({low:+3} to {high:+3})")
+    cells |= columns("answers that change={changed:%1} ({changed_low:p1} to {changed_high:%1}); runs={seeds:0}")
+    note, label = f"Means over runs, intervals over runs and examples. {about(study, lines)}", "{title} ({metric}), "
+    yield f"{study}-shuffled", table(pd.concat(groups), label + "{train_examples:,} examples", cells, note=note)
+
+
+def one_by_one(values: pd.Series, how: str, end: str = "") -> Parts:
+    """A cell of several numbers."""
+    return [part for value in values for part in (", ", (value, how), end)][1:]
+
+
+def front_tables(root: Path, rows: pd.DataFrame) -> Named:
+    """The front page's: what each change does to three scores, and what its attention costs."""
+    places = [(row, title, task, *place.split()) for row, arms in FRONT.items()
+              for (task, title), place in zip(FRONT_TASKS.items(), arms, strict=True) if place]  # fmt: skip
+    runs, same = runs_of(rows), ["task", "study", "arm"]
+    runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
+    runs = pd.DataFrame(places, columns=["row", "title", *same]).merge(runs, on=same)
+    lines, floors = [], []
+    for (row, title), own in runs.groupby(["row", "title"], sort=False):
+        (top, digits), values = scale_of(own["task"].iloc[0]), own.sort_values("seed")["value"]
+        line = {"row": row, "title": f"{title} ({METRICS[own['measure'].iloc[0]]})", "digits": digits}
+        line |= {"score": values.mean(), "sd": values.std(), "runs": len(values)}
+        apart = values.max() - values.min() > APART * top
+        lines.append(line | {"cell": one_by_one(values, str(digits)) if apart else "{score:s} ± {sd:s} ({runs:0})"})
+    for row, costs in runs.dropna(subset="cost").groupby("row", sort=False)["cost"]:
+        alike = form(costs.min(), "%") == form(costs.max(), "%")
+        cost = [(costs.min(), "%"), *([] if alike else [" to ", (costs.max(), "%")])]
+        lines.append({"row": row, "title": "full cost", "cell": cost})
+    for title, of_task in runs.groupby("title", sort=False):
+        study, task = of_task[["study", "task"]].iloc[0]
+        line = read(root, f"tables/{study}-scores").query("task == @task and is_headline").iloc[0]
+        named = {"always the same answer": line["majority"], "a bag of words": line["bag_of_words"]}
+        told = (f"{name} {form(value, str(scale_of(task)[1]))}" for name, value in named.items() if pd.notna(value))
+        floors.append(f"{title.split(',')[0]} {', '.join(told)}")
+    if lines:
+        cells, note = {"{title}": lambda line: line["cell"]}, FRONT_NOTE + "; ".join(floors) + "."
+        yield "front", table(pd.DataFrame(lines), "{row}", cells, "title", note=note)
+
+
+def library_tables(root: Path, rows: pd.DataFrame) -> Named:
+    """The attentions of the library with their settings, and its tasks, but for the embedded ones."""
+    known = [(name, known.about, ", ".join(known.defaults)) for name, known in attention.ATTENTIONS.items()]
+    lines = pd.DataFrame(known, columns=["name", "about", "settings"])
+    yield "attentions", table(lines, "{name}", columns("what it is={about}; settings={settings}"))
+    lines = pd.DataFrame({
+        "name": task.name, "data": ", ".join(filter(None, (task.dataset, task.config))),
+        "read": ", ".join(task.columns),
+        "answer": "a span" if task.is_squad else ", ".join(task.labels) or "a number",
+        "scores": ", ".join(task.metrics), "on": ", ".join(task.evaluation),
+    } for task in TASKS.values() if task.dataset != "mini")  # fmt: skip
+    cells = columns("data on the Hub={data}; what is read={read}; what is answered={answer}; scores={scores}")
+    yield "tasks", table(lines, "{name}", cells | {"scored on": "{on}"})
+
+
+OF_STUDIES = (score_tables, difference_tables, switched_tables, reading_tables, shuffled_tables)
+COMMON = (front_tables, library_tables)

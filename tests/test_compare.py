@@ -1,0 +1,276 @@
+"""Scores and differences with intervals over seeds and examples, on made-up answers."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from albert_lsh.files import repository_root
+from albert_lsh.tasks import find_task, metrics
+from albert_study.compare import differences, scores, shuffled, switched, variety, write_tables
+from albert_study.intervals import crossed, difference, holm, paired_ratio, score_of
+from albert_study.records import load
+from records import answered, checkout, tidy, write_run
+
+ROOT = repository_root()
+
+
+def answers(right, labels=None):
+    """Predictions of two classes that are right where `right` says so."""
+    labels = np.zeros(len(right), int) if labels is None else labels
+    return pd.DataFrame({"id": range(len(right)), "label": labels, "answer": np.where(right, labels, 1 - labels)})
+
+
+def arms_of(root, shares, seeds=(0, 1, 2), examples=400, **more):
+    """Runs of a task of two classes; shares: of right answers, by arm."""
+    generator = np.random.default_rng(0)
+    difficulty, tables = generator.random(examples), {}
+    for arm, share in shares.items():
+        for seed in seeds:
+            right = np.clip(difficulty + generator.normal(0, 0.05, examples), 0, 1) < share
+            tables[arm, seed] = answers(right)
+    return answered(root, tables, "sst2", **more)
+
+
+def test_weighted_scores_are_the_scores_of_the_repeated_examples():
+    generator = np.random.default_rng(0)
+    labels, chosen = generator.integers(0, 2, 50), generator.integers(0, 50, 50)
+    weights = np.bincount(chosen, minlength=50).astype(float)[None]
+    classes = pd.DataFrame({"label": labels, "answer": generator.integers(0, 2, 50)})
+    for name in ("accuracy", "f1", "matthews"):
+        expected = metrics.METRICS[name](classes["label"][chosen], classes["answer"][chosen])
+        assert score_of(name, classes)(weights).item() == pytest.approx(expected)
+    values = pd.DataFrame({"label": generator.normal(size=50), "logit_0": generator.normal(5, 2, size=50)})
+    expected = metrics.METRICS["pearson"](values["label"].to_numpy()[chosen], values["logit_0"].to_numpy()[chosen])
+    assert score_of("pearson", values)(weights).item() == pytest.approx(expected)
+    assert score_of("pearson", values.assign(logit_0=1.0))(weights).item() == 0  # as `metrics.scores` has it
+    spans = pd.DataFrame({"f1": generator.random(50)})
+    assert score_of("f1", spans)(weights).item() == pytest.approx(100 * spans["f1"].to_numpy()[chosen].mean())
+    with pytest.raises(ValueError, match="metric='bleu' is not one of: accuracy, f1, exact, matthews, pearson"):
+        score_of("bleu", classes)
+
+
+difficulty_of_all = np.random.default_rng(2).normal(size=100_000) * np.sqrt(1.01)
+
+
+def drawn(generator, difficulty, level):
+    return answers(difficulty + generator.normal(0, 0.1, len(difficulty)) < np.quantile(difficulty_of_all, level))
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_interval_covers_examples_and_seeds(seeds):
+    """Many experiments in which the second arm is better by 0.05 on average; seeds differ, and examples do."""
+    generator, inside = np.random.default_rng(1), []
+    for _ in range(100):
+        difficulty, noise = generator.normal(size=200), 0.03 if seeds > 1 else 0
+        arms = [{seed: drawn(generator, difficulty, 0.7 + gain + generator.normal(0, noise)) for seed in range(seeds)}
+                for gain in (0.0, 0.05)]  # fmt: skip
+        found = difference(*arms, "accuracy", draws=100)
+        inside.append(found.low <= 0.05 <= found.high)
+    assert np.mean(inside) > 0.9  # of the 95 % that are claimed
+
+
+def test_the_interval_covers_the_parts_of_a_cross_validation():
+    """Five parts of 200 examples, each answered by a model of its own; the second arm is better by 0.05. A fifth of
+    what chance does to the models is common to all of them, because they share training examples."""
+    generator, inside = np.random.default_rng(3), []
+    for _ in range(300):
+        arms: list[dict] = [{}, {}]
+        common = generator.normal(0, 0.06, 2)
+        for part in range(5):
+            difficulty = generator.normal(size=200)
+            for arm, gain, shared in zip(arms, (0.0, 0.05), common, strict=True):
+                chance = 0.2**0.5 * shared + 0.8**0.5 * generator.normal(0, 0.06)
+                table = drawn(generator, difficulty, 0.7 + gain + chance)
+                arm[part] = table.assign(id=table["id"] + 200 * part)
+        found = difference(arms[0], arms[1], "accuracy", folds=5)
+        inside.append(found.low <= 0.05 <= found.high)
+    assert (found.seeds, found.examples) == (5, 1000)
+    assert 0.91 < np.mean(inside) < 0.99
+
+
+@pytest.mark.parametrize("line", pd.read_csv(ROOT / "results/tables/calibration.csv").to_dict("records"),
+                         ids=lambda line: f"{line['seeds']:.0f} seeds, {line['ratio']:g}")  # fmt: skip
+def test_intervals_and_small_p_values_come_about_as_often_as_the_table_says(line):
+    """Two arms that do not differ, compared many times; seeds vary the mean `ratio` times as much as examples do.
+
+    With Satterthwaite's degrees of freedom alone a p-value below .0025 came in 2.2 % of three seeds.
+    """
+    generator, of_examples = np.random.default_rng(0), 1 / (1 + line["ratio"])
+    seeds = int(line["seeds"])
+    common = generator.normal(0, math.sqrt(of_examples), (50_000, 1))
+    each = common + generator.normal(0, math.sqrt(seeds * (1 - of_examples)), (50_000, seeds))
+    half, p = crossed(each, of_examples)
+    assert (np.abs(each.mean(1)) <= half).mean() == pytest.approx(line["covered"], abs=0.005)
+    assert (p < line["small"]).mean() == pytest.approx(line["found"], abs=0.0005)
+    assert line["found"] < 1.25 * line["small"]
+
+
+def test_equal_arms_do_not_differ_and_arms_that_cannot_be_paired_are_refused():
+    generator = np.random.default_rng(0)
+    same = {seed: answers(generator.random(300) < 0.8) for seed in range(3)}
+    found = difference(same, same, "accuracy", draws=200)
+    assert (found.mean, found.low, found.high, found.p) == (0, 0, 0, 1)
+    one, other = answers(np.ones(4, bool)), answers(np.ones(4, bool)).assign(id=[0, 1, 2, 4])
+    with pytest.raises(ValueError, match=r"no seed in both arms: \[0\] and \[1\]"):
+        difference({0: one}, {1: one}, "accuracy")
+    with pytest.raises(ValueError, match="answered other examples"):
+        difference({0: one}, {0: other}, "accuracy")
+
+
+def test_holm_corrects_within_a_family():
+    found = holm(pd.Series([0.01, 0.04, 0.03], index=["a", "b", "c"]))
+    assert found.to_dict() == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06})
+
+
+def test_the_error_of_a_paired_ratio_is_that_of_repeated_experiments():
+    generator, found = np.random.default_rng(0), []
+    for _ in range(400):
+        tokens = pd.Series(generator.integers(5, 20, 200))
+        before = tokens * generator.normal(3, 0.5, 200)
+        found.append(paired_ratio(before, before + tokens * generator.normal(0.1, 0.3, 200), tokens))
+    means, errors = np.array(found).T
+    assert means.mean() == pytest.approx(0.1, abs=0.005)
+    assert errors.mean() == pytest.approx(means.std(), rel=0.12)
+
+
+def test_scores_are_means_and_sample_deviations_over_the_seeds_there_are(tmp_path):
+    lines = scores(load(checkout(tmp_path), "mini"), tmp_path)
+    table = lines[lines["is_headline"]].set_index("arm")
+    assert list(table["seeds"]) == [3, 2, 1]
+    assert table["score"].to_dict() == pytest.approx({"softmax": 0.88, "reformer": 0.81, "lsh": 0.87})
+    assert table["sd"][:2].tolist() == pytest.approx([0.02, 0.02 / 2**0.5])
+    assert pd.isna(table.loc["lsh", "sd"])
+    assert table.loc["softmax", ["majority", "chance", "low", "high"]].tolist() == pytest.approx([0.7, 0.5, 0.86, 0.9])
+    assert lines.set_index(["arm", "measure"]).loc[("softmax", "accuracy"), "score"] == pytest.approx(0.78)
+
+
+def test_the_bag_of_words_is_beside_scores_of_the_same_examples(tmp_path):
+    words = {"kind": "bag of words", "study": "bag-of-words", "arm": "bag of words", "measure": "headline"}
+    lines = [{"task": "sst2", "arm": arm, "split": split, "value": 0.9, "record": arm}
+             for arm, split in (("a", "validation"), ("b", "held-out"))]  # fmt: skip
+    rows = pd.concat([tidy(lines), tidy([{"task": "sst2", "value": 0.81} | words])])
+    assert scores(rows, tmp_path)["bag_of_words"].tolist() == [0.81, pytest.approx(float("nan"), nan_ok=True)]
+
+
+def test_every_arm_stands_against_softmax_and_its_neighbours(tmp_path):
+    runs = arms_of(tmp_path, {"softmax": 0.9, "new": 0.7, "reformer": 0.6, "lsh": 0.9, "random": 0.9})
+    table = differences(runs, tmp_path)
+    assert list(zip(table["from"], table["to"], strict=True)) == [
+        ("softmax", "new"), ("softmax", "reformer"), ("softmax", "lsh"), ("softmax", "random"),
+        ("new", "reformer"), ("random", "lsh"),
+    ]  # fmt: skip
+    lines, means = table.set_index(["from", "to"]), runs.groupby("arm")["value"].mean()
+    assert lines.loc[("softmax", "new"), "difference"] == pytest.approx(means["new"] - means["softmax"])
+    clear = {pair for pair, yes in lines["clear"].items() if yes}
+    assert clear == {("softmax", "new"), ("softmax", "reformer"), ("new", "reformer")}
+    assert (table["low"] <= table["difference"]).all()
+    assert (table["difference"] <= table["high"]).all()
+    assert (table["p_holm"] >= table["p"]).all()
+    assert not lines.loc[("softmax", "new"), "not_inferior"]
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_nothing_is_clear_from_fewer_than_three_seeds(tmp_path, seeds):
+    same = differences(arms_of(tmp_path / "same", {"softmax": 0.9, "lsh": 0.99}, range(seeds)), tmp_path / "same")
+    assert same["not_inferior"].tolist() == [seeds == 3]
+    table = differences(arms_of(tmp_path, {"softmax": 0.9, "lsh": 0.5}, range(seeds)), tmp_path)
+    assert table[["seeds", "examples", "clear"]].values.tolist() == [[seeds, 400, seeds == 3]]
+
+
+def test_arms_trained_otherwise_stand_against_those_trained_alike(tmp_path):
+    names = ["softmax-8000", "softmax-20000", "new-8000", "reformer-8000", "lsh-20000", "lsh-10-epochs"]
+    table = differences(arms_of(tmp_path, dict.fromkeys(names, 0.8)), tmp_path)
+    assert table[["from", "to", "change"]].values.tolist() == [
+        ["softmax-8000", "new-8000", "new projections"],
+        ["softmax-8000", "reformer-8000", "the 2020 attention"],
+        ["new-8000", "reformer-8000", "tying, with new projections"],
+        ["softmax-20000", "lsh-20000", "lsh"],
+    ]
+
+
+def test_an_interval_goes_no_further_than_scores(tmp_path):
+    """Two seeds that differ widely: Student's factor for one degree of freedom is 12.7."""
+    near, far = (arms_of(tmp_path, {"softmax": 0.9, "lsh": lsh}, [seed]) for seed, lsh in ((0, 0.9), (1, 0.3)))
+    (line,) = differences(pd.concat([near, far]), tmp_path).to_dict("records")
+    assert (line["low"], line["high"]) == pytest.approx((-line["score_from"], 1 - line["score_from"]))
+
+
+def test_arms_that_answered_other_examples_are_named_and_not_compared(tmp_path):
+    tables = {("softmax", 0): answers(np.ones(20, bool)), ("lsh", 0): answers(np.ones(20, bool))}
+    rows = answered(tmp_path, tables | {("new", 0): answers(np.ones(10, bool))}, "sst2")
+    with pytest.warns(UserWarning, match="sst2: softmax and new are not compared: the two arms, or their seeds"):
+        assert differences(rows, tmp_path)["to"].tolist() == ["lsh"]
+
+
+def test_runs_that_kept_no_predictions_are_compared_over_seeds_alone(tmp_path):
+    table = differences(load(checkout(tmp_path), "mini"), tmp_path).set_index("to")
+    # Seeds 0 and 1 have both: differences -0.10 and -0.06; Student's factor is 12.7, and scores end at zero.
+    line = table.loc["reformer"]
+    assert line[["difference", "seeds", "examples"]].tolist() == [pytest.approx(-0.08), 2, 0]
+    assert line["high"] == pytest.approx(min(-0.08 + 12.706 * 0.02, 1 - 0.89))
+    assert (table.loc["lsh", "seeds"], pd.isna(table.loc["lsh", "low"])) == (1, True)
+    write_run(tmp_path, "softmax", 0, {"f1": 0.9}, study="apart")
+    write_run(tmp_path, "lsh", 1, {"f1": 0.8}, study="apart")
+    assert differences(load(tmp_path, "apart"), tmp_path).empty
+
+
+def test_variety_is_0_for_one_answer_and_1_for_answers_as_varied_as_the_gold_ones():
+    numbers = pd.DataFrame({"label": [0.0, 5.0, 2.0, 1.0]})
+    regression, classes = find_task("stsb"), pd.DataFrame({"label": [0, 1, 1, 1]})
+    assert variety(regression, numbers.assign(logit_0=numbers["label"] / 4)) == (pytest.approx(0.25), False)
+    assert variety(regression, numbers.assign(logit_0=[2.5, 2.5, 2.5, 2.51]))[1]  # rounding makes two of one
+    assert variety(find_task("mrpc"), classes.assign(answer=0)) == (0, True)
+    assert variety(find_task("mrpc"), classes.assign(answer=[0, 1, 0, 1])) == (2, False)
+    places = pd.DataFrame({"start": [4, 4, 4, 9], "end": [9, 9, 12, 12]})
+    assert variety(find_task("squad"), places) == (0.75, False)  # the first counts as another
+
+
+@pytest.mark.parametrize("drawn", [None, "eval_examples", "held_out_examples"])
+def test_of_a_part_of_squad_it_is_not_said_how_varied_answers_are(drawn, tmp_path):
+    """There a question and the one before it are of different paragraphs."""
+    rows = answered(tmp_path, {("new", 0): pd.DataFrame({"id": ["a", "b"], "start": [4, 4], "end": [9, 9]})}, "squad")
+    if drawn:
+        rows = pd.concat([rows, rows.assign(measure=drawn, value=100)])
+    assert scores(rows, tmp_path)["variety"].tolist() == [pytest.approx(float("nan") if drawn else 0.5, nan_ok=True)]
+
+
+def test_what_is_kept_lies_in_its_interval_and_softmax_keeps_all():
+    rows = load(ROOT, "no-training")
+    few = rows[(rows["task"] == "mrpc") & rows["variant"].isin(["lsh", "window"])]
+    table = switched(few, ROOT)
+    assert ((table["kept_low"] < table["kept"]) & (table["kept"] < table["kept_high"])).all()
+    assert set(table["share"]) == {0.5, 0.33, 0.25, 0.125}
+    assert switched(rows[rows["kind"] == "fine-tuned"], ROOT).empty
+
+
+def test_answers_to_shuffled_texts_stand_beside_those_to_texts_as_they_are(tmp_path):
+    rows = []
+    for seed, moved in ((0, 10), (1, 20)):
+        plain = answers(np.arange(100) < 80).assign(split="validation")
+        mixed = answers(np.arange(100) < 80 - moved).assign(split="shuffled")
+        rows.append(answered(tmp_path, {("softmax", seed): pd.concat([plain, mixed], ignore_index=True)}, "sst2"))
+        rows.append(rows[-1].assign(split="shuffled", value=(80 - moved) / 100))
+    (line,) = shuffled(pd.concat(rows).pipe(with_examples, 64), tmp_path).to_dict("records")
+    assert line["difference"] == pytest.approx(-0.15)
+    assert line["changed"] == pytest.approx(0.15)
+    assert line["changed_low"] <= line["changed"] <= line["changed_high"]
+    assert (line["shuffled"], line["seeds"], line["train_examples"]) == (pytest.approx(0.65), 2, 64)
+    assert shuffled(arms_of(tmp_path, {"lsh": 0.9}), tmp_path).empty
+
+
+def with_examples(rows, count):
+    return pd.concat([rows, rows.drop_duplicates("record").assign(measure="train_examples", value=count)])
+
+
+def test_tables_are_written_and_empty_ones_removed(tmp_path):
+    tree = checkout(tmp_path)
+    stale = tree / "results" / "tables" / "other-differences.csv"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("old\n")
+    write_run(tree, "softmax", 0, {"accuracy": 0.9}, task="mini-sst2", study="other", headline="accuracy")
+    assert [path.name for path in write_tables("other", root=tree)] == ["other-scores.csv"]
+    assert not stale.exists()
+    assert {path.name for path in write_tables("mini", root=tree)} == {"mini-scores.csv", "mini-differences.csv"}
+    assert not list(tree.rglob("*.partial*"))

@@ -1,0 +1,154 @@
+"""Figures from run records: drawn again only when results change, and made of what there is."""
+
+import shutil
+
+import matplotlib as mpl
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from albert_lsh.files import repository_root
+from albert_study.compare import differences, runs_of, write_tables
+from albert_study.figures import (
+    draw_figures,
+    plot_convergence,
+    plot_differences,
+    plot_loss,
+    plot_switched,
+    write_figures,
+)
+from albert_study.records import load
+from albert_study.report import build
+from albert_study.show import LOOK, curves, look_of, new_figure, save
+from records import checkout, write_run
+
+ROOT = repository_root()
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return checkout(tmp_path)
+
+
+def headlines(root, study):
+    runs = runs_of(load(root, study))
+    return runs[runs["is_headline"]]
+
+
+def test_figures_change_only_with_their_data(tree):
+    write_run(tree, "reformer-10-epochs", 0, {"accuracy": 0.7, "f1": 0.8})
+    for run in ("nano-lsh", "nano-softmax", "nano-then/lsh"):
+        shutil.copytree(ROOT / "results/pretraining" / run, tree / "results/pretraining" / run)
+    first = {path: path.read_bytes() for path in write_figures("mini", root=tree)}
+    stems = ("pretraining", "mini-loss-mrpc", "mini-convergence-mrpc")
+    assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "pdf", "png")}
+    history = tree / "results/runs/mini/mrpc/model/lsh/seed-0/history.csv"
+    history.write_text(history.read_text().replace("30,3.0,,0.5", "30,3.0,,0.9"))
+    changed = {path.name for path in write_figures("mini", root=tree) if path.read_bytes() != first[path]}
+    assert changed == {f"mini-loss-mrpc.{kind}" for kind in ("svg", "pdf", "png")}
+    # what went on from other weights is not drawn beside what began anew
+    drawn = (tree / "figures/pretraining.svg").read_text()
+    assert "<!-- nano-lsh -->" in drawn
+    assert "nano-then" not in drawn
+
+
+class Nudging(ConstrainedLayoutEngine):
+    """Ends as the usual layout does, but in the tenth digit, as another process may."""
+
+    def execute(self, fig: Figure) -> None:
+        super().execute(fig)
+        for axis in fig.axes:
+            axis.set_position([number + 1e-10 for number in axis.get_position(original=True).bounds])
+
+
+def test_a_figure_does_not_depend_on_the_last_digits_of_its_layout(tmp_path):
+    made = []
+    for name, engine in (("plain", "constrained"), ("nudged", Nudging())):
+        figure, axes = new_figure(5, 3, ncols=2)
+        figure.set_layout_engine(engine)
+        for axis in axes.flat:
+            axis.plot([1, 2], [3, 1])
+        with mpl.rc_context(LOOK):
+            made.append([path.read_bytes() for path in save(figure, tmp_path / name)])
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(("task", "unit"), [("squad", "nats"), ("mrpc", "nats"), ("stsb", "squared error")])
+def test_a_loss_has_the_unit_of_its_task(tmp_path, task, unit):
+    metric = "pearson" if task == "stsb" else "f1"
+    write_run(tmp_path, "softmax", 0, {metric: 0.5}, task=task, study="units", headline=metric)
+    assert plot_loss(headlines(tmp_path, "units"), tmp_path).axes[0].get_ylabel() == f"loss ({unit})"
+
+
+def test_an_arm_trained_longer_is_drawn_as_the_same_arm_trained_shorter(tmp_path):
+    """`new` has softmax's attention, and a colour of its own."""
+    for arm in ("softmax-10-epochs", "new-10-epochs"):
+        write_run(tmp_path, arm, 0, {"f1": 0.5}, study="longer")
+    figure = plot_convergence(headlines(tmp_path, "longer").assign(attention="softmax"), tmp_path)
+    colours = {str(line.get_label()): line.get_color() for line in figure.axes[1].lines}
+    assert colours == {f"{arm}-10-epochs": look_of(arm)["color"] for arm in ("softmax", "new")}
+
+
+def test_a_curve_is_a_mean_in_a_band_and_names_are_no_formulas():
+    lines = pd.DataFrame({"name": ["$a$", "$a$", "b"], "step": [1, 1, 1], "loss": [1.0, 3.0, float("nan")]})
+    (axis,) = curves(lines, "step", {"loss": "loss"}).axes
+    (line,) = axis.lines
+    assert (line.get_label(), line.get_ydata().tolist()) == (r"\$a\$", [2.0])
+
+
+def test_scores_by_the_number_of_examples_are_a_line_an_attention_and_no_loss_of_theirs_is_drawn(tmp_path):
+    for arm, score in {"softmax-8000": 0.7, "softmax-20000": 0.8, "new-8000": 0.5, "new-20000": 0.6}.items():
+        record = (
+            write_run(tmp_path, arm, 0, {"accuracy": score}, task="sst2", study="sized", headline="accuracy")
+            / "result.json"
+        )
+        record.write_text(record.read_text().replace('"train": 100', f'"train": {arm.split("-")[1]}'))
+    write_run(tmp_path, "softmax-rate-of-2020", 0, {"accuracy": 0.9}, task="sst2", study="sized", headline="accuracy")
+    figures = draw_figures("sized", tmp_path)
+    assert set(figures) == {"sized-loss-sst2", "sized-examples-sst2"}
+    lines = {line.get_label(): line.get_xydata().tolist() for line in figures["sized-examples-sst2"].axes[0].lines}
+    assert lines["new projections"] == [[8000, 0.5], [20000, 0.6]]
+    assert lines["softmax"] == [[8000, 0.7], [20000, 0.8]]
+    assert figures["sized-loss-sst2"].axes[1].get_legend_handles_labels()[1] == ["softmax-rate-of-2020"]
+
+
+def test_a_forest_plot_has_a_point_for_each_arm_and_task_in_order_and_goes_no_further_than_scores(tree):
+    first = differences(load(tree, "mini"), tree).assign(clear=[True, False])
+    other = first[first["to"] == "lsh"].assign(task="sst2", to="mine", low=-4.0, high=3.0, score_from=0.9)
+    left, right = plot_differences(pd.concat([first, other])).axes
+    assert [label.get_text() for label in left.get_yticklabels()] == ["the 2020 attention", "lsh", "mine"]
+    points = [line for line in left.lines if line.get_marker() == "o" and len(line.get_xdata())]
+    assert [line.get_xdata()[0] for line in points] == pytest.approx(first["difference"].tolist())
+    assert [line.get_markerfacecolor() == "white" for line in points] == [False, True]
+    assert right.get_xlim() == pytest.approx((-1.35, 0.1))
+    assert "\n0.900; seeds: 1" in right.get_xlabel()
+
+
+def test_a_model_that_has_nothing_to_keep_is_drawn(tmp_path):
+    """Its score is the majority class's, so that the upper part of the figure is empty."""
+    lines = pd.read_csv(ROOT / "results/tables/no-training-switched.csv")
+    nothing = lines[lines["task"] == "mrpc"].assign(kept=float("nan"), kept_low=float("nan"), kept_high=float("nan"))
+    assert save(plot_switched(nothing), tmp_path / "figure")[0].read_text().startswith("<?xml")
+
+
+def test_texts_as_they_are_and_shuffled_are_two_points_a_run():
+    figure = draw_figures("word-order", ROOT)["word-order-shuffled"]
+    assert [axis.get_title(loc="left") for axis in figure.axes] == [
+        "MNLI, 1 run",
+        "SST-2, 3 runs",
+        "CoLA, 3 runs",
+        "STS-B, 3 runs",
+    ]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()][:2] == ["softmax", "new projections"]
+    plain, mixed = (line for line in figure.axes[1].lines[:3] if len(line.get_xdata()) == 3)
+    assert (plain.get_xdata() > mixed.get_xdata()).all()
+
+
+def test_names_that_no_study_can_have_are_drawn_and_compiled(tree):
+    write_run(tree, "$\\frac$", 0, {"accuracy": 0.7, "f1": 0.8})
+    write_tables("mini", root=tree)
+    drawn = {path.name: path for path in write_figures("mini", root=tree)}
+    assert "<!-- $\\frac$ -->" in drawn["mini-loss-mrpc.svg"].read_text()
+    pytest.importorskip("typst")
+    assert build(tree)[0].read_bytes().startswith(b"%PDF")

@@ -1,0 +1,171 @@
+"""results/ as one tidy table: made-up records, and those that are committed."""
+
+import json
+import shutil
+
+import pandas as pd
+import pytest
+
+from albert_lsh.errors import OneLineError
+from albert_lsh.files import repository_root
+from albert_study.compare import write_tables
+from albert_study.figures import write_figures
+from albert_study.records import COLUMNS, LIST, list_studies, load, published, read_run, wide
+from albert_study.report import build, numbers
+
+# F1 by arm and seed; accuracy is 0.1 less everywhere.
+from records import F1, checkout, write_run
+
+ROOT = repository_root()
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return checkout(tmp_path)
+
+
+def arms(rows):
+    return rows[rows["attention"] != ""].drop_duplicates("record")
+
+
+def test_a_row_is_a_number_and_runs_come_in_order(tree):
+    write_run(tree, "softmax", 0, {"accuracy": 0.9}, task="sst2", study="other", headline="accuracy")
+    rows = load(tree, "mini")
+    assert list(rows) == COLUMNS
+    runs = arms(rows)
+    assert list(zip(runs["arm"], runs["seed"], strict=True)) == [(a, s) for a in F1 for s in F1[a]]
+    values = rows.set_index(["arm", "seed", "measure"])["value"].sort_index()
+    assert values.loc[("softmax", 1, "f1")] == 0.88
+    assert values.loc[("softmax", 1, "accuracy_f1_mean")] == pytest.approx(0.83)
+    assert values.loc[("majority class", 1, "f1")].tolist() == [0.7, 0.7]  # softmax's and reformer's run
+    assert set(load(tree)["study"]) == {"mini", "other"}
+    line = wide(rows).set_index(["arm", "seed"]).loc[("lsh", 0)]
+    assert (line["f1"], line["train_seconds"], line["train_examples"], line["pairs"]) == (0.87, 10, 100, 0.4)
+    assert (
+        read_run(tree / line["record"], tree)["value"].tolist()
+        == rows[rows["record"] == line["record"]]["value"].tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda record: None, "damaged"),
+        (lambda record: {**record, "status": "running"}, "not of a complete run"),
+        (lambda record: {**record, "metrics": {"f1": "high"}}, "high"),
+        (lambda record: {**record, "metrics": 3}, "damaged"),
+        (lambda record: {**record, "environment": {}}, "'device'"),
+        (lambda record: {**record, "parameters": {"task": "mrpc"}}, "'attention'|'model'"),
+    ],
+    ids=["cut", "unfinished", "text-score", "number-for-metrics", "no-device", "no-parameters"],
+)
+def test_a_damaged_record_is_named(tree, damage, said):
+    path = tree / "results/runs/mini/mrpc/model/reformer/seed-1/result.json"
+    record = damage(json.loads(path.read_text()))
+    path.write_text(json.dumps(record) if record else path.read_text()[:100])
+    with pytest.raises(ValueError, match=said) as caught:
+        load(tree, "mini")
+    assert str(path) in str(caught.value)
+
+
+def test_what_stands_on_the_list_is_not_changed_by_a_readers_runs(tree):
+    """Neither by another seed of a listed study, nor by a study of his own, which he still can look at."""
+    write_tables("mini", root=tree)
+    write_figures("mini", root=tree)
+    paths = sorted(tree.glob("results/runs/*/*/*/*/seed-*/result.json"))
+    (tree / LIST).write_text("\n".join(path.parent.relative_to(tree).as_posix() for path in paths))
+    before, shown = load(tree, "mini"), numbers(tree)
+    write_run(tree, "lsh", 1, {"accuracy": 0.1, "f1": 0.2})
+    write_run(tree, "softmax", 0, {"accuracy": 0.5, "f1": 0.5}, study="notebook")
+    with pytest.warns(UserWarning, match="1 run not named in results/records.txt: left out"):
+        assert load(tree, "mini").equals(before)
+    assert list_studies(tree).index.tolist() == ["mini"]
+    assert arms(load(tree, "notebook"))["arm"].tolist() == ["softmax"]
+    write_tables("notebook", root=tree)
+    write_figures("notebook", root=tree)
+    assert json.dumps(numbers(tree), default=float) == json.dumps(shown, default=float)
+    pytest.importorskip("typst")
+    own = build(tree, "report/build/notebook.pdf")
+    assert [path.relative_to(tree).as_posix() for path in own] == ["report/build/notebook.pdf"]
+    assert json.loads((tree / "report/numbers.json").read_text())["studies"] == ["notebook"]
+
+
+def test_a_sweep_is_named_by_what_varies(tree):
+    """Runs of notebooks lie in folders that end in a hash."""
+    for arm, given in {
+        "lsh": {}, "lsh-e17e51": {"learning_rate": 5e-5}, "lsh-f62280": {"attention_settings": {"share": 0.5}},
+        "softmax-00ff00": {"epochs": 1},
+    }.items():  # fmt: skip
+        folder = write_run(tree, arm, 0, {"accuracy": 0.8, "f1": 0.9}, study="notebook")
+        record = json.loads((folder / "result.json").read_text())
+        record["parameters"] |= {"attention": arm.split("-")[0], "attention_settings": {"share": 0.25}} | given
+        (folder / "result.json").write_text(json.dumps(record))
+    by_arm = arms(load(tree, "notebook")).set_index("arm")["record"]
+    assert set(by_arm.index) == {
+        "lsh", "lsh, learning_rate=5e-5, share=0.25", "lsh, learning_rate=1e-5, share=0.5", "softmax-00ff00"
+    }  # fmt: skip
+    assert "/lsh-e17e51/" in by_arm["lsh, learning_rate=5e-5, share=0.25"]
+
+
+def test_a_study_without_runs_is_an_error(tree):
+    write_run(tree, "softmax", 0, {"accuracy": 0.9}, task="sst2", study="other", headline="accuracy")
+    with pytest.raises(OneLineError, match="nothing-here; studies that have runs here: mini, other; `make study S"):
+        load(tree, "nothing-here")
+    listed = list_studies(tree)
+    assert listed["runs"].to_dict() == {"mini": sum(map(len, F1.values())), "other": 1}
+    assert listed.loc["other", "tasks"] == "sst2"
+    assert list_studies(tree / "studies").empty
+    assert load(tree / "studies").empty
+
+
+def test_a_history_without_losses_is_named(tree):
+    path = tree / "results/runs/mini/mrpc/model/lsh/seed-0/history.csv"
+    path.write_text("step,epoch\n1,1\n")
+    with pytest.raises(ValueError, match="eval_loss") as caught:
+        write_figures("mini", root=tree)
+    assert str(path) in str(caught.value)
+
+
+def test_a_published_value_that_is_no_number_is_an_error(tmp_path):
+    path = tmp_path / "studies" / "published.csv"
+    path.parent.mkdir()
+    path.write_text("source,model,task,arm,metric,value,note\nx,y,mrpc,softmax,f1,ninety,\n")
+    with pytest.raises(ValueError, match="ninety"):
+        published(tmp_path)
+    path.write_text("source,value\nx,1\n")
+    with pytest.raises(ValueError, match="must have the columns"):
+        published(tmp_path)
+
+
+@pytest.fixture
+def switched(tmp_path):
+    """The records of the study `no-training`, without models, as a clone has them."""
+    here = "results/runs/no-training"
+    shutil.copytree(ROOT / here, tmp_path / here)
+    shutil.copytree(ROOT / "studies", tmp_path / "studies")
+    return tmp_path
+
+
+def test_tables_are_not_made_without_some_of_a_studys_models_and_missing_runs_are_told_of(switched):
+    written = {path: path.read_bytes() for path in write_tables("no-training", root=switched)}
+    gone = switched / "results/runs/no-training/mrpc/all-MiniLM-L6-v2/softmax/seed-0"
+    gone.rename(gone.with_name("elsewhere"))
+    with (
+        pytest.warns(UserWarning, match="no-training: 2 of the 3 runs of the study are made; missing: .*mrpc.*seed-0"),
+        pytest.raises(ValueError, match="fidelity-validation.csv: 5 of 6 tables are there; missing: .*mrpc.*seed-0"),
+    ):
+        write_tables("no-training", root=switched)
+    assert {path: path.read_bytes() for path in written} == written
+
+
+def test_every_committed_record_is_in_the_table_and_the_committed_tables_are_what_it_gives(tmp_path):
+    listed = (ROOT / LIST).read_text().split()
+    assert {record.removesuffix("/result.json") for record in load(ROOT)["record"]} >= set(listed)
+    (tmp_path / "results").mkdir()
+    for path in [ROOT / "studies", *(ROOT / "results").iterdir()]:
+        if path.name != "tables":
+            (tmp_path / path.relative_to(ROOT)).symlink_to(path)
+    written = write_tables("minilm", "no-training", "word-order", "pretrained", root=tmp_path)
+    for path in written:
+        kept = pd.read_csv(ROOT / path.relative_to(tmp_path))
+        pd.testing.assert_frame_equal(pd.read_csv(path), kept, rtol=1e-3, obj=path.name)
