@@ -196,7 +196,7 @@ def shuffled_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
 
 def one_by_one(values: pd.Series, how: str, end: str = "") -> Parts:
     """A cell of several numbers."""
-    return [part for value in values for part in (", ", (value, how), end)][1:]
+    return [part for value in values for part in (", ", (value, how), end) if part][1:]
 
 
 def front_tables(root: Path, rows: pd.DataFrame) -> Named:
