@@ -73,7 +73,7 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
         yield "efficiency-faster-from", table(bounds, "{case}", {"tokens": crossing}, note=of_times)
         seconds = lines.pivot(index="length", columns="case", values="seconds")
         speed = pd.DataFrame({title: seconds[b] / seconds[a] for title, (a, b) in FASTER.items() if a in seconds})
-        tall = speed.rename_axis(columns="case").stack().to_frame("ratio").reset_index()
+        tall = speed.reset_index().melt("length", var_name="case", value_name="ratio").dropna()
         yield from shown("efficiency-speed", tall, "{case}", "{length:,}={ratio:1}", of_times, across="length")
     if len(lines := read(root, "efficiency/choosing/time-cpu-fp32")):
         lines = ratio_to(lines.query(PASS), "seconds", "softmax")

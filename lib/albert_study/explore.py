@@ -55,7 +55,7 @@ def points(root: Path) -> dict[str, pd.DataFrame]:
     }
 
 
-def chart(title: str, rows: pd.DataFrame, axes: dict[str, str], scales: tuple[str, str], floors: pd.DataFrame) -> Any:
+def chart(title: str, rows: pd.DataFrame, axes: dict[str, str], scales: tuple[Any, Any], floors: pd.DataFrame) -> Any:
     """Points of one view, with what their reader chooses by.
 
     Args:
