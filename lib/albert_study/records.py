@@ -28,7 +28,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ import pandas as pd
 from albert_lsh import attention
 from albert_lsh.errors import OneLineError
 from albert_lsh.tasks.table import TASKS
-from albert_lsh.training.files import repository_root
-from albert_lsh.training.parameters import WHERE, Parameters
+from albert_lsh.training.files import placed, repository_root
+from albert_lsh.training.parameters import WHERE, Parameters, errors_named, from_given
 from albert_lsh.training.record import read_result
 from albert_study.carried import carried
 from albert_study.jobs import load_jobs
@@ -74,6 +74,20 @@ HASHED = re.compile(r"-[0-9a-f]{6}$")  # of a notebook's run: what differs from 
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
 AGAIN = "look at it; moved away, its run is made again"
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The parameters of results.ipynb."""
+
+    study: str
+    results_root: str | None = None
+
+    @classmethod
+    def check(cls, given: dict[str, Any]) -> "Shown":
+        """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
+        with errors_named("results.ipynb"):
+            return placed(from_given(cls, given, "results.ipynb"), [])
 
 
 def load(root: str | Path | None = None, study: str | None = None) -> pd.DataFrame:

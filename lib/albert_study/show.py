@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 from IPython.display import display
-from matplotlib import pyplot  # noqa: F401  it lets notebooks show figures
+from matplotlib import pyplot
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
@@ -209,9 +208,9 @@ def plain(text: object) -> str:
 
 def new_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
     """A figure of this size in inches with a grid of axes, always a two-dimensional array."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(squeeze=False, **grid)
+    figure, axes = pyplot.subplots(figsize=(width, height), layout="constrained", squeeze=False, **grid)
+    pyplot.close(figure)  # a notebook shows it once, where it is returned
+    return figure, axes
 
 
 def add_legend(figure: Figure, axis: Axes, columns: int) -> None:
