@@ -271,7 +271,9 @@ def curves(
             axis = axes[row, column] if across else axes[0, row]
             for name, curve in group.dropna(subset=[x, y]).groupby("name", sort=False):
                 points, colour = curve.groupby(x)[y].agg(["mean", "min", "max"]), looks[str(name)]["color"]
-                look = looks[str(name)] | ({"marker": ""} if len(points) > MARKED else {})
+                look = looks[str(name)]
+                if len(points) > MARKED:
+                    look = look | {"marker": "", "alpha": 0.5 if "markerfacecolor" in look else 1}
                 axis.plot(points.index, points["mean"], label=plain(name), **look)
                 if f"{y}_low" in curve:
                     axis.vlines(curve[x], curve[f"{y}_low"], curve[f"{y}_high"], color=colour, linewidth=0.9)
