@@ -254,9 +254,10 @@ def over_seeds(each: pd.Series) -> Difference:
 def switched(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     """Per task, variant and share asked for: means over models (seeds) that were fine-tuned with softmax, and the ends
     of the 95 % interval of what is kept of the score, over models and examples; the best variants on top."""
-    lines = wide(rows[rows["kind"] == "switched"])
+    lines = wide(rows[rows["kind"] == "switched"]).dropna(axis="columns", how="all")
     if lines.empty:
         return lines
+    lines["kept"] = lines.get("kept", np.nan)  # not there if softmax is no better than the majority class
     names = [name for name in METRICS if name in lines]  # a model has one of them
     lines["metric"], lines["score"] = lines[names].notna().idxmax(axis=1), lines[names].bfill(axis=1).iloc[:, 0]
     lines = lines.drop(columns=names)
@@ -268,7 +269,7 @@ def switched(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     best = table.groupby(["split", "task", "variant"])["kept"].transform("mean")
     keys = ["split", "task", "best", "share"]
     table = table.assign(best=best).sort_values(keys, ascending=[True, True, False, False]).drop(columns="best")
-    return table.dropna(axis="columns", how="all").reset_index(drop=True)
+    return table.reset_index(drop=True)
 
 
 def kept_between(lines: pd.DataFrame, root: Path) -> tuple[float, float]:
@@ -279,8 +280,8 @@ def kept_between(lines: pd.DataFrame, root: Path) -> tuple[float, float]:
     before, after = ({seed: read_predictions(folder / f"{name}.parquet") for seed, folder in folders.items()}
                      for name in ("softmax", variant))  # fmt: skip
     change = difference(before, after, lines["metric"].iloc[0], draws=500)
-    softmax, majority = lines["softmax"].mean(), lines["majority"].mean()
-    return 1 + change.low / (softmax - majority), 1 + change.high / (softmax - majority)
+    gain = float(lines["softmax"].mean() - lines["majority"].mean()) or np.nan
+    return 1 + change.low / gain, 1 + change.high / gain
 
 
 def predictors(table: pd.DataFrame) -> pd.DataFrame:
@@ -292,7 +293,9 @@ def predictors(table: pd.DataFrame) -> pd.DataFrame:
     tables = []
     for task, of_task in table.groupby("task", sort=False) if len(table) else ():
         shares = [of_share for _, of_share in of_task.groupby("share") if len(of_share) >= 4]
-        together, *each = (part[DIAGNOSTICS].corrwith(part["kept"], method="spearman") for part in (of_task, *shares))
+        together, *each = (
+            part.reindex(columns=DIAGNOSTICS).corrwith(part["kept"], method="spearman") for part in (of_task, *shares)
+        )
         values = {"all": together, "at_a_share": pd.DataFrame(each, columns=DIAGNOSTICS).mean()}
         tables.append(pd.DataFrame({"task": task, "diagnostic": DIAGNOSTICS, **values}))
     return pd.concat(tables, ignore_index=True) if tables else table
