@@ -97,22 +97,6 @@ def test_a_curve_is_a_mean_in_a_band_and_names_are_no_formulas():
     assert (line.get_label(), line.get_ydata().tolist()) == (r"\$a\$", [2.0])
 
 
-def test_scores_by_the_number_of_examples_are_a_line_an_attention_and_no_loss_of_theirs_is_drawn(tmp_path):
-    for arm, score in {"softmax-8000": 0.7, "softmax-20000": 0.8, "new-8000": 0.5, "new-20000": 0.6}.items():
-        record = (
-            write_run(tmp_path, arm, 0, {"accuracy": score}, task="sst2", study="sized", headline="accuracy")
-            / "result.json"
-        )
-        record.write_text(record.read_text().replace('"train": 100', f'"train": {arm.split("-")[1]}'))
-    write_run(tmp_path, "softmax-rate-of-2020", 0, {"accuracy": 0.9}, task="sst2", study="sized", headline="accuracy")
-    figures = draw_figures("sized", tmp_path)
-    assert set(figures) == {"sized-loss-sst2", "sized-examples-sst2"}
-    lines = {line.get_label(): line.get_xydata().tolist() for line in figures["sized-examples-sst2"].axes[0].lines}
-    assert lines["new projections"] == [[8000, 0.5], [20000, 0.6]]
-    assert lines["softmax"] == [[8000, 0.7], [20000, 0.8]]
-    assert figures["sized-loss-sst2"].axes[1].get_legend_handles_labels()[1] == ["softmax-rate-of-2020"]
-
-
 def test_a_forest_plot_has_a_point_for_each_arm_and_task_in_order_and_goes_no_further_than_scores(tree):
     first = differences(load(tree, "mini"), tree).assign(clear=[True, False])
     other = first[first["to"] == "lsh"].assign(task="sst2", to="mine", low=-4.0, high=3.0, score_from=0.9)

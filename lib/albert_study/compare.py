@@ -17,10 +17,11 @@ import numpy as np
 import pandas as pd
 
 from albert_lsh.files import repository_root, write_atomically
+from albert_lsh.record import read_predictions
 from albert_lsh.tasks import TASKS, Task, find_task
 from albert_study.intervals import CLEAR_FROM, Difference, crossed, difference, holm, paired_ratio, student
 from albert_study.probe.candidates import Candidate
-from albert_study.records import BASELINES, check_complete, list_studies, load, load_predictions, wide
+from albert_study.records import BASELINES, check_complete, list_studies, load, wide
 
 ARMS = {  # what an arm is, beside softmax, in words and in the order of figures
     "new": "new projections",
@@ -73,7 +74,7 @@ ARM = ["task", "model", "arm"]  # what is averaged over seeds
 Answers = dict[int, pd.DataFrame]  # predictions by seed
 
 
-def scale_of(task: str) -> tuple[int, int]:
+def scale_of(task: Any) -> tuple[int, int]:
     """The best score of a task, and how many decimals of its scores mean something."""
     return (100, 1) if task in TASKS and TASKS[task].is_squad else (1, 3)
 
@@ -110,9 +111,17 @@ def runs_of(rows: pd.DataFrame) -> pd.DataFrame:
 
 def answers_of(runs: pd.DataFrame, root: Path, split: str | None = None) -> Answers:
     """The predictions of an arm's runs on a split (None: the one reported), by seed; only of runs that kept them."""
-    paths = {run["seed"]: (root / run["record"]).with_name("predictions.parquet") for run in runs.to_dict("records")}
-    tables = {seed: load_predictions(path, split) for seed, path in paths.items()}
-    return {seed: table for seed, table in tables.items() if table is not None}
+    answers = {}
+    for run in runs.to_dict("records"):
+        path = (root / run["record"]).with_name("predictions.parquet")
+        table = read_predictions(path) if path.exists() else pd.DataFrame()
+        if "split" in table:
+            table = table[table["split"] == (split or table["split"].iloc[0])].reset_index(drop=True)
+        elif split:
+            continue
+        if len(table):
+            answers[run["seed"]] = table
+    return answers
 
 
 def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
@@ -123,25 +132,25 @@ def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     mean over seeds, and constant, how many of them say the same to everything (see `variety`). Settings, processors and
     commits stand side by side where the seeds of an arm differ.
     """
-    table = runs_of(rows)
-    table = table[table["split"] != "shuffled"]
-    means = {"score": "value", "majority": "majority class", "chance": "chance"}
-    means |= {name: name for name in ("pairs", "cost")}
+    runs = runs_of(rows)
+    runs = runs[runs["split"] != "shuffled"]
+    columns = {"score": ("value", "mean"), "sd": ("value", "std"), "seeds": ("value", "size")}
+    columns |= {"low": ("value", "min"), "high": ("value", "max")}
+    columns |= {"majority": ("majority class", "mean"), "chance": ("chance", "mean")}
+    columns |= {name: (name, "mean") for name in ("pairs", "cost")}
+    columns |= {name: (name, "first") for name in ("examples", "train_examples")}
     texts = ("length", "batch_size", "learning_rate", "epochs", "precision", "device", "commit")
-    groups = table.groupby([*ARM, "attention", "split", "measure", "is_headline"], sort=False, dropna=False)
-    spread = {"sd": ("value", "std"), "seeds": ("value", "size"), "low": ("value", "min"), "high": ("value", "max")}
-    spread |= {name: (name, "first") for name in ("examples", "train_examples")}
-    means_of = {name: (column, "mean") for name, column in means.items()}
-    found = groups.agg(**means_of, **spread, **{name: (name, listed) for name in texts}).reset_index()
+    groups = runs.groupby([*ARM, "attention", "split", "measure", "is_headline"], sort=False, dropna=False)
+    table = groups.agg(**columns, **{name: (name, listed) for name in texts}).reset_index()
+    place, rank = table.groupby(ARM, sort=False).ngroup(), table["measure"].map(list(METRICS).index)
+    table = table.assign(place=place, rank=rank).sort_values(["place", "rank"]).drop(columns=["place", "rank"])
     words = rows[(rows["kind"] == "bag of words") & (rows["study"] == "bag-of-words") & (rows["measure"] == "headline")]
-    same = found["is_headline"] & (found["split"] != "held-out")
-    order, place = list(METRICS), found.groupby(ARM, sort=False).ngroup()
-    found = found.assign(place=place, rank=found["measure"].map(order.index)).sort_values(["place", "rank"])
-    found = found.drop(columns=["place", "rank"])
-    found["bag_of_words"] = found["task"].map(words.groupby("task")["value"].last()).where(same)
-    headlines = table[table["is_headline"]].groupby(ARM, sort=False)
-    varied = pd.DataFrame([key + varieties(own, root) for key, own in headlines], columns=[*ARM, "variety", "constant"])
-    return found.merge(varied.assign(is_headline=True), "left", [*ARM, "is_headline"])
+    same_examples = table["is_headline"] & (table["split"] != "held-out")
+    table["bag_of_words"] = table["task"].map(words.groupby("task")["value"].last()).where(same_examples)
+    headlines = runs[runs["is_headline"]].groupby(ARM, sort=False)
+    varied = [(*arm, *varieties(of_arm, root)) for arm, of_arm in headlines]
+    constants = pd.DataFrame(varied, columns=[*ARM, "variety", "constant"]).assign(is_headline=True)
+    return table.merge(constants, "left", [*ARM, "is_headline"])
 
 
 def varieties(runs: pd.DataFrame, root: Path) -> tuple[float, int]:
@@ -180,11 +189,11 @@ def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     alike: dict[str, list[str]] = {}
     for arm in arms:
         alike.setdefault(arm[len(base_of(arm)) :], []).append(base_of(arm))
-    for how, own in sorted(alike.items(), key=lambda item: (len(item[0]), item[0])):  # by number: 8000, 20000
-        for arm in in_order(own) if "softmax" in own else ():
+    for how, bases in sorted(alike.items(), key=lambda item: (len(item[0]), item[0])):  # by number: 8000, 20000
+        for arm in in_order(bases) if "softmax" in bases else ():
             if arm != "softmax":
                 yield "softmax" + how, arm + how, ARMS.get(arm, arm)
-        yield from ((start + how, end + how, what) for start, end, what in NEIGHBOURS if {start, end} <= set(own))
+        yield from ((start + how, end + how, what) for start, end, what in NEIGHBOURS if {start, end} <= set(bases))
 
 
 def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
@@ -195,45 +204,44 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     examples (none where no run of a task kept predictions: intervals are over seeds alone), cost_from, cost_to,
     p_holm, clear (p_holm is below 5 %). From fewer than CLEAR_FROM seeds nothing is tested or not inferior.
     """
-    table, lines = runs_of(rows), []
-    table = table[table["is_headline"] & (table["split"] != "shuffled")]
-    for (model, task), group in table.groupby(["model", "task"], sort=False):
-        by_arm = {str(arm): own.set_index("seed") for arm, own in group.groupby("arm", sort=False)}
-        answers = {arm: answers_of(own.reset_index(), root) for arm, own in by_arm.items()}
-        kept = any(answers.values())
-        metric, highest = group["measure"].iloc[0], scale_of(task)[0]
-        folds = int(group["folds"].iloc[0]) if group["folds"].notna().all() else None
-        for before, after, what in comparisons(arm for arm in by_arm if answers[arm] or not kept):
-            both = [by_arm[arm] for arm in (before, after)]
-            seeds = (
-                (answers[before].keys() & answers[after].keys())
-                if kept
-                else set.intersection(*map(set, [own.index for own in both]))
+    runs, lines = runs_of(rows), []
+    runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
+    for (model, task), group in runs.groupby(["model", "task"], sort=False):
+        arms = {str(arm): of_arm.set_index("seed") for arm, of_arm in group.groupby("arm", sort=False)}
+        answers = {arm: answers_of(of_arm.reset_index(), root) for arm, of_arm in arms.items()}
+        kept = [arm for arm in arms if answers[arm]]
+        for before, after, what in comparisons(kept or arms):
+            seeds = sorted(
+                set(answers[before] if kept else arms[before].index)
+                & set(answers[after] if kept else arms[after].index)
             )
             if not seeds:
                 continue
-            first, then = (own.loc[sorted(seeds)] for own in both)
+            line = {"model": model, "task": task, "metric": group["measure"].iloc[0], "change": what}
+            pair = arms[before].loc[seeds], arms[after].loc[seeds]
             try:
-                found = (
-                    difference(answers[before], answers[after], metric, folds=folds)
-                    if kept
-                    else over_seeds(then["value"] - first["value"])
-                )
+                line |= {"from": before, "to": after} | compared(str(task), *pair, answers[before], answers[after])
+                lines.append(line)
             except ValueError as error:  # of runs with different eval_examples
                 warnings.warn(f"{task}: {before} and {after} are not compared: {error}", stacklevel=2)
-                continue
-            score, lowest = first["value"].mean(), -highest if metric == "pearson" else 0
-            line = {"model": model, "task": task, "metric": metric, "change": what, "from": before, "to": after}
-            line |= {"score_from": score, "score_to": then["value"].mean(), "difference": found.mean}
-            line |= {"low": max(found.low, lowest - score), "high": min(found.high, highest - score), "p": found.p}
-            line |= {"not_inferior": found.seeds >= CLEAR_FROM and found.low > -MARGIN * abs(score)}
-            line |= {"seeds": found.seeds, "over": "folds" if folds else "seeds", "examples": found.examples}
-            lines.append(line | {"cost_from": first["cost"].mean(), "cost_to": then["cost"].mean()})
-    found = pd.DataFrame(lines)
+    table = pd.DataFrame(lines)
     if lines:
-        found["p_holm"] = found[found["seeds"] >= CLEAR_FROM].groupby("model")["p"].transform(holm)
-        found["clear"] = found["p_holm"] < LEVEL
-    return found
+        table["p_holm"] = table[table["seeds"] >= CLEAR_FROM].groupby("model")["p"].transform(holm)
+        table["clear"] = table["p_holm"] < LEVEL
+    return table
+
+
+def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers, after: Answers) -> dict[str, Any]:
+    """What `differences` says of two arms, of their runs by seed and, if these kept them, their predictions."""
+    metric, score, highest = first["measure"].iloc[0], first["value"].mean(), scale_of(task)[0]
+    folds = int(first["folds"].iloc[0]) if first["folds"].notna().all() else None
+    change = difference(before, after, metric, folds=folds) if before else over_seeds(then["value"] - first["value"])
+    lowest = -highest if metric == "pearson" else 0
+    line: dict[str, Any] = {"score_from": score, "score_to": then["value"].mean(), "difference": change.mean}
+    line |= {"low": max(change.low, lowest - score), "high": min(change.high, highest - score), "p": change.p}
+    line |= {"not_inferior": change.seeds >= CLEAR_FROM and change.low > -MARGIN * abs(score)}
+    line |= {"seeds": change.seeds, "over": "folds" if folds else "seeds", "examples": change.examples}
+    return line | {"cost_from": first["cost"].mean(), "cost_to": then["cost"].mean()}
 
 
 def over_seeds(each: pd.Series) -> Difference:
@@ -246,9 +254,10 @@ def over_seeds(each: pd.Series) -> Difference:
 def switched(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     """Per task, variant and share asked for: means over models (seeds) that were fine-tuned with softmax, and the ends
     of the 95 % interval of what is kept of the score, over models and examples; the best variants on top."""
-    lines = wide(rows[rows["kind"] == "switched"])
+    lines = wide(rows[rows["kind"] == "switched"]).dropna(axis="columns", how="all")
     if lines.empty:
         return lines
+    lines["kept"] = lines.get("kept", np.nan)  # not there if softmax is no better than the majority class
     names = [name for name in METRICS if name in lines]  # a model has one of them
     lines["metric"], lines["score"] = lines[names].notna().idxmax(axis=1), lines[names].bfill(axis=1).iloc[:, 0]
     lines = lines.drop(columns=names)
@@ -260,18 +269,19 @@ def switched(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     best = table.groupby(["split", "task", "variant"])["kept"].transform("mean")
     keys = ["split", "task", "best", "share"]
     table = table.assign(best=best).sort_values(keys, ascending=[True, True, False, False]).drop(columns="best")
-    return table.dropna(axis="columns", how="all").reset_index(drop=True)
+    return table.reset_index(drop=True)
 
 
 def kept_between(lines: pd.DataFrame, root: Path) -> tuple[float, float]:
     """The ends of the 95 % interval of the share of the score that a variant keeps: seeds and examples."""
     variant = Candidate(lines["variant"].iloc[0], "", {"share": float(lines["share"].iloc[0])}).file_name
-    paths = {line["seed"]: root / line["record"] for line in lines.to_dict("records")}
-    before, after = ({seed: load_predictions(path.with_name(f"{path.stem}-predictions") / f"{name}.parquet")
-                      for seed, path in paths.items()} for name in ("softmax", variant))  # fmt: skip
-    found = difference(before, after, lines["metric"].iloc[0], draws=500)
-    softmax, majority = lines["softmax"].mean(), lines["majority"].mean()
-    return 1 + found.low / (softmax - majority), 1 + found.high / (softmax - majority)
+    folders = {line["seed"]: (root / line["record"]).with_suffix("") for line in lines.to_dict("records")}
+    folders = {seed: folder.with_name(f"{folder.name}-predictions") for seed, folder in folders.items()}
+    before, after = ({seed: read_predictions(folder / f"{name}.parquet") for seed, folder in folders.items()}
+                     for name in ("softmax", variant))  # fmt: skip
+    change = difference(before, after, lines["metric"].iloc[0], draws=500)
+    gain = float(lines["softmax"].mean() - lines["majority"].mean()) or np.nan
+    return 1 + change.low / gain, 1 + change.high / gain
 
 
 def predictors(table: pd.DataFrame) -> pd.DataFrame:
@@ -280,13 +290,15 @@ def predictors(table: pd.DataFrame) -> pd.DataFrame:
     `all` is taken over the variants and shares of `switched` together, `at_a_share` over the variants at each share,
     a mean over the shares that have four variants or more.
     """
-    found = []
-    for task, of_task in table.groupby("task", sort=False):
+    tables = []
+    for task, of_task in table.groupby("task", sort=False) if len(table) else ():
         shares = [of_share for _, of_share in of_task.groupby("share") if len(of_share) >= 4]
-        together, *each = (part[DIAGNOSTICS].corrwith(part["kept"], method="spearman") for part in (of_task, *shares))
-        at_a_share = pd.DataFrame(each, columns=DIAGNOSTICS).mean()
-        found.append(pd.DataFrame({"task": task, "diagnostic": DIAGNOSTICS, "all": together, "at_a_share": at_a_share}))
-    return pd.concat(found, ignore_index=True) if found else table
+        together, *each = (
+            part.reindex(columns=DIAGNOSTICS).corrwith(part["kept"], method="spearman") for part in (of_task, *shares)
+        )
+        values = {"all": together, "at_a_share": pd.DataFrame(each, columns=DIAGNOSTICS).mean()}
+        tables.append(pd.DataFrame({"task": task, "diagnostic": DIAGNOSTICS, **values}))
+    return pd.concat(tables, ignore_index=True) if tables else table
 
 
 def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
@@ -297,23 +309,21 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     none where a number is predicted), changed_low, changed_high, bag_of_words (of as many training examples), majority,
     commit.
     """
-    table, words, lines = runs_of(rows), wide(rows[rows["kind"] == "bag of words"]), []
-    table = table[table["is_headline"]]
-    for (name, model, arm), own in table.groupby(ARM, sort=False):
-        before, after = answers_of(own, root), answers_of(own, root, "shuffled")
+    runs, words, lines = runs_of(rows), wide(rows[rows["kind"] == "bag of words"]), []
+    for (task, model, arm), of_arm in runs[runs["is_headline"]].groupby(ARM, sort=False):
+        before, after = answers_of(of_arm, root), answers_of(of_arm, root, "shuffled")
         if not after:
             continue
-        metric, size = own["measure"].iloc[0], own["train_examples"].iloc[0]
-        of_seeds = own[own["seed"].isin(list(after))].groupby("split")
-        change, means = difference(before, after, metric), of_seeds["value"].mean()
-        plain = of_seeds.get_group(next(split for split in means.index if split != "shuffled"))
-        line = {"task": name, "model": model, "arm": arm, "metric": metric, "train_examples": int(size)}
+        metric, size = of_arm["measure"].iloc[0], of_arm["train_examples"].iloc[0]
+        of_seeds, change = of_arm[of_arm["seed"].isin(list(after))], difference(before, after, metric)
+        is_shuffled = of_seeds["split"] == "shuffled"
+        plain, mixed = of_seeds[~is_shuffled], of_seeds[is_shuffled]
+        line = {"task": task, "model": model, "arm": arm, "metric": metric, "train_examples": int(size)}
         line |= {"examples": change.examples, "seeds": change.seeds, "score": plain["value"].mean()}
-        line |= {"shuffled": means["shuffled"], "difference": change.mean, "low": change.low, "high": change.high}
-        if not find_task(name).is_regression:
-            line |= changed(before, after)
-        alike = words[(words["task"] == name) & (words["train"] == size)] if len(words) else words
-        line["bag_of_words"] = alike["headline"].iloc[0] if len(alike) else np.nan
+        line |= {"shuffled": mixed["value"].mean(), "difference": change.mean, "low": change.low, "high": change.high}
+        line |= {} if find_task(str(task)).is_regression else changed(before, after)
+        same = words[(words["task"] == task) & (words["train"] == size)] if len(words) else words
+        line["bag_of_words"] = same["headline"].iloc[0] if len(same) else np.nan
         lines.append(line | {"majority": plain["majority class"].mean(), "commit": listed(plain["commit"])})
     order = ["softmax", *in_order({base_of(line["arm"]) for line in lines} - {"softmax"})]
     tasks = list(dict.fromkeys(line["task"] for line in lines))
@@ -339,19 +349,20 @@ def gaps(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         ValueError: the runs were evaluated on different masked tokens.
     """
     lines = wide(rows[(rows["kind"] == "pretrained") & (rows["split"] == "held-out") & (rows["attention"] != "")])
-    same, found = ["model", "variant", "seed", "length", "batch_size", "learning_rate", "steps", "masked_share"], []
+    same = ["model", "variant", "seed", "length", "batch_size", "learning_rate", "steps", "masked_share"]
+    columns, table = {"mlm_loss": "lost", "mlm_accuracy": "found", "sop_accuracy": "order"}, []
     for _, alike in lines.groupby(same, dropna=False, sort=False) if len(lines) else ():
         is_softmax = alike["attention"] == "softmax"
         for other, one in product(alike[~is_softmax].to_dict("records"), alike[is_softmax].to_dict("records")):
             before, after = (pd.read_csv((root / run["record"]).with_name("held-out.csv")) for run in (one, other))
             if not before["tokens"].equals(after["tokens"]):
                 raise ValueError(f"{other['arm']} and {one['arm']} were evaluated on different masked tokens")
-            for metric, column in (("mlm_loss", "lost"), ("mlm_accuracy", "found"), ("sop_accuracy", "order")):
+            for metric, column in columns.items():
                 weights = before["tokens"] if column != "order" else pd.Series(1.0, before.index)
                 mean, error = paired_ratio(before[column], after[column], weights)
-                line = {"from": one["arm"], "to": other["arm"], "metric": metric, "difference": mean}
-                found.append(line | {"standard_error": error, "sequences": len(before)})
-    return pd.DataFrame(found)
+                gap = {"from": one["arm"], "to": other["arm"], "metric": metric, "difference": mean}
+                table.append(gap | {"standard_error": error, "sequences": len(before)})
+    return pd.DataFrame(table)
 
 
 # ---- written --------------------------------------------------------------------------------------------------------
@@ -362,7 +373,7 @@ def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
     Raises:
         ValueError: some of the switched models, or of the readings, have no table; nothing is written.
     """
-    root, tables = Path(root or repository_root()), {}
+    root, tables = Path(root or repository_root()), dict[str, pd.DataFrame]()
     for study in studies:
         check_complete(study, root)
         rows = load(root, study)

@@ -2,6 +2,7 @@
 results/: time and memory, pretraining, long sequences, masked words, details, faults."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -9,7 +10,7 @@ from albert_lsh.tasks import find_task
 from albert_study.compare import ARMS, in_order
 from albert_study.growth import crossing_bounds
 from albert_study.records import read_table, wide
-from albert_study.show import Line, Table, columns, form, parts, table, text
+from albert_study.show import Line, columns, parts, table, text
 from albert_study.tables import Named, commits, one_by_one, read
 
 OBJECTIVES = {
@@ -17,10 +18,87 @@ OBJECTIVES = {
     "mlm_accuracy": "accuracy, masked tokens",
     "sop_accuracy": "accuracy, order",
 }
-LSH, PLAIN, REFORMER, ONE = "lsh", "plain-lsh", "reformer-pytorch", ", one round"
-FASTER = ((LSH, REFORMER), (f"{LSH}, window, far field", REFORMER), (PLAIN, REFORMER), (PLAIN + ONE, REFORMER))
-FASTER += ((PLAIN + ONE, REFORMER + ONE),)  # who is compared in speed: ours, theirs
+PLAIN, REFORMER, ONE = "plain-lsh", "reformer-pytorch", ", one round"
+FASTER = {  # by title who is compared in speed: ours, theirs
+    f"{ours} against {theirs}": (ours, theirs)
+    for ours, theirs in (
+        ("lsh", REFORMER), ("lsh, window, far field", REFORMER), (PLAIN, REFORMER), (PLAIN + ONE, REFORMER),
+        (PLAIN + ONE, REFORMER + ONE),
+    )
+}  # fmt: skip
+PASS = "`pass` == 'forward+backward'"
+ARENA = "pairs={attended:%}; accuracy={accuracy:%1}; arena={arena:%2}; re-run={rerun:%2}; steps={steps}; "
+ARENA += "seconds={seconds:0}"
+ARENA_NOTE = (
+    "{max_length:,} tokens; majority class {majority:%1}, chance {chance:%1}; {test_examples:,} test examples. Shorter "
+    "than published: {shorter}."
+)
 VERSIONS = ("python", "torch", "transformers", "datasets", "huggingface-hub", "numpy", "pandas", "ipykernel")
+
+
+def shown(name: str, lines: pd.DataFrame, label: str, spec: str, note: str = "", where: str = "", **more: Any) -> Named:
+    """A table of lines, where there are any. The note is a template of the first line, and of commits and devices."""
+    lines = lines.query(where) if where and len(lines) else lines
+    if lines.empty:
+        return
+    if more.get("across") == "length":
+        more["order"] = sorted(set(lines["case"]))
+        lines = lines.sort_values("length", kind="stable")
+    about = lines.iloc[0].to_dict() | {"commits": commits(lines) if "commit" in lines else ""}
+    about |= {"Commits": about["commits"].capitalize()}
+    about |= {"devices": "; ".join(lines["device"].dropna().unique()) if "device" in lines else ""}
+    yield name, table(lines, label, columns(spec), note=text(parts(note, about)), **more)
+
+
+def ratio_to(lines: pd.DataFrame, value: str, *bases: str) -> pd.DataFrame:
+    """A value divided by that of the first of these cases that was measured at the same length."""
+    of_bases = lines[lines["case"].isin(bases)].sort_values("case").groupby("length")[value].first()
+    return lines.assign(**{value: lines[value] / lines["length"].map(of_bases)})
+
+
+def time_tables(root: Path, rows: pd.DataFrame) -> Named:
+    """Time of a forward and backward pass as a multiple of softmax's, by length; who is faster, and from where; who
+    chooses, memory, a training step, and what is kept of softmax's output."""
+    times = {kind: read(root, f"efficiency/time-cpu-{kind}") for kind in ("fp32", "bf16", "bf16-amx")}
+    times = {kind: lines.query(PASS) for kind, lines in times.items() if len(lines)}
+    note, ratio = "{devices}; {commits}.", "{length:,}={seconds:2}"
+    for kind, lines in times.items():
+        yield from shown(
+            f"efficiency-time-{kind}", ratio_to(lines, "seconds", "softmax"), "{case}", ratio, note, across="length"
+        )
+    if "fp32" in times:
+        lines = times["fp32"]
+        bounds = crossing_bounds(lines).dropna().sort_values(["up_to", "above"]).reset_index(names="case")
+        of_times = f"{'; '.join(lines['device'].unique())}; {commits(lines)}."
+        yield "efficiency-faster-from", table(bounds, "{case}", {"tokens": crossing}, note=of_times)
+        seconds = lines.pivot(index="length", columns="case", values="seconds")
+        speed = pd.DataFrame({title: seconds[b] / seconds[a] for title, (a, b) in FASTER.items() if a in seconds})
+        tall = speed.reset_index().melt("length", var_name="case", value_name="ratio").dropna()
+        yield from shown("efficiency-speed", tall, "{case}", "{length:,}={ratio:1}", of_times, across="length")
+    if len(lines := read(root, "efficiency/choosing/time-cpu-fp32")):
+        lines = ratio_to(lines.query(PASS), "seconds", "softmax")
+        yield from shown(
+            "efficiency-choosing", lines, "{case}", ratio, "{keys} keys per query; " + note, across="length"
+        )
+    if len(lines := read(root, "efficiency/memory-cpu-fp32")):
+        lines = lines[lines["kind"] == "attention"].assign(mib=lines["bytes"] / 2**20)
+        yield from shown("efficiency-memory", lines, "{case}", "{length:,}={mib:0}", "MiB; {commits}.", across="length")
+    if len(lines := read(root, "efficiency/step-cpu-fp32")):
+        lines = ratio_to(lines, "seconds", "softmax", "softmax, recomputed")
+        yield from shown("efficiency-step", lines, "{case}", ratio, "{Commits}.", across="length")
+    if len(lines := read(root, "efficiency/quality-cpu-fp32")):
+        spec = "pairs={pairs:%}; softmax's mass={mass:2}; error of the output={error:3}; seconds={seconds:2}"
+        note = "{length:,} tokens, {text_model}, {keys} keys per query; {commits}."
+        if lines["cost"].notna().any():  # older tables lack it
+            lines["cost"] /= lines.loc[lines["case"] == "softmax", "cost"].iloc[0]
+            spec = spec.replace("; softmax's", "; cost={cost:%}; softmax's")
+        yield from shown("efficiency-quality", lines, "{case}", spec, note)
+
+
+def crossing(line: Line) -> str:
+    if line["above"] == 0:
+        return "{up_to:,} or less"
+    return "{up_to:,}" if line["above"] == line["up_to"] else "between {above:,} and {up_to:,}"
 
 
 def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
@@ -37,83 +115,27 @@ def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
     if len(lines := read(root, "runs/word-order/stsb/twins")):
         note = f"{lines['pairs'].iloc[0]} texts of STS-B, run by run; a coin has 50%. Attention: of the head and layer "
         note += f"that gives most, against an equal share. {commits(lines)}."
-        arms = ["softmax", *in_order(set(lines["arm"]) - {"softmax"})]
-        runs = pd.DataFrame(
-            {"name": ARMS.get(arm, arm), "runs": lines[lines["arm"] == arm].sort_values("seed")} for arm in arms
-        )
+        arms, runs = ["softmax", *in_order(set(lines["arm"]) - {"softmax"})], lines.sort_values("seed").set_index("arm")
         cells = {
-            "texts whose twin is valued higher": lambda line: one_by_one(line["runs"]["told_apart"], "%"),
-            "attention of a token to its copy": lambda line: one_by_one(line["runs"]["weight_of_copies"], "1", " ×"),
+            "texts whose twin is valued higher": lambda line: one_by_one(runs.loc[line["arm"], "told_apart"], "%"),
+            "attention of a token to its copy": lambda line: one_by_one(
+                runs.loc[line["arm"], "weight_of_copies"], "1", " ×"
+            ),
         }
-        yield "twins", table(runs, "{name}", cells, note=note)
+        yield (
+            "twins",
+            table(
+                pd.DataFrame({"arm": arms, "name": [ARMS.get(arm, arm) for arm in arms]}), "{name}", cells, note=note
+            ),
+        )
     if len(lines := read(root, "tables/calibration")):
         ends = lines.groupby("seeds")[["covered", "found"]].agg(["min", "max"]).reset_index()
-        ends.columns = ["seeds", "covered", "most_covered", "small", "most_small"]
-        cells = columns("95 % intervals that hold the truth={covered:p} to {most_covered:%}")
-        cells |= columns("p < 0.0025 by chance={small:p2} to {most_small:%2}")
+        ends.columns = pd.Index(["seeds", "covered", "most_covered", "small", "most_small"])
+        spec = "95 % intervals that hold the truth={covered:p} to {most_covered:%}; "
+        spec += "p < 0.0025 by chance={small:p2} to {most_small:%2}"
         ratios = " to ".join(f"{end:g}" for end in (lines["ratio"].min(), lines["ratio"].max()))
         note = f"Simulated, nothing differs; of the mean's variance seeds give {ratios} times what examples give."
-        yield "calibration", table(ends, "{seeds} seeds", cells, note=note)
-
-
-def by_length(lines: pd.DataFrame, value: str, how: str, note: str, base: str = "") -> Table:
-    """A row a case, a column a length: a value, or its ratio to that of a case."""
-    if base:
-        of_base = lines[lines["case"] == base].set_index("length")[value]
-        lines = lines.assign(**{value: lines[value] / lines["length"].map(of_base)})
-    cells, order = {"{length:,}": f"{{{value}:{how}}}"}, sorted(set(lines["case"]))
-    return table(lines.sort_values("length", kind="stable"), "{case}", cells, "length", order, note)
-
-
-def time_tables(root: Path, rows: pd.DataFrame) -> Named:
-    """Time of a forward and backward pass as a multiple of softmax's, by length; who is faster, and from where."""
-    for kind in ("fp32", "bf16", "bf16-amx"):
-        if (lines := read(root, f"efficiency/time-cpu-{kind}")).empty:
-            continue
-        lines = lines[lines["pass"] == "forward+backward"]
-        note = f"{'; '.join(lines['device'].unique())}; {commits(lines)}."
-        yield f"efficiency-time-{kind}", by_length(lines, "seconds", "2", note, "softmax")
-        if kind == "fp32":
-            bounds = crossing_bounds(lines).dropna().sort_values(["up_to", "above"]).reset_index(names="case")
-            yield "efficiency-faster-from", table(bounds, "{case}", {"tokens": crossing}, note=note)
-            seconds = lines.pivot(index="length", columns="case", values="seconds")
-            pairs = {
-                f"{ours} against {theirs}": seconds[theirs] / seconds[ours]
-                for ours, theirs in FASTER
-                if ours in seconds
-            }
-            speed = pd.DataFrame(pairs).rename_axis(columns="case").stack().rename("ratio").reset_index()
-            yield "efficiency-speed", by_length(speed, "ratio", "1", note)
-
-
-def crossing(line: Line) -> str:
-    if line["above"] == 0:
-        return "{up_to:,} or less"
-    return "{up_to:,}" if line["above"] == line["up_to"] else "between {above:,} and {up_to:,}"
-
-
-def efficiency_tables(root: Path, rows: pd.DataFrame) -> Named:
-    """Who chooses, memory, a training step, and what is kept of softmax's output."""
-    if len(lines := read(root, "efficiency/choosing/time-cpu-fp32")):
-        lines = lines[lines["pass"] == "forward+backward"]
-        note = f"{lines['keys'].iloc[0]} keys per query; {'; '.join(lines['device'].unique())}; {commits(lines)}."
-        yield "efficiency-choosing", by_length(lines, "seconds", "2", note, "softmax")
-    if len(lines := read(root, "efficiency/memory-cpu-fp32")):
-        lines = lines[lines["kind"] == "attention"].assign(mib=lines["bytes"] / 2**20)
-        yield "efficiency-memory", by_length(lines, "mib", "0", f"MiB; {commits(lines)}.")
-    if len(lines := read(root, "efficiency/step-cpu-fp32")):
-        softmax = lines[lines["case"].isin(["softmax", "softmax, recomputed"])].sort_values("case").groupby("length")
-        lines["ratio"] = lines["seconds"] / lines["length"].map(softmax["seconds"].first())
-        yield "efficiency-step", by_length(lines, "ratio", "2", f"{commits(lines).capitalize()}.")
-    if len(lines := read(root, "efficiency/quality-cpu-fp32")):
-        cells = {"pairs": "{pairs:%}"}
-        if "cost" in lines and lines["cost"].notna().any():  # older tables lack it
-            lines["cost"] /= lines.loc[lines["case"] == "softmax", "cost"].iloc[0]
-            cells["cost"] = "{cost:%}"
-        cells |= columns("softmax's mass={mass:2}; error of the output={error:3}; seconds={seconds:2}")
-        length, model, keys = lines[["length", "text_model", "keys"]].iloc[0]
-        note = f"{length:,} tokens, {model}, {keys} keys per query; {commits(lines)}."
-        yield "efficiency-quality", table(lines, "{case}", cells, note=note)
+        yield "calibration", table(ends, "{seeds} seeds", columns(spec), note=note)
 
 
 def pretraining_tables(root: Path, rows: pd.DataFrame) -> Named:
@@ -124,101 +146,88 @@ def pretraining_tables(root: Path, rows: pd.DataFrame) -> Named:
     lines["tokens"] /= 1e6
     lines["is_new"], is_first = lines["variant"].isna(), lines["split"] == "first weights"
     last, first = (lines[chosen & (lines["attention"] != "")] for chosen in (~is_first, is_first))
-    new, began = last[last["is_new"]], first[first["is_new"]].assign(tokens=0.0, device=None)
+    new, began = last[last["is_new"]], first[first["is_new"]].assign(tokens=0.0, device=None, commit=None)
+    began = began.assign(arm=began["arm"] + ", before the first step")
     counted = lines.loc[lines["is_new"] & (lines["attention"] == ""), list(OBJECTIVES)].mean().to_frame().T
-    shown = [
-        new,
-        began.assign(arm=began["arm"] + ", before the first step"),
-        counted.assign(arm="counting pieces, or a coin"),
-    ]
-    cells = columns("pairs seen={pairs:%}; million tokens={tokens:1}")
-    cells |= {title: f"{{{name}:3}}" for name, title in OBJECTIVES.items()}
-    cells |= columns("tokens/s={tokens_per_second:0}; on={device}")
-    yield "pretraining", table(pd.concat(shown), "{arm}", cells, note=f"{commits(new).capitalize()}.")
+    spec = "pairs seen={pairs:%}; million tokens={tokens:1}; "
+    spec += "; ".join(f"{title}={{{name}:3}}" for name, title in OBJECTIVES.items())
+    every = pd.concat([new, began, counted.assign(arm="counting pieces, or a coin")])
+    every["commit"] = new["commit"].iloc[0] if new["commit"].nunique() == 1 else every["commit"].fillna("")
+    yield from shown(
+        "pretraining", every, "{arm}", spec + "; tokens/s={tokens_per_second:0}; on={device}", "{Commits}."
+    )
     if gaps.empty:
         return
     of_new = gaps[gaps["to"].isin(new["arm"])].assign(title=gaps["metric"].map(OBJECTIVES))
-    note = f"Standard errors over {gaps['sequences'].max()} held-out sequences, paired."
-    cells = columns("{title}={difference:+4} ± {standard_error:4}")
-    yield "pretraining-gaps", table(of_new, "{from} → {to}", cells, "title", note=note)
+    note, spread = (
+        "Standard errors over {sequences} held-out sequences, paired.",
+        "{title}={difference:+4} ± {standard_error:4}",
+    )
+    yield from shown("pretraining-gaps", of_new, "{from} → {to}", spread, note, across="title")
     of_loss = gaps[gaps["metric"] == "mlm_loss"].rename(columns={"to": "arm"})
     gone_on = last[~last["is_new"]].join(first.set_index("record")[list(OBJECTIVES)].add_prefix("first_"), on="record")
-    gone_on = gone_on.merge(of_loss, "left", "arm").sort_values("first_mlm_loss")
-    if len(gone_on):
-        cells = columns("pairs seen={pairs:%}; softmax's mass={attention_mass:2}; loss, switched={first_mlm_loss:3}")
-        cells |= columns("loss, trained on={mlm_loss:3} ({difference:+3} ± {standard_error:3})")
-        cells |= columns("order, switched={first_sop_accuracy:3}; order, trained on={sop_accuracy:3}")
-        begun, steps, rate = gone_on[["variant", "steps", "learning_rate"]].iloc[0]
-        note = f"From {begun}, {steps:.0f} steps, learning rate {rate}; {commits(gone_on)}."
-        yield "pretraining-continued", table(gone_on, "{attention}", cells, note=note)
+    gone_on = gone_on.merge(of_loss, "left", on="arm").sort_values("first_mlm_loss")
+    spec = "pairs seen={pairs:%}; softmax's mass={attention_mass:2}; loss, switched={first_mlm_loss:3}; "
+    spec += "loss, trained on={mlm_loss:3} ({difference:+3} ± {standard_error:3}); "
+    spec += "order, switched={first_sop_accuracy:3}; order, trained on={sop_accuracy:3}"
+    note = "From {variant}, {steps:0} steps, learning rate {learning_rate}; {commits}."
+    yield from shown("pretraining-continued", gone_on, "{attention}", spec, note)
 
 
 def long_tables(root: Path, rows: pd.DataFrame) -> Named:
     """Models trained on long sequences; in brackets, or in columns of their own, what is published."""
-    if len(lines := read(root, "long_range/duplication")):
-        lines["is_papers"] = lines["evaluated"].str.match("full|LSH")
-        for (length, is_papers), models in lines.groupby(["max_length", "is_papers"]):
-            chance, steps, shorter = models[["chance", "steps", "shorter"]].iloc[0]
-            note = f"{length:,} tokens; chance {form(chance, '%1')}"
-            if is_papers:
-                cells = columns("steps={steps}; seconds={seconds:0}; {evaluated}={accuracy:%1} ({published:%1})")
-                note += f". Shorter than published: {shorter}."
-                yield f"duplication-{length}", table(models, "{label}", cells, "evaluated", note=note)
-            else:
-                models = models.sort_values("label", key=lambda label: label != "softmax", kind="stable")
-                cells, note = columns("cost={evaluated_cost:%}; {label}={accuracy:%1}"), f"{note}; {steps} steps."
-                yield f"duplication-{length}-keys", table(models, "{evaluated}", cells, "label", note=note)
+    lines = read(root, "long_range/duplication")
+    for length in sorted(lines["max_length"].unique()) if len(lines) else ():
+        own = lines[lines["max_length"] == length].sort_values(
+            "label", key=lambda label: label != "softmax", kind="stable"
+        )
+        of_paper = own["evaluated"].str.match("full|LSH")
+        note = "{max_length:,} tokens; chance {chance:%1}"
+        spec = "steps={steps}; seconds={seconds:0}; {evaluated}={accuracy:%1} ({published:%1})"
+        shorter = note + ". Shorter than published: {shorter}."
+        yield from shown(f"duplication-{length}", own[of_paper], "{label}", spec, shorter, across="evaluated")
+        spec, note = "cost={evaluated_cost:%}; {label}={accuracy:%1}", note + "; {steps} steps."
+        yield from shown(f"duplication-{length}-keys", own[~of_paper], "{evaluated}", spec, note, across="label")
     for task in ("listops", "text"):
-        if len(lines := read(root, f"long_range/{task}")):
-            cells = columns("pairs={attended:%}; accuracy={accuracy:%1}; arena={arena:%2}; re-run={rerun:%2}")
-            first = lines.iloc[0]
-            note = f"{first['max_length']:,} tokens; majority class {form(first['majority'], '%1')}, chance "
-            note += f"{form(first['chance'], '%1')}; {first['test_examples']:,} test examples. "
-            note += f"Shorter than published: {first['shorter']}."
-            yield task, table(lines, "{label}", cells | columns("steps={steps}; seconds={seconds:0}"), note=note)
+        yield from shown(task, read(root, f"long_range/{task}"), "{label}", ARENA, ARENA_NOTE)
 
 
 def masked_tables(root: Path, rows: pd.DataFrame) -> Named:
     """By variant and length how the loss of a masked word changes, and the full cost, a table a study and share; and
     with an attention in one pass alone, and in all others."""
-    masked = wide(rows[rows["kind"] == "masked words"])
+    masked = wide(rows[rows["kind"].isin(["masked words", "passes"])])
+    if masked.empty:
+        return
+    masked = masked.assign(error=2 * masked["standard_error"]).sort_values("length", kind="stable")
     for study in ("masked-words", "lsh-choice"):
-        lines = masked[masked["study"] == study].sort_values("length", kind="stable")
-        if lines.empty:
-            continue
-        per = ", ".join(
-            f"{loss:.2f} at {n:.0f} tokens" for n, loss in lines.groupby("length")["softmax_loss"].first().items()
-        )
+        lines = masked[(masked["study"] == study) & (masked["kind"] == "masked words")]
+        losses = lines.groupby("length")["softmax_loss"].first()
+        per = ", ".join(f"{loss:.2f} at {length:.0f} tokens" for length, loss in losses.items())
         for share in sorted(lines["share"].dropna().unique(), reverse=True):
             own = lines[lines["share"].isna() | (lines["share"] == share)]
-            own = own.assign(error=2 * own["standard_error"])
             order = own[own["length"] == own["length"].max()].sort_values("change")["variant"]
-            cells = columns("{length:.0f} tokens={difference:+2} ± {error:2}; {length:.0f} either way={change:2}")
-            cells |= columns("{length:.0f} cost={cost:%}")
-            note = f"Loss of a masked word, in nats above softmax's ({per}), ± two standard errors over "
-            note += "paragraphs; how much a word's loss changes either way; full cost. "
-            note += f"{form(share, '%')} of the pairs where there is a choice. {own['model'].iloc[0]}, {commits(own)}."
-            yield f"{study}-{100 * share:.0f}", table(own, "{variant}", cells, "length", order, note, "variant")
-    if len(lines := wide(rows[rows["kind"] == "passes"])):
-        lines["error"], lines["pass"] = (
-            2 * lines["standard_error"],
-            lines["variant"].str.extract(r"(\d+)")[0].astype(float),
-        )
-        lines["where"] = (
-            lines["variant"].str.startswith("all").map({True: "in all others", False: "in this pass alone"})
-        )
-        whole, single = lines[lines["pass"].isna()].iloc[0], lines.dropna(subset="pass").sort_values("pass")
-        note = (
-            f"{whole['attention']} in some of a model's {single['pass'].max():.0f} passes, softmax in the others: loss "
-        )
-        note += f"of a masked word, nothing trained, in nats above softmax's ({form(whole['softmax_loss'], '2')}, "
-        note += f"{whole['length']:.0f} tokens), ± two standard errors over paragraphs; how much a word's loss changes "
-        note += (
-            f"either way. In all passes: {text(parts('{difference:+2} ± {error:2}, either way {change:2}', whole))}. "
-        )
-        note += f"{form(whole['share'], '%')} of the pairs. {whole['model']}, {commits(lines)}."
-        cells = columns("{where}={difference:+2} ± {error:2}; {where}, either way={change:2}")
-        yield "masked-words-depths", table(single, "{pass:0}", cells, "where", note=note, corner="pass")
+            spec = "{length:.0f} tokens={difference:+2} ± {error:2}; {length:.0f} either way={change:2}; "
+            note = (
+                f"Loss of a masked word, in nats above softmax's ({per}), ± two standard errors over paragraphs; how "
+            )
+            note += "much a word's loss changes either way; full cost. "
+            note += f"{100 * share:g}% of the pairs where there is a choice. {{model}}, {{commits}}."
+            named = {"across": ["length"], "order": order, "corner": "variant"}
+            yield from shown(
+                f"{study}-{100 * share:.0f}", own, "{variant}", spec + "{length:.0f} cost={cost:%}", note, **named
+            )
+    lines = masked[masked["kind"] == "passes"]
+    passes = lines["variant"].str.extract(r"(\d+)")[0].astype(float)
+    where = lines["variant"].str.startswith("all").map({True: "in all others", False: "in this pass alone"})
+    single = lines.assign(number=passes, where=where).dropna(subset="number").sort_values("number")
+    for whole in lines[passes.isna()].to_dict("records"):
+        note = f"{{attention}} in some of a model's {passes.max():.0f} passes, softmax in the others: loss of a masked "
+        note += "word, nothing trained, in nats above softmax's ({softmax_loss:2}, {length:0} tokens), ± two standard "
+        note += "errors over paragraphs; how much a word's loss changes either way. In all passes: "
+        note += text(parts("{difference:+2} ± {error:2}, either way {change:2}", whole))
+        spec = "{where}={difference:+2} ± {error:2}; {where}, either way={change:2}"
+        note += ". {share:%} of the pairs. {model}, {commits}."
+        yield from shown("masked-words-depths", single, "{number:0}", spec, note, across="where", corner="pass")
 
 
 def detail_tables(root: Path, rows: pd.DataFrame) -> Named:
@@ -226,53 +235,50 @@ def detail_tables(root: Path, rows: pd.DataFrame) -> Named:
     answers gain or lose."""
     for path in sorted((root / "results/runs/details").glob("*.csv")):
         lines, task = read_table(path), find_task(path.stem.split("-", 1)[1])
-        end = f" 95 % intervals over examples. Study {lines['study'].iloc[0]}, {task.name}, {commits(lines)}."
-        differ = "Answers that differ from those of another softmax model, and how many more do under each arm, with"
-        worth = f"Softmax's {'F1' if task.is_squad else 'accuracy'}, and how much higher it is under each arm, with"
+        differ = "Answers that differ from those of another softmax model, and how many more do under each arm"
+        worth = f"Softmax's {'F1' if task.is_squad else 'accuracy'}, and how much higher it is under each arm"
         if task.is_regression:
-            differ = (
-                "How far answers lie from those of another softmax model, and how much farther under each arm, with"
-            )
-            worth = "How far softmax's answers lie from the gold ones (minus), and how much nearer under each arm, with"
+            differ = "How far answers lie from those of another softmax model, and how much farther under each arm"
+            worth = "How far softmax's answers lie from the gold ones (minus), and how much nearer under each arm"
         hows = ("2", "2") if task.is_regression else ("%1", "p1") if task.is_squad else ("%", "%")
         names = {"": ("above", "low", "high"), "-worth": ("gained", "gained_low", "gained_high")}
-        softmax = {"": "two softmax models={null:u}", "-worth": "softmax={worth:u}"}
-        for (name, (mean, low, high)), note, how in zip(names.items(), (differ, worth), hows, strict=True):
-            known = lines[[low, high]].where(lines[low] < lines[high])  # where all examples are alike there is none
-            own = lines.assign(mean=lines[mean], low=known[low], high=known[high])
-            spec = f"examples={{examples:0}}; {softmax[name]}; {{arm}}={{mean:u}} ({{low:e}} to {{high:e}})"
-            cells = columns(spec.replace(":u", f":{how}").replace(":e", f":{how.replace('%', 'p')}"))
-            yield f"details-{path.stem}{name}", table(own, "{feature}: {group}", cells, "arm", note=note + end)
+        softmax = ("two softmax models={null:u}", "softmax={worth:u}")
+        for (name, ends), base, meaning, how in zip(names.items(), softmax, (differ, worth), hows, strict=True):
+            mean, low, high = (lines[end] for end in ends)
+            known = low < high  # where all examples are alike there is no interval
+            own = lines.assign(mean=mean, low=low.where(known), high=high.where(known))
+            spec = f"examples={{examples:0}}; {base}; {{arm}}={{mean:u}} ({{low:e}} to {{high:e}})"
+            spec = spec.replace(":u", f":{how}").replace(":e", f":{how.replace('%', 'p')}")
+            note = f"{meaning}, with 95 % intervals over examples. Study {{study}}, {{task}}, {{commits}}."
+            yield from shown(f"details-{path.stem}{name}", own, "{feature}: {group}", spec, note, across="arm")
 
 
 def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
     """Faults by kind; how each notebook ended in each environment, and what that is."""
     if len(lines := read(root, "reliability/faults")):
-        named, resumed = lines["message"].notna(), lines["outcome"].str.startswith("went on after")
-        differ, broken = lines["difference"].fillna(0) != 0, lines["outcome"].str.startswith("BROKEN")
-        told = {"faults": 1, "failed or warned, and named": named, "resumed at a checkpoint": resumed}
-        counts = (
-            lines[["kind"]]
-            .assign(**told, **{"scores differ": differ, "broken": broken})
-            .groupby("kind", sort=False)
-            .sum()
-        )
+        counts = pd.DataFrame({
+            "faults": lines["kind"].notna(),
+            "failed or warned, and named": lines["message"].notna(),
+            "resumed at a checkpoint": lines["outcome"].str.startswith("went on after"),
+            "scores differ": lines["difference"].fillna(0) != 0,
+            "broken": lines["outcome"].str.startswith("BROKEN"),
+        }).groupby(lines["kind"], sort=False).sum()  # fmt: skip
         counts.loc["all"] = counts.sum()
-        yield "faults", table(counts.reset_index(), "{kind}", {name: f"{{{name}}}" for name in counts}, corner="kind")
+        spec = "; ".join(f"{name}={{{name}}}" for name in counts)
+        yield from shown("faults", counts.reset_index(), "{kind}", spec, corner="kind")
     if len(lines := read(root, "reliability/colab")):
         lines = lines.sort_values(["environment", "notebook"])
-        yield "colab", table(lines, "{notebook}", columns("{environment}={outcome}"), "environment", corner="notebook")
-        names = [*VERSIONS, "added", "replaced", "commit"]
-        tall = (
-            lines.assign(commit=lines["commit"].str[:10])
-            .melt("environment", names)
-            .astype({"value": object})
-            .fillna("")
+        yield from shown(
+            "colab", lines, "{notebook}", "{environment}={outcome}", across="environment", corner="notebook"
         )
+        names = [*VERSIONS, "added", "replaced", "commit"]
+        tall = lines.assign(commit=lines["commit"].str[:10]).melt("environment", names).fillna({"value": ""})
         groups = tall.groupby(["environment", "variable"], sort=False)["value"]
         values = groups.agg(lambda values: ", ".join(dict.fromkeys(values)) or "none").reset_index()
-        yield "colab-versions", table(values, "{variable}", columns("{environment}={value}"), "environment", names)
+        yield from shown(
+            "colab-versions", values, "{variable}", "{environment}={value}", across="environment", order=names
+        )
 
 
-COMMON = (constant_tables, time_tables, efficiency_tables, pretraining_tables, long_tables, masked_tables)
-COMMON += (detail_tables, reliability_tables)
+COMMON = [constant_tables, time_tables, pretraining_tables, long_tables, masked_tables, detail_tables]
+COMMON += [reliability_tables]

@@ -20,21 +20,8 @@ from albert_study.experiment_tables import OBJECTIVES
 from albert_study.records import BASELINES, KINDS, load
 from albert_study.show import STYLES, look_of
 
-TOLD = (
-    "name",
-    "attention",
-    "seed",
-    "share",
-    "length",
-    "learning_rate",
-    "pairs",
-    "cost",
-    "value",
-    "low",
-    "high",
-    "device",
-)
-TOLD += ("commit", "record")
+TOLD = ["name", "attention", "seed", "share", "length", "learning_rate", "pairs", "cost", "value", "low", "high"]
+TOLD += ["device", "commit", "record"]
 PROBED = {"kept": "score kept", "error": "error of the output", "changed": "answers changed"}
 PROBED |= {"difference": "loss above softmax's, nats", "change": "change of a word's loss, nats"}
 
@@ -68,7 +55,7 @@ def points(root: Path) -> dict[str, pd.DataFrame]:
     }
 
 
-def chart(title: str, rows: pd.DataFrame, axes: dict[str, str], scales: tuple[str, str], floors: pd.DataFrame) -> Any:
+def chart(title: str, rows: pd.DataFrame, axes: dict[str, str], scales: tuple[Any, Any], floors: pd.DataFrame) -> Any:
     """Points of one view, with what their reader chooses by.
 
     Args:
@@ -84,7 +71,7 @@ def chart(title: str, rows: pd.DataFrame, axes: dict[str, str], scales: tuple[st
     chosen = alt.selection_point(f"{name}_chosen", fields=["look"], bind="legend")
     names = sorted(rows["look"].dropna().unique())
     colours = alt.Scale(domain=names, range=[look_of(look)["color"] for look in names])
-    unpinned = {"zero": False} if scales[0] == "linear" else {}
+    unpinned: dict[str, Any] = {"zero": False} if scales[0] == "linear" else {}
     marks = alt.Chart(alt.Data(values=values)).transform_filter(f"datum.view == {name}_view")
     marks = marks.transform_filter(f"indexof(lower(datum.name), lower({name}_wanted)) >= 0")
     marks = marks.transform_calculate(across=f"datum[{name}_x]").transform_filter("isValid(datum.across)")

@@ -66,23 +66,6 @@ def plot_convergence(runs: pd.DataFrame, root: Path) -> Figure:
     return figure
 
 
-def plot_by_examples(runs: pd.DataFrame) -> Figure:
-    """The score of one task against the number of training examples, beside the majority class."""
-    task, metric = runs[["task", "measure"]].iloc[0]
-    arms = runs["arm"].map(base_of)
-    lines = runs.assign(name=arms.replace(ARMS), look=arms)
-    floor = level("majority class", lines, "train_examples", value=runs["majority class"].mean())
-    lines = pd.concat([lines, floor.assign(look="majority class")])
-    figure = curves(lines, "train_examples", {"value": metric}, titles=(task,), size=(4.4, 2.4))
-    (axis,) = figure.axes
-    counts = sorted(runs["train_examples"].unique())
-    axis.set_xscale("log")
-    axis.set_xticks(counts, [f"{count:.0f}" for count in counts])
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_xlabel("training examples")
-    return figure
-
-
 def plot_differences(lines: pd.DataFrame) -> Figure:
     """Every arm's difference from softmax with its 95 % interval; one panel a model and task.
 
@@ -92,11 +75,11 @@ def plot_differences(lines: pd.DataFrame) -> Figure:
     """
     lines = lines[lines["from"] == "softmax"].assign(name=lines["to"], value=lines["difference"], full=lines["clear"])
     panels = list(lines.groupby(["model", "task"], sort=False))
-    titled = {f"{plain(task)}\n{plain(model.split('/')[-1])}": own for (model, task), own in panels}
+    titled = {f"{plain(task)}\n{plain(str(model).split('/')[-1])}": pairs for (model, task), pairs in panels}
     figure = dots(titled, {arm: ARMS.get(arm, arm) for arm in in_order(lines["to"])})
-    for axis, ((_, task), own) in zip(figure.axes, panels, strict=True):
+    for axis, ((_, task), pairs) in zip(figure.axes, panels, strict=True):
         top, digits = scale_of(task)
-        score = own.sort_values("seeds")["score_from"].iloc[-1]  # softmax's, over the most seeds
+        score = pairs.sort_values("seeds")["score_from"].iloc[-1]  # softmax's, over the most seeds
         margin = MARGIN * abs(score)
         axis.axvspan(-margin, margin, color="#dddddd", zorder=0)
         axis.axvline(0, color="black", linewidth=0.6)
@@ -107,8 +90,8 @@ def plot_differences(lines: pd.DataFrame) -> Figure:
         axis.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
         axis.xaxis.set_minor_locator(NullLocator())
         axis.set_xlim(lowest, highest)
-        metric, over = own[["metric", "over"]].iloc[0]
-        axis.set_xlabel(f"{METRICS[metric]} − softmax's\n{score:.{digits}f}; {over}: {between(own['seeds'])}")
+        metric, over = pairs[["metric", "over"]].iloc[0]
+        axis.set_xlabel(f"{METRICS[metric]} − softmax's\n{score:.{digits}f}; {over}: {between(pairs['seeds'])}")
     note = (
         "grey: ± 1 % of softmax's score; beyond it the scale is logarithmic; full points: clear after Holm's correction"
     )
@@ -130,15 +113,15 @@ def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame) -> Figure:
     ends = runs[["value", "other"]]
     runs = runs.assign(name=runs["arm"].map(base_of), full=True, low=ends.min(axis=1), high=ends.max(axis=1))
     for task in most["task"].unique():
-        own = runs[runs["task"] == task]
-        count = own.groupby("arm").size().iloc[0]
-        panels[f"{TITLES.get(task, task)}, {count} run{'s' if count > 1 else ''}"] = own
+        of_task = runs[runs["task"] == task]
+        count = of_task.groupby("arm").size().iloc[0]
+        panels[f"{TITLES.get(task, task)}, {count} run{'s' if count > 1 else ''}"] = of_task
     arms = ["softmax", *in_order(set(runs["name"]) - {"softmax"})]
     figure = dots(panels, {arm: ARMS.get(arm, arm) for arm in arms}, 0.3)
-    for axis, own in zip(figure.axes, panels.values(), strict=True):
-        axis.axvline(own["bag_of_words"].iloc[0], color=GREY, linestyle=":", linewidth=0.9)
-        axis.axvline(own["majority"].iloc[0], color=GREY, linewidth=0.9)
-        axis.set_xlabel(METRICS[own["measure"].iloc[0]])
+    for axis, of_task in zip(figure.axes, panels.values(), strict=True):
+        axis.axvline(of_task["bag_of_words"].iloc[0], color=GREY, linestyle=":", linewidth=0.9)
+        axis.axvline(of_task["majority"].iloc[0], color=GREY, linewidth=0.9)
+        axis.set_xlabel(METRICS[of_task["measure"].iloc[0]])
         axis.margins(x=0.08)
     point: dict[str, Any] = {"marker": "o", "color": "black", "linestyle": "", "markersize": 4}
     handles = {"texts as they are": point, "words of every text shuffled": point | {"markerfacecolor": "white"}}
@@ -167,7 +150,9 @@ def plot_switched(lines: pd.DataFrame) -> Figure:
         axis.axhline(1, color="black", linewidth=0.5)
         axis.axhline(0, color="black", linewidth=0.5, linestyle=":")
         axis.set_ylim(-0.35, 1.15)
-    for axis, cost in zip(axes, [own["cost"] for _, own in lines.groupby("title", sort=False)] * 2, strict=True):
+    for axis, cost in zip(
+        axes, [of_task["cost"] for _, of_task in lines.groupby("title", sort=False)] * 2, strict=True
+    ):
         log_cost(axis, cost)
     axes[-1].set_ylim(0, None)
     return figure
@@ -222,15 +207,13 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     runs = runs_of(rows)
     runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
     trained, figures = runs["arm"].str.extract(TRAINED, expand=False).fillna(""), {}
-    is_longer, is_sized = trained.str.endswith("-epochs"), trained.str.isdigit()  # these have figures of their own
-    for task, own in runs[is_sized].groupby("task", sort=False):
-        figures[f"{study}-examples-{task}"] = plot_by_examples(own)
+    is_longer, is_sized = trained.str.endswith("-epochs"), trained.str.isdigit()  # the latter have a table
     for name, plot, chosen in (
         ("loss", plot_loss, ~is_longer & ~is_sized),
         ("convergence", plot_convergence, is_longer),
     ):
-        for task, own in runs[chosen].groupby("task", sort=False):
-            figures[f"{study}-{name}-{task}"] = plot(own, root)
+        for task, of_task in runs[chosen].groupby("task", sort=False):
+            figures[f"{study}-{name}-{task}"] = plot(of_task, root)
     pairs, switched, shuffled = (
         read(root, f"tables/{study}-{name}") for name in ("differences", "switched", "shuffled")
     )

@@ -16,7 +16,7 @@ mean is corrected as Nadeau and Bengio (2003) do, who take the share of the exam
 import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -133,7 +133,7 @@ def difference(
         return np.stack([then(weights) - first(weights) for first, then in scores], axis=1)
 
     if folds and len(seeds) > 1:
-        ones = [np.ones((1, len(own))) for own in of_seed]
+        ones = [np.ones((1, len(answered))) for answered in of_seed]
         each = np.array([(then(one) - first(one))[0] for one, (first, then) in zip(ones, scores, strict=True)])
         variance = each.var(ddof=1) * (1 / len(each) + 1 / (folds - 1))
         half, p = student(each.mean(), variance, len(each) - 1)
@@ -161,7 +161,7 @@ def crossed(each: np.ndarray, of_examples: float) -> tuple[np.ndarray, np.ndarra
     return half, np.maximum(p, student(mean, of_seeds, freedom)[1]) if freedom else p
 
 
-def student(mean: np.ndarray, variance: np.ndarray, freedom: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def student(mean: Any, variance: Any, freedom: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Half of Student's 95 % interval around a mean of this variance, and the two-sided p-value of no difference."""
     error = np.sqrt(variance)
     alike = np.where(mean == 0, 0, math.inf)  # no error: two arms that answer alike

@@ -54,7 +54,9 @@ BASELINES = {"majority": "majority class", "chance": "chance", "counting": "coun
 NUMBERS = ("attention_mass", "train_seconds", "examples_per_second", "tokens_per_second", "peak_memory_bytes")
 PARAMETERS = ("folds", "eval_examples", "held_out_examples", "steps", "masked_share")
 ASKED = {"share_asked": "share", "share": "pairs"}
-PROBES = (  # other tables: their kind, the files below results/, and how their columns are called here
+PROBES: tuple[
+    tuple[str, str, dict[str, str]], ...
+] = (  # other tables: their kind, the files below results/, and how their columns are called here
     ("switched", "runs/*/*/*/*/seed-*/fidelity-*[!s].csv", ASKED),
     ("reading", "runs/*/reading/*[0-9].csv", ASKED | {"hash_seed": "seed", "paragraphs": "examples"}),
     ("masked words", "runs/*/[0-9]*[0-9].csv", ASKED),
@@ -200,9 +202,9 @@ def measures(result: Row, path: Path) -> Iterator[Row]:
             scores = scores | {"accuracy_f1_mean": (scores["accuracy"] + scores["f1"]) / 2}
         for name, value in scores.items():
             low, high = intervals.get(name, (None, None)) if not arm else (None, None)
-            told = {"split": "shuffled"} if name.endswith("_shuffled") else {}
-            told |= {"measure": name.removesuffix("_shuffled"), "value": float(value), "low": low, "high": high}
-            yield other | told
+            line: Row = {"split": "shuffled"} if name.endswith("_shuffled") else {}
+            line |= {"measure": name.removesuffix("_shuffled"), "value": float(value), "low": low, "high": high}
+            yield other | line
     numbers = {name: result.get(name) for name in NUMBERS} | {
         name: result["parameters"].get(name) for name in PARAMETERS
     }
@@ -226,8 +228,8 @@ def name_sweeps(runs: Iterable[tuple[list[Row], Row]]) -> None:
         varying = [name for name in alike[0][1] if len({run.get(name) for _, run in alike}) > 1]
         for rows, run in alike:
             if varying and HASHED.search(arm := rows[0]["arm"]):
-                told = ", ".join([rows[0]["attention"], *(f"{name}={run.get(name)}" for name in varying)])
-                rows[:] = [row | ({"arm": told} if row["arm"] == arm else {}) for row in rows]
+                name = ", ".join([rows[0]["attention"], *(f"{name}={run.get(name)}" for name in varying)])
+                rows[:] = [row | ({"arm": name} if row["arm"] == arm else {}) for row in rows]
 
 
 def decisive(run: Row) -> dict[str, str]:
@@ -242,7 +244,7 @@ def read_probes(root: Path, kind: str, pattern: str, names: dict[str, str]) -> I
     """The tables of one of PROBES: every column of numbers that is none of COLUMNS is a measure."""
     for path in sorted((root / "results").glob(pattern)):
         table, place = pd.read_csv(path).rename(columns=names), path.relative_to(root).parts
-        about = {"kind": kind, "study": place[2] if place[1] == "runs" else path.stem, "record": "/".join(place)}
+        about: Row = {"kind": kind, "study": place[2] if place[1] == "runs" else path.stem, "record": "/".join(place)}
         if kind == "switched":
             about |= {"model": place[4], "arm": place[5], "split": path.stem.removeprefix("fidelity-")}
             table = table.rename(columns={"score": table["score_name"].iloc[0]})
@@ -271,14 +273,6 @@ def load_history(folder: str | Path) -> pd.DataFrame:
         history = pd.read_csv(path)
         _ = history[["step", "epoch", "train_loss", "eval_loss"]]
         return history
-
-
-def load_predictions(path: Path, split: str | None = None) -> pd.DataFrame | None:
-    """What a model said of every example of a split (None: the one reported); None where nothing was kept."""
-    table = read_predictions(path) if path.exists() else pd.DataFrame()
-    if "split" in table:
-        table = table[table["split"] == (split or table["split"].iloc[0])].reset_index(drop=True)
-    return None if table.empty or (split and "split" not in table) else table
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -314,8 +308,8 @@ def check_complete(study: str, root: Path) -> None:
         here = f"{len(paths) - len(missing)} of {'the ' if name == 'result.json' else ''}{len(paths)}"
         if name == "result.json" and missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            told = f"{study}: {here} runs of the study are made; missing: {', '.join(missing[:3])}{more}"
-            warnings.warn(told, stacklevel=3)
+            message = f"{study}: {here} runs of the study are made; missing: {', '.join(missing[:3])}{more}"
+            warnings.warn(message, stacklevel=3)
         elif 0 < len(missing) < len(paths):
             raise OneLineError(
                 f"{study}, {name}: {here} tables are there; missing: {', '.join(missing)}; "

@@ -113,16 +113,17 @@ def longer_training(runs: pd.DataFrame, root: Path) -> dict[str, Any]:
             {f"{end} {name}": line[f"{name}_loss"] for end, line in ends.items() for name in ("train", "eval")}
         )
     task, arm, epochs = runs[["task", "arm", "epochs"]].iloc[0]
-    found = {"arm": arm, "task": task, "epochs": int(epochs), "runs": len(runs), "score": runs["value"].mean()}
-    return found | pd.DataFrame(losses).mean().to_dict()
+    about = {"arm": arm, "task": task, "epochs": int(epochs), "runs": len(runs), "score": runs["value"].mean()}
+    return about | {str(name): loss for name, loss in pd.DataFrame(losses).mean().items()}
 
 
 def reaching_half(runs: pd.DataFrame) -> dict[str, dict[str, list[int]]]:
     """How many runs of each arm reach half of softmax's mean correlation, and of how many, task by task."""
     counts: dict[str, dict[str, list[int]]] = {}
-    for task, own in runs[runs["measure"] == "pearson"].groupby("task", sort=False):
-        enough = own["value"] > own["value"][own["arm"] == "softmax"].mean() / 2
-        counts[task] = {arm: [int(of.sum()), len(of)] for arm, of in enough.groupby(own["arm"], sort=False)}
+    for task, of_task in runs[runs["measure"] == "pearson"].groupby("task", sort=False):
+        arms = of_task["arm"]
+        enough = of_task["value"] > of_task["value"][arms == "softmax"].mean() / 2
+        counts[str(task)] = {str(arm): [int(of.sum()), len(of)] for arm, of in enough.groupby(arms, sort=False)}
     return counts
 
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 from IPython.display import display
-from matplotlib import pyplot  # noqa: F401  it lets notebooks show figures
+from matplotlib import pyplot
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
@@ -131,7 +130,7 @@ def table(
                 content = cell(line) if callable(cell) else cell
                 column[place] = parts(content, line) if isinstance(content, str) else content
             if not across or any(column.values()):
-                columns.setdefault(title.format(**each[0]) if across else title, {}).update(column)
+                columns.setdefault(title.format_map(each[0]) if across else title, {}).update(column)
     labels = [text(parts(label, line)) for line in lines.to_dict("records")]
     named = {name: name for name in (labels if order is None else order)} if across else dict(enumerate(labels))
     rows = [[[name], *(column.get(place, []) for column in columns.values())] for place, name in named.items()]
@@ -209,9 +208,9 @@ def plain(text: object) -> str:
 
 def new_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
     """A figure of this size in inches with a grid of axes, always a two-dimensional array."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(squeeze=False, **grid)
+    figure, axes = pyplot.subplots(figsize=(width, height), layout="constrained", squeeze=False, **grid)
+    pyplot.close(figure)  # a notebook shows it once, where it is returned
+    return figure, axes
 
 
 def add_legend(figure: Figure, axis: Axes, columns: int) -> None:
@@ -270,12 +269,14 @@ def curves(
     for column, (title, group) in enumerate(groups):
         for row, (y, label) in enumerate(panels.items()):
             axis = axes[row, column] if across else axes[0, row]
-            for name, own in group.dropna(subset=[x, y]).groupby("name", sort=False):
-                points, colour = own.groupby(x)[y].agg(["mean", "min", "max"]), looks[name]["color"]
-                look = looks[name] | ({"marker": ""} if len(points) > MARKED else {})
+            for name, curve in group.dropna(subset=[x, y]).groupby("name", sort=False):
+                points, colour = curve.groupby(x)[y].agg(["mean", "min", "max"]), looks[str(name)]["color"]
+                look = looks[str(name)]
+                if len(points) > MARKED:
+                    look = look | {"marker": "", "alpha": 0.5 if "markerfacecolor" in look else 1}
                 axis.plot(points.index, points["mean"], label=plain(name), **look)
-                if f"{y}_low" in own:
-                    axis.vlines(own[x], own[f"{y}_low"], own[f"{y}_high"], color=colour, linewidth=0.9)
+                if f"{y}_low" in curve:
+                    axis.vlines(curve[x], curve[f"{y}_low"], curve[f"{y}_high"], color=colour, linewidth=0.9)
                 else:
                     axis.fill_between(points.index, points["min"], points["max"], color=colour, alpha=0.15, linewidth=0)
             axis.set(title=plain(title) if row == 0 else "", ylabel=label if column == 0 else "")
@@ -304,15 +305,14 @@ def dots(panels: Mapping[str, pd.DataFrame], names: Mapping[str, str], height: f
     figure, axes = new_figure(6.6, height * len(names) + 1.15, ncols=len(panels), sharey=True)
     for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
         for number, name in enumerate(names):
-            own, colour = lines[lines["name"] == name], look_of(name)["color"]
-            places = number + (np.arange(len(own)) - (len(own) - 1) / 2) * 0.22
-            axis.hlines(places, own["low"], own["high"], color=colour, linewidth=0.9)
+            points, colour = lines[lines["name"] == name], look_of(name)["color"]
+            places = number + (np.arange(len(points)) - (len(points) - 1) / 2) * 0.22
+            axis.hlines(places, points["low"], points["high"], color=colour, linewidth=0.9)
             for full, face in ((True, colour), (False, "white")):
-                chosen = (own["full"] == full).to_numpy()
-                points = {"marker": "o", "color": colour, "markerfacecolor": face, "linestyle": ""}
-                axis.plot(own["value"][chosen], places[chosen], **points)
-            if "other" in own:
-                axis.plot(own["other"], places, "o", color=colour, markerfacecolor="none", markersize=6)
+                chosen = (points["full"] == full).to_numpy()
+                axis.plot(points["value"][chosen], places[chosen], "o", color=colour, markerfacecolor=face)
+            if "other" in points:
+                axis.plot(points["other"], places, "o", color=colour, markerfacecolor="none", markersize=6)
         axis.set_title(title, loc="left")
         axis.grid(axis="y", color="#eeeeee", linewidth=0.6)
     axes[0, 0].set_yticks(range(len(names)), [plain(name) for name in names.values()])

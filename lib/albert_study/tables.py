@@ -105,11 +105,11 @@ def score_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     where = "held-out training examples" if (scores["split"] == "held-out").all() else "development sets"
     mean = f"Mean ± standard deviation (number of seeds), {where}. "
     yield f"{study}-scores", score_table(scores, note=mean + note)
-    told = "How varied the answers are: 0% says the same to everything, 100% varies as the gold answers do. "
+    meaning = "How varied the answers are: 0% says the same to everything, 100% varies as the gold answers do. "
     if any(find_task(name).is_squad for name in arms["task"]):
-        told += "Of SQuAD: how many answers stand elsewhere than that to the question before. "
+        meaning += "Of SQuAD: how many answers stand elsewhere than that to the question before. "
     varied = arms[arms["variety"].notna()]
-    yield f"{study}-variety", table(varied, "{arm}", columns("{task}={variety:%1}"), "task", note=told + note)
+    yield f"{study}-variety", table(varied, "{arm}", columns("{task}={variety:%1}"), "task", note=meaning + note)
     same = ["task", "length", "batch_size", "learning_rate", "epochs", "train_examples", "examples"]
     recipes = arms.groupby([*same, "precision", "seeds"], sort=False, dropna=False)["arm"].agg(", ".join).reset_index()
     cells = columns(
@@ -171,7 +171,8 @@ def reading_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     lines = wide(rows[(rows["kind"] == "reading") & (rows["study"] == study)])
     cells = columns("pairs={pairs:%1}; cost={cost:%1}; softmax's mass={mass:2}; recall={recall:2}")
     cells |= columns("error of the output={error:3}; drift of the last hidden state={drift:3}")
-    for (length, count), of_length in lines.groupby(["length", "examples"]):
+    for length, of_length in lines.groupby("length"):
+        count = of_length["examples"].iloc[0]
         note = f"{count:.0f} sequence{'s' if count > 1 else ''} of {length:,.0f} tokens. {about(study, of_length)}"
         yield f"{study}-reading-{length:.0f}", table(of_length.sort_values("error"), "{variant}", cells, note=note)
 
@@ -196,7 +197,7 @@ def shuffled_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
 
 def one_by_one(values: pd.Series, how: str, end: str = "") -> Parts:
     """A cell of several numbers."""
-    return [part for value in values for part in (", ", (value, how), end)][1:]
+    return [part for value in values for part in (", ", (value, how), end) if part][1:]
 
 
 def front_tables(root: Path, rows: pd.DataFrame) -> Named:
@@ -207,9 +208,9 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
     runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
     runs = pd.DataFrame(places, columns=["row", "title", *same]).merge(runs, on=same)
     lines, floors = [], []
-    for (row, title), own in runs.groupby(["row", "title"], sort=False):
-        (top, digits), values = scale_of(own["task"].iloc[0]), own.sort_values("seed")["value"]
-        line = {"row": row, "title": f"{title} ({METRICS[own['measure'].iloc[0]]})", "digits": digits}
+    for (row, title), of_arm in runs.groupby(["row", "title"], sort=False):
+        (top, digits), values = scale_of(of_arm["task"].iloc[0]), of_arm.sort_values("seed")["value"]
+        line = {"row": row, "title": f"{title} ({METRICS[of_arm['measure'].iloc[0]]})", "digits": digits}
         line |= {"score": values.mean(), "sd": values.std(), "runs": len(values)}
         apart = values.max() - values.min() > APART * top
         lines.append(line | {"cell": one_by_one(values, str(digits)) if apart else "{score:s} ± {sd:s} ({runs:0})"})
@@ -217,12 +218,13 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
         alike = form(costs.min(), "%") == form(costs.max(), "%")
         cost = [(costs.min(), "%"), *([] if alike else [" to ", (costs.max(), "%")])]
         lines.append({"row": row, "title": "full cost", "cell": cost})
-    for title, of_task in runs.groupby("title", sort=False):
-        study, task = of_task[["study", "task"]].iloc[0]
-        line = read(root, f"tables/{study}-scores").query("task == @task and is_headline").iloc[0]
+    for run in runs.drop_duplicates("title").to_dict("records"):
+        scores = read(root, f"tables/{run['study']}-scores")
+        line = scores[(scores["task"] == run["task"]) & scores["is_headline"]].iloc[0]
         named = {"always the same answer": line["majority"], "a bag of words": line["bag_of_words"]}
-        told = (f"{name} {form(value, str(scale_of(task)[1]))}" for name, value in named.items() if pd.notna(value))
-        floors.append(f"{title.split(',')[0]} {', '.join(told)}")
+        how = str(scale_of(run["task"])[1])
+        parts = (f"{name} {form(value, how)}" for name, value in named.items() if pd.notna(value))
+        floors.append(f"{run['title'].split(',')[0]} {', '.join(parts)}")
     if lines:
         cells, note = {"{title}": lambda line: line["cell"]}, FRONT_NOTE + "; ".join(floors) + "."
         yield "front", table(pd.DataFrame(lines), "{row}", cells, "title", note=note)
