@@ -13,7 +13,6 @@ def reference_of(name: str):
 
 
 REFERENCES = {name: reference_of(name) for name in attention.names() if reference_of(name)}
-FAR = {"far_field": True, "n_hashes": 2}
 SETTINGS = {
     "shared-qk-lsh": [
         {"bucket_size": 5, "n_hashes": 3},
@@ -25,12 +24,7 @@ SETTINGS = {
         {"share": 0.3},
         {"share": 0.6},
         {"keys": 9, "rest": True},
-        {"n_hashes": 2, "cluster_size": 5, "block_size": 4, "global_tokens": 0, "rest": True},
-        {"n_hashes": 2, "cluster_size": 5, "block_size": 4, "window": 5},
-        {"n_hashes": 1, "cluster_size": 3, "window": 4, "rest": True},
-        {**FAR, "cluster_size": 4},
-        {**FAR, "cluster_size": 1, "n_hashes": 1, "global_tokens": 0},
-        {**FAR, "cluster_size": 3, "block_size": 3, "window": 4},
+        {"n_hashes": 2, "cluster_size": 5, "global_tokens": 0, "rest": True},
     ],
     "plain-lsh": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2}, {"share": 0.4, "rest": True}],
     "random": [

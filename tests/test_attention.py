@@ -14,12 +14,10 @@ def test_mean_keys_count_as_pairs():
     query, key, _ = tensors((1, 2, 40, 8))
     settings = {"n_hashes": 1, "cluster_size": 4, "global_tokens": 2}
     near = attention.coverage("lsh", query, key, **settings)
-    far = attention.coverage("lsh", query, key, **settings, far_field=True)
     rest = attention.coverage("lsh", query, key, **settings, rest=True)
     assert (2 + 3) / 40 <= near.pairs <= (2 + 4) / 40
-    assert far.pairs - near.pairs == pytest.approx(9 / 40)
     assert rest.pairs - near.pairs == pytest.approx(1 / 40)
-    assert near.mass == far.mass == rest.mass
+    assert near.mass == rest.mass
 
 
 def few_keys(name):
@@ -28,7 +26,7 @@ def few_keys(name):
 
 
 REST_OF = {
-    "lsh": [{"n_hashes": 2, "cluster_size": 3}, {"n_hashes": 2, "cluster_size": 3, "window": 3}],
+    "lsh": [{"n_hashes": 2, "cluster_size": 3}],
     "plain-lsh": [{"n_hashes": 2, "cluster_size": 4}],
     "random": [{"n_hashes": 9, "cluster_size": 5}],
     "window": [{"keys": 5, "global_tokens": 1}],
@@ -70,10 +68,9 @@ class Largest(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("more", [{}, {"block_size": 128}, {"window": 3}], ids=str)
-def test_choosing_clusters_needs_no_table_of_all_queries_and_clusters(more):
+def test_choosing_clusters_needs_no_table_of_all_queries_and_clusters():
     """16,384 queries and 4,096 clusters are 2 ** 26 pairs; no more than 2 ** 20 numbers are there at once."""
-    settings = attention.check("lsh", {"n_hashes": 1, "cluster_size": 4, "global_tokens": 0, **more})
+    settings = attention.check("lsh", {"n_hashes": 1, "cluster_size": 4, "global_tokens": 0})
     with Largest() as largest:
         see(*tensors((1, 1, 2**14, 4))[:2], settings)
     assert largest.numbers <= 2**20
@@ -85,25 +82,12 @@ def see(query, key, settings):
     return lsh.see(query, key, mask, scaling=0.5, generator=torch.Generator().manual_seed(0), **settings)
 
 
-@pytest.mark.parametrize("more", [{"block_size": 1}, {"block_size": 2, "window": 3}], ids=str)
-def test_how_many_blocks_choose_at_once_changes_nothing(more):
-    """Alone, all blocks of a sequence choose at once; in a batch of twenty, some hundred at a time."""
+def test_how_many_queries_choose_at_once_changes_nothing():
+    """Alone, all queries of a sequence choose at once; in a batch of twenty, some hundred at a time."""
     inputs = tensors((20, 1, 600, 4))
-    together = attention.attend("lsh", *inputs, cluster_size=3, **more)
-    alone = attention.attend("lsh", *(t[7:8] for t in inputs), cluster_size=3, **more)
+    together = attention.attend("lsh", *inputs, cluster_size=3)
+    alone = attention.attend("lsh", *(t[7:8] for t in inputs), cluster_size=3)
     torch.testing.assert_close(together[7:8], alone)
-
-
-@pytest.mark.parametrize(
-    ("length", "more", "block_size"),
-    [(512, {}, 1), (900, {}, 1), (512, {"window": 3}, 1), (513, {"window": 3}, 45), (900, {"far_field": True}, 60)],
-    ids=str,
-)
-def test_queries_choose_for_themselves_unless_a_long_sequence_has_a_window_or_a_far_field(length, more, block_size):
-    inputs, settings = tensors((1, 1, length, 4)), {"n_hashes": 2, "cluster_size": 8, **more}
-    found = attention.attend("lsh", *inputs, **settings)
-    assert torch.equal(found, attention.attend("lsh", *inputs, **settings, block_size=block_size))
-    assert not torch.equal(found, attention.attend("lsh", *inputs, **settings, block_size=2))
 
 
 @pytest.mark.parametrize("settings", [{"share": 0.25}, {}], ids=["README", "no settings"])
@@ -384,9 +368,7 @@ def test_controls_have_lshs_number_of_keys():
         ("lsh", {"n_hashes": 0}, "n_hashes=0 must be a whole number, 1 to 2147483647"),
         ("lsh", {"n_hashes": 10**30}, "must be a whole number, 1 to 2147483647"),
         ("lsh", {"n_hashes": 2.0}, "n_hashes=2.0 must be a whole number"),
-        ("lsh", {"far_field": 1}, "far_field=1 is not one of: False, True"),
         ("plain-lsh", {"rest": None}, "rest=None is not one of: False, True"),
-        ("lsh", {"window": None}, "window=None must be a whole number, 0 to"),
         ("plain-lsh", {"global_tokens": 2}, "attention 'plain-lsh' has no setting 'global_tokens'"),
         ("window", {"keys": 0}, "window: keys=0 must be a whole number, 1 to 2147483647"),
         ("window", {"n_hashes": 2}, "attention 'window' has no setting 'n_hashes'; it has: share, keys, global_tokens"),

@@ -10,9 +10,7 @@ MORE = {
     "lsh": [
         {"n_hashes": 1},
         {"cluster_size": 1},
-        {"n_hashes": 2, "far_field": True},
-        {"cluster_size": 8, "far_field": True, "window": 3},
-        {"global_tokens": 9, "window": 5, "block_size": 4},
+        {"global_tokens": 9},
         {"rest": False},
     ],
     "plain-lsh": [{"n_hashes": 4}, {"cluster_size": 6, "rest": True}],
@@ -126,24 +124,19 @@ def test_a_size_that_no_budget_holds_is_kept_and_said():
 
 def test_fixed_settings_that_no_short_sequence_has_room_for_do_not_fail():
     """Refused where a length is asked about, they stand as they are in a sequence that has no choice."""
-    inputs, fixed = tensors((1, 2, 9, 8)), {"global_tokens": 9, "window": 5, "block_size": 4}
+    inputs, fixed = tensors((1, 2, 9, 8)), {"global_tokens": 9}
     out = attention.attend("lsh", *inputs, share=0.25, **fixed)
     torch.testing.assert_close(out, attention.attend("softmax", *inputs))  # nine tokens, all seen by all
-    with pytest.raises(ValueError, match="share=0.25 of length=9 leaves -16 keys to choose"):
+    with pytest.raises(ValueError, match="share=0.25 of length=9 leaves -8 keys to choose"):
         attention.settings_for("lsh", 9, 0.25, **fixed)
 
 
 def test_what_is_not_fixed_is_chosen_to_fit():
-    settings = attention.settings_for("lsh", 256, 0.25, far_field=True, cluster_size=8, window=4)
-    far = {"far_field": True, "rest": False}
-    assert settings == {**far, "cluster_size": 8, "window": 4, "global_tokens": 2, "n_hashes": 3}
-    own = {"far_field": False, "rest": True, "global_tokens": 2}
+    own = {"rest": True, "global_tokens": 2}
     assert attention.settings_for("lsh", 256, 0.25) == {**own, "cluster_size": 7, "n_hashes": 8}
     assert attention.settings_for("lsh", 256, 0.25, rest=False)["n_hashes"] == 8
     assert attention.settings_for("lsh", 256, 0.25, n_hashes=10)["cluster_size"] == 6
     assert attention.settings_for("lsh", 32, 0.25) == {**own, "cluster_size": 2, "n_hashes": 2}  # 4 of 5, not 3
-    far = attention.settings_for("lsh", 256, 0.25, far_field=True, n_hashes=3)
-    assert far["cluster_size"] == 16  # 3 clusters of 16 and 16 - 3 mean keys are 61 of 62; of 17 they were 64
     assert attention.settings_for("window", 100, 0.2, global_tokens=5) == {"global_tokens": 5, "keys": 15}
     assert attention.settings_for("shared-qk-lsh", 256, 0.25, bucket_size=8)["n_hashes"] == 4
     assert attention.settings_for("reformer", 256, 0.25) == {"n_hashes": 4, "bucket_size": 8}
@@ -162,9 +155,6 @@ def test_what_is_not_fixed_is_chosen_to_fit():
         ("lsh", 3, 0.25, {}, "share=0.25 of length=3 leaves -1 keys to choose beside rest=1; lsh"),
         ("top-k", 256, None, {"keys": 0}, "keys=0 must be a whole number, 1 to 2147483647"),
         ("shared-qk-lsh", 24, 0.125, {}, "share=0.125 of length=24 leaves 3 keys to choose; shared-qk-lsh needs 4"),
-        ("lsh", 36, 0.25, {"window": 12}, "leaves -6 keys to choose beside global_tokens=2 beside window=12 beside"),
-        ("lsh", 36, 0.25, {"far_field": True}, "share=0.25 of length=36 leaves 7 keys to choose, too few for a far"),
-        ("lsh", 256, 0.25, {"far_field": True, "n_hashes": 50}, "too few for a far field with n_hashes=50"),
         ("lsh", 256, 0.25, {"n_hashes": 0}, "lsh: n_hashes=0 must be a whole number, 1 to 2147483647"),
         ("shared-qk-lsh", 256, 0.25, {"bucket_size": 0}, "bucket_size=0 must be a whole number, 2 to 2147483647"),
         ("top-k", 256, 0.25, {"global_tokens": 2}, "attention 'top-k' has no setting 'global_tokens'; it has: share"),
@@ -219,3 +209,14 @@ def test_evaluation_may_have_a_budget_of_its_own():
     assert attention.check_evaluation("lsh", trained, None) == attention.check("lsh", trained)
     with pytest.raises(ValueError, match="evaluation_settings: lsh: share=2 must be"):
         attention.check_evaluation("lsh", trained, {"share": 2})
+
+
+def test_settings_that_left_are_read_where_they_changed_nothing():
+    """As records and saved models have them."""
+    old = {"n_hashes": 7, "cluster_size": 4, "block_size": 1, "global_tokens": 2, "window": 0, "far_field": False}
+    today = attention.check("lsh", {"n_hashes": 7, "cluster_size": 4, "global_tokens": 2})
+    assert attention.check("lsh", old) == today
+    assert attention.check("lsh", {**old, "block_size": None}) == today
+    for setting in ({"far_field": True}, {"window": 3}, {"block_size": 64}):
+        with pytest.raises(ValueError, match=r"lsh: \w+=\w+ left the library; .* commit e85e234"):
+            attention.check("lsh", {**old, **setting})

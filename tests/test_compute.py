@@ -9,14 +9,10 @@ from albert_lsh.attention.rows import AT_ONCE, MASKED, clear_padding
 from attention_cases import error, padding, tensors
 
 ROUNDS = {"n_hashes": 3, "cluster_size": 5}
-LSH = {"n_hashes": 2, "cluster_size": 4, "block_size": 6, "global_tokens": 2, "window": 0, "far_field": False}
+LSH = {"n_hashes": 2, "cluster_size": 4, "global_tokens": 2}
 SEEN = {
-    "lsh, single queries": (lsh, {**LSH, "block_size": 1}),
-    "lsh, blocks": (lsh, LSH),
-    "lsh, blocks and a window": (lsh, {**LSH, "window": 5}),
-    "lsh, far field": (lsh, {**LSH, "far_field": True}),
-    "lsh, far field, single queries": (lsh, {**LSH, "far_field": True, "block_size": 1, "global_tokens": 0}),
-    "lsh, far field and a window": (lsh, {**LSH, "far_field": True, "window": 5}),
+    "lsh": (lsh, LSH),
+    "lsh, no global tokens": (lsh, {**LSH, "global_tokens": 0}),
     "plain-lsh": (plain_lsh, ROUNDS),
     "plain-lsh, one round": (plain_lsh, {**ROUNDS, "n_hashes": 1}),
     "plain-lsh, sequences differ": (plain_lsh, {"n_hashes": (4, 1), "cluster_size": (5, 2)}),
@@ -44,7 +40,7 @@ def case(module, settings, shape, kind, dtype=torch.float32):
         return seen, [query, key, value], mask
     tokens = torch.ones(shape[:3], dtype=torch.bool) if mask is None else mask[:, None].expand(shape[:3])
     seen = module.see(query.float(), key.float(), tokens, scaling=0.4, generator=generator, **settings)
-    return seen, [query, seen.with_means(key), seen.with_means(value)], mask
+    return seen, [query, key, value], mask
 
 
 def reference(query, key, value, *, seen, scaling):
@@ -123,12 +119,12 @@ def test_bfloat16_rounds_no_worse_than_the_plain_way(module, settings):
 @pytest.mark.parametrize(
     ("module", "settings", "shape"),
     [
-        (lsh, {**LSH, "cluster_size": 20, "block_size": 20, "far_field": True, "window": 5}, (2, 1, 600, 32)),
+        (lsh, {**LSH, "cluster_size": 20}, (8, 1, 600, 32)),
         (plain_lsh, {"n_hashes": 2, "cluster_size": 50}, (4, 2, 600, 32)),
         (shared_qk_lsh, {"n_hashes": 2, "bucket_size": 25}, (4, 1, 600, 32)),
         (top_k, {"keys": 10}, (1, 1, 600, 32)),
     ],
-    ids=["lsh, far field and a window", "plain-lsh", "chunks", "top-k"],
+    ids=["lsh", "plain-lsh", "chunks", "top-k"],
 )
 def test_blocks_that_are_gathered_in_pieces(module, settings, shape):
     """A round's keys and values are more numbers than are gathered at once."""

@@ -40,11 +40,6 @@ CASES = [
     ("shared-qk", {}),
     ("shared-qk-lsh", CHUNKS),
     ("shared-qk-lsh", {**CHUNKS, "bucket_size": 4}),  # 256 buckets, which are two choices
-    ("lsh", {**ROUNDS, "block_size": 16}),
-    ("lsh", {**ROUNDS, "global_tokens": 0, "block_size": 16}),
-    ("lsh", {**ROUNDS, "window": 65}),
-    ("lsh", {**ROUNDS, "window": 65, "rest": True}),
-    ("lsh", {**ROUNDS, "far_field": True}),
     ("plain-lsh", {**ROUNDS, "rest": True}),
     ("random", ROUNDS),
     ("random", {**ROUNDS, "rest": True}),
@@ -66,8 +61,6 @@ OTHERWISE = [
     ("random", {**ROUNDS, "global_tokens": 32}, 3 * 2 * 32),
     # So is that of the rest in the second round.
     ("shared-qk-lsh", {**CHUNKS, "rest": True}, 2),
-    # The clusters' sums give the rest without any product, and the counter does not see its score and value.
-    ("lsh", {**ROUNDS, "block_size": 16, "rest": True}, -2),
     # Hashes are products number by number, of queries and keys, with two numbers more than head_dim.
     ("plain-lsh", ROUNDS, -HASHES),
     ("smyrf", ROUNDS, -HASHES),
@@ -76,7 +69,7 @@ OTHERWISE = [
     ("yoso", {"n_hashes": 8, "conv_kernel_size": 5}, -2 * 8),
 ]
 # `reformer` is another package's, which multiplies in ways of its own.
-CASES += [(n, {}) for n in attention.names() if n not in {"reformer", *(c[0] for c in (*CASES, *OTHERWISE))}]
+CASES += [(n, {}) for n in attention.names() if n not in {"reformer", "lsh", *(c[0] for c in (*CASES, *OTHERWISE))}]
 
 
 @pytest.mark.parametrize("head_dim", [16, 64])
@@ -98,9 +91,9 @@ def test_empty_places_where_queries_stand_by_cluster_are_computed_too(head_dim):
     """How many there are depends on the data: here half as many as queries. The formula leaves them out."""
     settings = {**ROUNDS, "global_tokens": 0}
     query, key, _ = tensors((1, 2, LENGTH, head_dim))
-    more = {"window": 0, "far_field": False, "scaling": head_dim**-0.5, "generator": attention.generator_of(0)}
+    more = {"scaling": head_dim**-0.5, "generator": attention.generator_of(0)}
     mask = torch.ones(query.shape[:3], dtype=torch.bool)
-    seen = lsh.see(query, key, mask, **settings, block_size=None, **more)
+    seen = lsh.see(query, key, mask, **settings, **more)
     empty = (seen.queries == LENGTH).sum().item() / 2 * ROUNDS["cluster_size"] / LENGTH**2
     assert 0.02 < empty < 0.1
     said = attention.cost("lsh", LENGTH, head_dim, **settings) + empty

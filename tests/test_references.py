@@ -63,14 +63,7 @@ def test_long_sequences_are_the_references(monkeypatch, name, settings, kind):
 
 @pytest.mark.parametrize("kind", ["full", "scattered"])
 @pytest.mark.parametrize("more", [{"global_tokens": 0}, {"rest": True}, {"n_hashes": 1}], ids=str)
-def test_above_512_tokens_queries_that_choose_alone_are_computed_by_cluster(more, kind):
-    check_reference("lsh", {"n_hashes": 4, "cluster_size": 8, "block_size": 1, **more}, (2, 1, 530, 4), kind)
-
-
-@pytest.mark.parametrize("kind", ["full", "scattered"])
-@pytest.mark.parametrize("more", [{}, {"rest": True}, {"far_field": True, "window": 3}], ids=str)
-def test_above_512_tokens_queries_choose_in_blocks(more, kind):
-    """Each sequence has blocks of its own size, whatever the others in the batch have."""
+def test_above_512_tokens_queries_are_computed_by_cluster(more, kind):
     check_reference("lsh", {"n_hashes": 4, "cluster_size": 8, **more}, (2, 1, 530, 4), kind)
 
 
@@ -142,11 +135,7 @@ def check_half_precision(name, settings, dtype, kind, dropout=0.0):
     [
         {"n_hashes": 2, "cluster_size": 41},
         {"share": 1.0},
-        {"n_hashes": 20, "cluster_size": 3, "window": 5, "block_size": 4},
         {"n_hashes": 20, "cluster_size": 3, "rest": True},
-        {"n_hashes": 20, "cluster_size": 3, "far_field": True},
-        {"n_hashes": 1, "cluster_size": 1, "far_field": True},
-        {"n_hashes": 1, "cluster_size": 1, "far_field": True, "window": 4, "block_size": 3},
     ],
     ids=str,
 )

@@ -26,10 +26,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CASES = {
     "rounds, each key once": ("plain-lsh", {"n_hashes": 3, "cluster_size": 7}),
     "rounds and the rest": ("random", {"n_hashes": 2, "cluster_size": 9, "global_tokens": 1, "rest": True}),
-    "blocks, global, window, far": (
-        "lsh",
-        {"n_hashes": 2, "cluster_size": 4, "far_field": True, "block_size": 4, "window": 4},
-    ),
+    "chunks and the rest": ("shared-qk-lsh", {"bucket_size": 6, "n_hashes": 2, "rest": True}),
     "single queries, a share of the pairs": ("lsh", {"share": 0.3}),
     "chunks": ("shared-qk-lsh", {"bucket_size": 6, "n_hashes": 2}),
     "one chunk, its keys twice": ("shared-qk-lsh", {"bucket_size": 64, "n_hashes": 2}),
@@ -179,7 +176,7 @@ for name, settings in CASES:
 
 def test_kernels_compile_for_a_gpu(tmp_path):
     """The interpreter takes programs that the compiler does not. Between these two all kinds of bias occur."""
-    cases = CASES["rounds, each key once"], CASES["blocks, global, window, far"]
+    cases = CASES["rounds, each key once"], CASES["chunks and the rest"]
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", COMPILE.replace("CASES", repr(cases))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

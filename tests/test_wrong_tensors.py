@@ -32,7 +32,7 @@ def with_settings(draw, names=NAMES):
     return name, chosen
 
 
-HUGE = ("cluster_size", "bucket_size", "global_tokens", "keys", "top_keys", "full_attn_thres", "window", "block_size")
+HUGE = ("cluster_size", "bucket_size", "global_tokens", "keys", "top_keys", "full_attn_thres")
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 40), st.integers(1, 12))
 LONG = st.tuples(st.just(2), st.just(1), st.integers(510, 520), st.just(4))
 SEEDS = st.integers(0, 99)

@@ -203,38 +203,21 @@ def with_rest(q, k, v, counts: Tensor, scaling: float, rest: bool) -> Tensor:
 def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
     _, heads, _, dim = query.shape
     draws = draw_directions(heads, dim, 1, generator)[:, 0]
-    query_draws = draws if settings["block_size"] == 1 else draw_directions(heads, dim, 1, generator)[:, 0]
 
     def one(tokens, h, q, k, v):
         n, fq, fk, own = len(q), q.detach().float(), k.detach().float(), resolved("lsh", settings, len(q))
-        near_or_far = own["window"] or own["far_field"]
-        together = own["block_size"] or (round(2 * math.sqrt(n)) if n > 512 and near_or_far else 1)
-        if own["window"] or together == 1:
-            blocks = even_cut(list(range(n)), together)
-        else:
-            blocks = tree_one(fq, math.ceil(n / together), query_draws[h])
         everybodys = global_one(q, k, own["global_tokens"])
         others = [j for j in range(n) if j not in everybodys]
         clusters = []
         if others:
             leaves = tree_one(fk[others], math.ceil(len(others) / own["cluster_size"]), draws[h])
             clusters = [[others[j] for j in leaf] for leaf in leaves]
-        counts, left = torch.zeros(n, n), torch.zeros(n, len(clusters))
-        for block in blocks:
-            asking = fq[block].mean(0)
-            scores = [asking @ fk[c].mean(0) * scaling + math.log(len(c)) for c in clusters]
+        counts = torch.zeros(n, n)
+        for i in range(n):
+            scores = [fq[i] @ fk[c].mean(0) * scaling + math.log(len(c)) for c in clusters]
             chosen = best(torch.tensor(scores), own["n_hashes"])
-            seen = everybodys + [j for c in chosen for j in clusters[c]]
-            seen += window_one(block, n, own["window"] + max(map(len, blocks)) - 1) if own["window"] else []
-            for i in block:
-                counts[i, seen] = 1
-                for c, members in enumerate(clusters):
-                    left[i, c] = 0 if c in chosen else sum(j not in seen for j in members)
-        if not own["far_field"]:
-            return with_rest(q, k, v, counts, scaling, own["rest"])
-        mean_k, mean_v = (torch.stack([x[c].mean(0) for c in clusters]) if clusters else x[:0] for x in (k, v))
-        keys, values = torch.cat([k, mean_k]), torch.cat([v, mean_v])
-        return attend_counted(q, keys, values, torch.cat([counts, left], dim=1), scaling)
+            counts[i, everybodys + [j for c in chosen for j in clusters[c]]] = 1
+        return with_rest(q, k, v, counts, scaling, own["rest"])
 
     return each_sequence(query, key, value, padding_mask, one)
 

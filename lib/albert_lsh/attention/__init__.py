@@ -17,7 +17,15 @@ import torch
 from torch import Tensor
 
 from albert_lsh.attention.definition import check_whole
-from albert_lsh.attention.registry import ATTENTIONS, check, check_evaluation, names, setting_names, settings_for
+from albert_lsh.attention.registry import (
+    ATTENTIONS,
+    check,
+    check_evaluation,
+    names,
+    recorded,
+    setting_names,
+    settings_for,
+)
 from albert_lsh.attention.rows import MASKED, clear_padding, count_tokens
 
 __all__ = [
@@ -32,6 +40,7 @@ __all__ = [
     "coverage",
     "names",
     "pairs",
+    "recorded",
     "setting_names",
     "settings_for",
 ]

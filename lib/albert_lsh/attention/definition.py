@@ -17,6 +17,7 @@ from torch import Tensor
 
 from albert_lsh.attention.rows import clear_padding, count_tokens
 
+LAST_WITH_ALL = "commit e85e234 (tag small-house-base), which still has it"
 HIGHEST_SETTING = 2**31 - 1  # of a whole number, where `Attention.highest` has no other
 
 
@@ -66,6 +67,9 @@ class Attention:
     spent: tuple[str, ...] = ()  # settings that `spend` computes unless they are given; rounds and size come first
     share: float | None = None  # the budget where neither a budget nor a setting in `spent` is given
     drops: bool = True  # attention weights, with the probability `dropout`; some attentions never have any weights
+    left: dict[str, tuple[Any, ...]] = field(
+        default_factory=dict
+    )  # settings that left, and values that changed nothing
     mean_keys: Callable[..., Tensor] | None = None  # (batch, heads): how many mean keys the queries see
 
     @property
@@ -75,7 +79,7 @@ class Attention:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None, **more) -> Tensor:
         """The attention; rows of padding, and their gradients, are zero whatever stands there, even NaN."""
-        more = self.resolve(more, count_tokens(query, padding_mask))
+        more = self.resolve(self.without_left("attention", more), count_tokens(query, padding_mask))
         rows = (clear_padding(x, padding_mask) for x in (query, key, value))
         return clear_padding(self.compute(*rows, padding_mask, **more), padding_mask)
 
@@ -108,6 +112,7 @@ class Attention:
 
     def check(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
         """All settings, `given` over the defaults; ValueError for one that is not there or cannot be."""
+        given = self.without_left(name, given)
         for setting, value in given.items():
             if setting not in self.defaults:
                 there = ", ".join(self.defaults) or "none"
@@ -131,6 +136,18 @@ class Attention:
         else:
             full |= {setting: self.settings[setting] for setting in self.spent if full[setting] is None}
         return full
+
+    def without_left(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings of an old record or model as those of today, where that is the same attention.
+
+        Raises:
+            ValueError: a setting that left, with a value that there is no computation for any more.
+        """
+        for setting in self.left.keys() & settings.keys():
+            if settings[setting] not in self.left[setting]:
+                shown = f"{setting}={reprlib.repr(settings[setting])}"
+                raise ValueError(f"{name}: {shown} left the library; its records were made with {LAST_WITH_ALL}")
+        return {setting: value for setting, value in settings.items() if setting not in self.left}
 
     def _may_be_none(self, setting: str) -> bool:
         return self.defaults[setting] is None or setting in self.spent

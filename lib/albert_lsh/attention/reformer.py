@@ -73,6 +73,7 @@ def reformer_pairs(query, key, padding_mask=None, *, bucket_size, n_hashes, **se
     """How often each query meets each key: (batch, heads, length, length), long; read off the package's buckets."""
     batch, heads, length, _ = query.shape
     settings |= {"bucket_size": bucket_size, "n_hashes": n_hashes}
+    bucket_size = min(bucket_size, length)
     buckets = run_package(query, query, padding_mask, **settings)[1]
     if buckets is None:
         return others(query, key, padding_mask)
@@ -94,6 +95,7 @@ def run_package(
     """The package's output (batch, heads, length, head_dim), and its buckets, None where it attended to everything."""
     batch, heads, length, _ = query.shape
     full = length <= (bucket_size if full_attn_thres is None else full_attn_thres)
+    bucket_size = min(bucket_size, length)  # as one larger: two buckets, and every token in sight
     core = FullQKAttention(dropout=dropout) if full else LSHAttention(dropout, bucket_size, n_hashes)
     qk, v = query.flatten(0, 1), value.flatten(0, 1)
     mask = None if padding_mask is None else padding_mask.repeat_interleave(heads, 0)

@@ -75,6 +75,14 @@ def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
     return find(name).check(name, by_name(f"attention {name!r}: settings", settings))
 
 
+def recorded(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a record as `check` completes them; as they stand there if today's code cannot have them."""
+    try:
+        return check(name, settings)
+    except ValueError:
+        return settings
+
+
 def check_evaluation(name: str, settings: dict[str, Any], given: dict[str, Any] | None) -> dict[str, Any]:
     """The full settings of an attention in evaluation: `given` over those that it is trained with.
 

@@ -100,6 +100,12 @@ def places(chosen: Tensor, count: int) -> Tensor:
     return order.masked_fill(~chosen.gather(-1, order), length)
 
 
+def in_place(mask: Tensor) -> Tensor:
+    """Each position as a block of its own: (batch, heads, length, 1); `length` where mask has no token."""
+    length = mask.shape[-1]
+    return torch.arange(length, device=mask.device).where(mask, length).unsqueeze(-1)
+
+
 def best(scores: Tensor, mask: Tensor, count: Tensor | int) -> Tensor:
     """Positions of the `count` highest scores of each row, best first; `length` where the mask leaves fewer.
 

@@ -1,8 +1,8 @@
 """The one form in which every sparse attention says which keys its queries see.
 
 Queries stand in blocks, and each block has one list of keys. Several rounds of blocks are one softmax: they are merged
-by their log-sum-exp (Kitaev et al. 2020, section 2). Mean keys, which stand for clusters, are rows appended to key and
-value. What selects keys returns this form (`select`), what computes takes it (`compute`).
+by their log-sum-exp (Kitaev et al. 2020, section 2). What selects keys returns this form (`select`), what computes
+takes it (`compute`).
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.rows import MASKED, means_of, owners
+from albert_lsh.attention.rows import owners
 
 
 class Seen(NamedTuple):
@@ -28,10 +28,8 @@ class Seen(NamedTuple):
     others_only: bool = False  # a query does not see its own key
     # In each round a key stands in one list at most, once. Its gradient is then written, not added, which is faster.
     distinct: bool = False
-    means: Tensor | None = None  # (batch, heads, clusters, places): clusters whose means are the appended rows
-    # Blocks of queries that chose together, (batch, heads, blocks, places), and the clusters of `means` that they see,
-    # (batch, heads, blocks, n), their number for none.
-    blocks: Tensor | None = None
+    means: Tensor | None = None  # (batch, heads, clusters, places): clusters that queries choose from
+    # Which of the clusters of `means` each query sees: (batch, heads, length, n), their number for none.
     chosen: Tensor | None = None
 
     @property
@@ -48,12 +46,6 @@ class Seen(NamedTuple):
             of_query, of_key = self.clusters
             clusters = of_query.flatten(0, 1), of_key.flatten(0, 1)
         return Seen(queries, keys, bias, clusters, self.others_only, self.distinct)
-
-    def with_means(self, rows: Tensor) -> Tensor:
-        """Rows (batch, heads, length, dim), with a mean row for each of the clusters if `bias` weighs them."""
-        if self.means is None or self.bias is None:
-            return rows
-        return torch.cat([rows, means_of(rows.float(), self.means).to(rows.dtype)], dim=2)
 
 
 def cluster_tables(queries: Tensor, keys: Tensor, length: int) -> tuple[Tensor, Tensor]:
@@ -74,19 +66,8 @@ def seen_by_all(seen: Seen, positions: Tensor, length: int) -> Seen:
 
 
 def count_pairs(seen: Seen, length: int) -> Tensor:
-    """How often each query meets each key: (batch, heads, length, length), int. Quadratic in the length.
-
-    Mean keys are left out.
-    """
+    """How often each query meets each key: (batch, heads, length, length), int. Quadratic in the length."""
     pair = seen.queries.unsqueeze(-1) * (length + 1) + seen.keys.clamp(max=length).unsqueeze(-2)
     counts = pair.new_zeros(*pair.shape[:2], (length + 1) ** 2, dtype=torch.int)
     counts.scatter_add_(-1, pair.flatten(2), torch.ones_like(pair.flatten(2), dtype=torch.int))
     return counts.unflatten(-1, (length + 1, length + 1))[:, :, :length, :length]
-
-
-def count_mean_keys(seen: Seen, length: int) -> Tensor:
-    """How many mean keys the queries of each head see: (batch, heads), long."""
-    if seen.means is None or seen.bias is None:
-        return seen.keys.new_zeros(seen.keys.shape[:2])
-    real = (seen.keys >= length) & (seen.keys < length + seen.means.shape[2]) & (seen.bias > MASKED / 2)
-    return (real.sum(-1) * (seen.queries < length).sum(-1)).flatten(2).sum(-1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from albert_lsh.attention.compute.dispatch import attend, attend_with_rest, the_rest
 from albert_lsh.attention.definition import Attention
 from albert_lsh.attention.rows import token_mask
-from albert_lsh.attention.seen import Seen, count_mean_keys, count_pairs
+from albert_lsh.attention.seen import Seen, count_pairs
 
 
 def sparse(
@@ -38,9 +38,9 @@ def sparse(
         query, key, value, padding_mask=None, *, scaling, rest=False, dropout=0.0, generator=None, **settings
     ) -> Tensor:
         """Softmax over the keys that each query sees. Gradients flow to the queries, to the keys and values seen, and
-        through mean keys; the choice of keys has none."""
+        through the rest; the choice of keys has none."""
         seen = look(query, key, padding_mask, scaling, generator, settings)
-        rows = query, seen.with_means(key), seen.with_means(value)
+        rows = query, key, value
         if rest:
             return attend_with_rest(*rows, seen, token_mask(query, padding_mask), scaling=scaling, dropout=dropout)
         return attend(*rows, seen, scaling=scaling, dropout=dropout)[0]
@@ -51,11 +51,8 @@ def sparse(
 
     def mean_keys(query, key, padding_mask=None, *, generator=None, rest=False, **settings) -> Tensor:
         seen = look(query, key, padding_mask, query.shape[-1] ** -0.5, generator, settings)
-        found = count_mean_keys(seen, query.shape[2])
-        if rest:
-            mask, rows = token_mask(query, padding_mask), seen.with_means(key).float()
-            found = found + ((the_rest(rows, rows, seen, mask)[2] > 0) & mask).sum(-1)
-        return found
+        mask, rows = token_mask(query, padding_mask), key.float()
+        return ((the_rest(rows, rows, seen, mask)[2] > 0) & mask & rest).sum(-1)
 
     return Attention(about, compute, pairs, cost, settings={**settings, "rest": False}, mean_keys=mean_keys, **more)
 

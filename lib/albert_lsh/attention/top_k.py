@@ -5,19 +5,15 @@ from typing import Any
 from torch import Tensor
 
 from albert_lsh.attention.definition import Budget
-from albert_lsh.attention.rows import best
+from albert_lsh.attention.rows import best, in_place
 from albert_lsh.attention.seen import Seen
-from albert_lsh.attention.select.nearest import neighbours
 from albert_lsh.attention.sparse import rest_products, sparse
 
 
 def see(query: Tensor, key: Tensor, mask: Tensor, *, keys, scaling, generator) -> Seen:
     """The `keys` keys that each query scores highest. Takes memory quadratic in the length."""
-    length = query.shape[2]
-    single = neighbours(mask, 1)  # (batch, heads, length, 1)
     found = best(query @ key.transpose(-1, -2), mask[:, :, None], keys)
-    index = single.clamp(max=length - 1).expand(-1, -1, -1, found.shape[-1])
-    return Seen(single.unsqueeze(2), found.gather(2, index).unsqueeze(2))
+    return Seen(in_place(mask).unsqueeze(2), found.unsqueeze(2))
 
 
 def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:

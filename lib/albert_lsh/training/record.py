@@ -9,7 +9,6 @@ import dataclasses
 import json
 import platform
 import subprocess
-from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
@@ -83,8 +82,7 @@ def differences(result: dict[str, Any], asked: dict[str, Any], kind: type) -> li
     """
     usual = {f.name: f.default for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
     there, asked = usual | result["parameters"], json.loads(json.dumps(asked))
-    with suppress(ValueError):  # settings that the code no longer knows stay as they are, and differ
-        there["attention_settings"] = attentions.check(there["attention"], there["attention_settings"])
+    there["attention_settings"] = attentions.recorded(there["attention"], there["attention_settings"])
     return [f"{k}={there.get(k)!r}, not {v!r}" for k, v in asked.items() if there.get(k) != v]
 
 

@@ -31,26 +31,17 @@ class Contender(NamedTuple):
     settings: Callable[[int, int], dict[str, Any]] = lambda length, keys: {}  # of that attention
 
 
-def with_settings(name: str, settings: Callable[[int, int], dict[str, Any]], quadratic: bool = False) -> Contender:
-    """One of our attentions with the settings that a length and a number of keys give."""
+def ours(name: str, *, budget: bool = False, quadratic: bool = False, **fixed: Any) -> Contender:
+    """One of our attentions with fixed settings; with a budget it also gets the number of keys."""
+
+    def settings(length: int, keys: int) -> dict[str, Any]:
+        return {"keys": min(keys, length), **fixed} if budget else fixed
 
     def build(length: int, keys: int) -> Attend:
         chosen = settings(length, keys)
         return lambda query, key, value: attention.attend(name, query, key, value, **chosen)
 
     return Contender(build, quadratic, attention=name, settings=settings)
-
-
-def ours(name: str, *, budget: bool = False, quadratic: bool = False, **fixed: Any) -> Contender:
-    """One of our attentions with fixed settings; with a budget it also gets the number of keys."""
-    return with_settings(
-        name, lambda length, keys: {"keys": min(keys, length), **fixed} if budget else fixed, quadratic
-    )
-
-
-def in_blocks(length: int, keys: int) -> dict[str, Any]:
-    """Of `lsh`: queries choose their clusters 2 sqrt(length) at a time."""
-    return {"keys": min(keys, length), "block_size": round(2 * length**0.5)}
 
 
 def reformer_pytorch(rounds: int) -> Contender:
@@ -96,9 +87,6 @@ CONTENDERS: dict[str, Contender] = {
     "plain-lsh": ours("plain-lsh", budget=True, n_hashes=SEVERAL_ROUNDS),
     "plain-lsh, one round": ours("plain-lsh", budget=True, n_hashes=1),
     "lsh": ours("lsh", budget=True),
-    "lsh, in blocks": with_settings("lsh", in_blocks),
-    # At 65,536 tokens 512 keys are too few for the mean keys of all clusters and one cluster besides.
-    "lsh, window, far field": ours("lsh", budget=True, window=16, far_field=True)._replace(longest=2**15),
     "random": ours("random", budget=True, n_hashes=1),
     "window": ours("window", budget=True, quadratic=True),
     "top-k": ours("top-k", budget=True, quadratic=True),

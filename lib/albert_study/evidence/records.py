@@ -104,8 +104,9 @@ def name_arms(runs: pd.DataFrame) -> pd.DataFrame:
 
 def decisive(run: dict[Any, Any]) -> dict[str, str]:
     """The parameters of a run that may differ between arms of an attention, its settings among them, as texts."""
+    settings = attention.recorded(run["attention"], run["attention_settings"])
     same = ("task", "model", "attention", "attention_settings", "seed", "device", *WHERE)
-    values = {f.name: run.get(f.name) for f in fields(Parameters) if f.name not in same} | run["attention_settings"]
+    values = {f.name: run.get(f.name) for f in fields(Parameters) if f.name not in same} | settings
     return {name: f"{v:g}".replace("e-0", "e-") if isinstance(v, float) else str(v) for name, v in values.items()}
 
 

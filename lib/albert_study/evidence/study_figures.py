@@ -204,24 +204,25 @@ def plot_differences(table: pd.DataFrame) -> Figure:
 
 
 def plot_settings(table: pd.DataFrame) -> Figure:
-    """How `lsh` spends a quarter of the pairs, and its cost, against the length, without and with a far field."""
+    """How `lsh` spends a quarter of the pairs, and its cost, against the length."""
     share = 0.25
-    kinds = {"of_all": "seen by all", "of_clusters": "of chosen clusters", "mean_keys": "mean keys"}
-    shades = dict(zip(kinds, ("#444444", STYLES["lsh"].colour, STYLES["shared-qk-lsh"].colour), strict=True))
-    figure, axes = new_figure(6.0, 2.5, ncols=2, sharey=True)
-    for axis, (label, rows) in zip(axes[0], table[table["share"] == share].groupby("attention"), strict=True):
-        rows = rows.dropna().sort_values("length")
-        below = 0 * rows["length"]
-        for (name, text), hatch in zip(kinds.items(), ("", "---", "xxx"), strict=True):
-            look: dict[str, Any] = {"facecolor": lighter(shades[name]), "edgecolor": shades[name], "hatch": hatch}
-            axis.fill_between(rows["length"], below, below + rows[name], label=text, linewidth=0.5, **look)
-            below = below + rows[name]
-        axis.plot(rows["length"], rows["cost"], "k:", label="cost of everything")
-        axis.axhline(share, color="black", linewidth=0.5)
-        axis.set_xscale("log", base=2)
-        axis.set(title=f"{label}, a share of {form(share, '%')}", xlabel="length (tokens)")
-    axes[0, 0].set(ylabel="share of the keys, or of full cost", ylim=(0, None))
-    add_legend(figure, axes[0, 0], 4)
+    kinds = {
+        "of_all": ("seen by all", "#444444", ""),
+        "of_clusters": ("of chosen clusters", STYLES["lsh"].colour, "---"),
+    }
+    figure, axes = new_figure(3.2, 2.5)
+    axis, rows = axes[0, 0], table[table["share"] == share].dropna().sort_values("length")
+    below = 0 * rows["length"]
+    for name, (text, shade, hatch) in kinds.items():
+        look: dict[str, Any] = {"facecolor": lighter(shade), "edgecolor": shade, "hatch": hatch}
+        axis.fill_between(rows["length"], below, below + rows[name], label=text, linewidth=0.5, **look)
+        below = below + rows[name]
+    axis.plot(rows["length"], rows["cost"], "k:", label="cost of everything")
+    axis.axhline(share, color="black", linewidth=0.5)
+    axis.set_xscale("log", base=2)
+    axis.set(title=f"lsh, a share of {form(share, '%')}", xlabel="length (tokens)")
+    axis.set(ylabel="share of the keys, or of full cost", ylim=(0, None))
+    add_legend(figure, axis, 3)
     return figure
 
 

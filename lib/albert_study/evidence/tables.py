@@ -155,25 +155,21 @@ def pretraining_gaps(runs: pd.DataFrame) -> pd.DataFrame:
 def settings_table() -> pd.DataFrame:
     """The settings of `lsh` that spend a share of the pairs, by length and share; empty where a budget is too small.
 
-    Shares of the length: keys that all see, keys of chosen clusters, mean keys attended to. `cost` is that of
-    everything, as a share of full attention's, with heads of HEAD_DIM.
+    Shares of the length: keys that all see, keys of chosen clusters. `cost` is that of everything, as a share of full
+    attention's, with heads of HEAD_DIM.
     """
     rows: list[dict[str, Any]] = []
-    for label, far in (("lsh", False), ("lsh, far field", True)):
-        for length in (2**k for k in range(5, 15)):
-            for share in (0.5, 0.25, 0.125, 0.0625):
-                rows.append({"attention": label, "length": length, "share": share})
-                try:
-                    settings = attention.settings_for("lsh", length, share, far_field=far)
-                except ValueError:
-                    continue
-                everybodys, size, chosen = (settings[k] for k in ("global_tokens", "cluster_size", "n_hashes"))
-                clusters = -(-(length - everybodys) // size)
-                rows[-1] |= {"global_tokens": everybodys, "cluster_size": size, "n_hashes": chosen}
-                rows[-1] |= {"of_all": everybodys / length, "of_clusters": chosen * size / length}
-                rows[-1] |= {"mean_keys": (clusters - chosen) / length if far else 0.0}
-                full = attention.cost("softmax", length, HEAD_DIM)
-                rows[-1] |= {"cost": attention.cost("lsh", length, HEAD_DIM, **settings) / full}
+    for length in (2**k for k in range(5, 15)):
+        for share in (0.5, 0.25, 0.125, 0.0625):
+            rows.append({"attention": "lsh", "length": length, "share": share})
+            try:
+                settings = attention.settings_for("lsh", length, share)
+            except ValueError:
+                continue
+            everybodys, size, chosen = (settings[k] for k in ("global_tokens", "cluster_size", "n_hashes"))
+            rows[-1] |= {"global_tokens": everybodys, "cluster_size": size, "n_hashes": chosen}
+            rows[-1] |= {"of_all": everybodys / length, "of_clusters": chosen * size / length}
+            rows[-1] |= {"cost": attention.cost("lsh", length, HEAD_DIM, **settings)}
     return pd.DataFrame(rows).astype({name: "Int64" for name in ("global_tokens", "cluster_size", "n_hashes")})
 
 

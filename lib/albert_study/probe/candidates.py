@@ -162,6 +162,8 @@ def _read(path: Path, looks_path: Path) -> dict[CandidateName, Measured]:
         return {}
     table, looks = (pd.read_csv(file, dtype={"variant": str}) for file in (path, looks_path))
     rows = [{str(k): v for k, v in row.items() if pd.notna(v)} for row in table.to_dict("records")]
+    for row in rows:
+        row["settings"] = json.dumps(attentions.recorded(row["attention"], json.loads(row["settings"])))
     names = [_name(row) for row in looks.to_dict("records")]
     return {_name(row): (row, looks[[name == _name(row) for name in names]]) for row in rows}
 

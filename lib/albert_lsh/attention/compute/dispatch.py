@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.compute import cpu, dense, gpu, plain
-from albert_lsh.attention.rows import owners, sums_of, take
+from albert_lsh.attention.rows import sums_of
 from albert_lsh.attention.seen import Seen
 
 # On a CPU, computing all scores and masking most of them is faster than gathering keys in sequences of up to
@@ -25,7 +25,7 @@ def attend(
 
     Args:
         query: (batch, heads, length, head_dim).
-        key, value: (batch, heads, n_keys, head_dim), mean keys behind the others.
+        key, value: (batch, heads, n_keys, head_dim), for `shared-qk-lsh` a mean key behind the others.
         seen: which keys each query sees.
         scaling: factor of the scores. dropout: probability with which an attention weight is dropped.
     Returns:
@@ -54,7 +54,7 @@ def attend_with_rest(
     It has the mean of their values, and the logarithm of their number is added to its score.
 
     Args:
-        key, value: (batch, heads, n_keys, head_dim), zeros in padding, mean keys behind the others.
+        key, value: (batch, heads, n_keys, head_dim), zeros in padding.
         mask: (batch, heads, length) bool, True where there is a token.
     Returns:
         (batch, heads, length, head_dim) in query's dtype.
@@ -69,12 +69,10 @@ def attend_with_rest(
 def the_rest(key: Tensor, value: Tensor, seen: Seen, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean key, mean value (batch, heads, length, head_dim) and number (batch, heads, length) of the keys not seen."""
     length = mask.shape[-1]
-    if seen.chosen is not None and seen.means is not None and seen.blocks is not None:
-        slot = owners(seen.blocks, length, nobody=0)[..., :length]
+    if seen.chosen is not None and seen.means is not None:
         size = (seen.means < length).sum(-1, keepdim=True).to(key.dtype)
         keys, values, count = (unchosen_sums(rows, seen.chosen) for rows in (*sums_of(seen.means, key, value), size))
-        found = (take(rows / count.clamp(min=1), slot) for rows in (keys, values))
-        return *found, take(count, slot).squeeze(-1)  # type: ignore[return-value]
+        return keys / count.clamp(min=1), values / count.clamp(min=1), count.squeeze(-1)
     # Attention with queries of zero weighs all keys alike: it gives the mean of what is seen, and how much that is.
     zeros = torch.zeros_like(key[:, :, :length])
     seen_keys, log_count = attend(zeros, key, key, seen, scaling=1.0)
@@ -89,9 +87,9 @@ def the_rest(key: Tensor, value: Tensor, seen: Seen, mask: Tensor) -> tuple[Tens
 
 
 def unchosen_sums(rows: Tensor, chosen: Tensor) -> Tensor:
-    """The sum of all rows (batch, heads, clusters, dim) but those that a block chose: (batch, heads, blocks, dim).
+    """The sum of all rows (batch, heads, clusters, dim) but those that a query chose: (batch, heads, length, dim).
 
-    chosen: (batch, heads, blocks, n) numbers of clusters; the number of clusters stands for none.
+    chosen: (batch, heads, length, n) numbers of clusters; the number of clusters stands for none.
     """
     batch, heads, count, dim = rows.shape
     flat = F.pad(rows, (0, 0, 0, 1)).reshape(-1, dim)
