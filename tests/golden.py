@@ -64,7 +64,8 @@ def computed(attention, name, length, settings):
     for mask in (None, torch.stack([position >= 0, holes, position >= length // 3])):
         case = f"{length} {'no ' if mask is None else ''}padding {settings}"
         for what in (attention.pairs, attention.coverage):
-            yield f"{name} | {what.__name__} {case}", what(name, *inputs[:2], mask, seed=3, **settings)
+            seen = what(name, *inputs[:2], mask, seed=3, **settings)
+            yield f"{name} | {what.__name__} {case}", seen if isinstance(seen, torch.Tensor) else tuple(seen)
         for dtype in (torch.float32, torch.bfloat16):
             rows = [x.to(dtype).requires_grad_() for x in inputs]
             for trains in (False, True):  # evaluation may be computed another way

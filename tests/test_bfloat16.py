@@ -6,12 +6,12 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import TrainingArguments
 
-from albert_lsh.attention.compute.cpu import BACKWARD, FORWARD
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.tasks.data import encode, load_data
 from albert_lsh.tasks.metrics import for_trainer
 from albert_lsh.tasks.table import find_task
 from albert_lsh.training import bfloat16
+from albert_lsh.training.bfloat16 import BACKWARD, FORWARD
 from albert_lsh.training.parameters import Parameters
 from albert_lsh.training.recipe import prepare_model, train
 

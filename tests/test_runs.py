@@ -99,7 +99,7 @@ def test_a_misspelled_name_of_the_parameters_cell_is_an_error(cells):
             "num_landmarks=129 is above max_length=128",
         ),
         ({"evaluation_settings": {"buckets": 2}}, "evaluation_settings: attention 'lsh' has no setting 'buckets'"),
-        ({"evaluation_settings": {"n_hashes": 0}}, "evaluation_settings: lsh: n_hashes=0 must be a whole number"),
+        ({"evaluation_settings": {"n_hashes": 0}}, "evaluation_settings: lsh: n_hashes=0 must be greater"),
         ({"evaluation_settings": [8]}, "evaluation_settings=[8] must be a valid dictionary"),
         (
             {"attention": "reformer", "evaluation_settings": {"n_hashes": 8}},

@@ -11,11 +11,10 @@ import math
 import torch
 from torch import Tensor
 
-from albert_lsh.attention import ATTENTIONS
-from albert_lsh.attention.random import draw_values
-from albert_lsh.attention.select.hashing import draw_directions, generators_of_rounds
-from albert_lsh.attention.select.tree import POWER_STEPS
-from albert_lsh.attention.shared_qk_lsh import MOST_BUCKETS, draw_rotations
+from albert_lsh.attention import make
+from albert_lsh.attention.hashed import draw_values
+from albert_lsh.attention.select import POWER_STEPS, draw_directions, generators_of_rounds
+from albert_lsh.attention.shared_qk import MOST_BUCKETS, draw_rotations
 
 
 def attend_counted(query, key, value, counts: Tensor, scaling: float) -> Tensor:
@@ -78,7 +77,7 @@ def choices(n_buckets: int, most: int) -> list[int]:
 
 def resolved(name: str, settings: dict, n: int) -> dict:
     """The settings of a sequence of n tokens."""
-    return ATTENTIONS[name].resolve(settings, torch.tensor([n]))
+    return vars(make(name, settings).resolve(torch.tensor([n])))
 
 
 def most(name: str, setting: str, settings: dict, query, padding_mask) -> int:

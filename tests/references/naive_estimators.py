@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from albert_lsh.attention.clustered import BITS, ROUNDS
-from albert_lsh.attention.select.hashing import draw_directions
+from albert_lsh.attention.select import draw_directions
 from references.naive import attend_counted, each_sequence, most, resolved
 
 
