@@ -221,45 +221,45 @@ def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **sett
     return each_sequence(query, key, value, padding_mask, one)
 
 
-def plain_lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
-    n_hashes = most("plain-lsh", "n_hashes", settings, query, padding_mask)
-    draws = draw_directions(query.shape[1], query.shape[3] + 2, n_hashes, generator)
+def in_rounds(name, query, key, value, padding_mask, settings, scaling, values_of) -> Tensor:
+    """Softmax over the keys met in rounds; values_of(tokens, head, q, k, n_hashes): rounds of values to sort by."""
 
     def one(tokens, h, q, k, v):
-        own = resolved("plain-lsh", settings, len(q))
-        hashes = hash_one(q.detach().float(), k.detach().float(), draws[h][: own["n_hashes"]])
-        counts = meetings(zip(*hashes, strict=True), len(q), own["cluster_size"])
+        own = resolved(name, settings, len(q))
+        rounds = values_of(tokens, h, q.detach().float(), k.detach().float(), own["n_hashes"])
+        if name == "smyrf":  # each meeting counts
+            counts = sum(meetings([one_round], len(q), own["cluster_size"]) for one_round in rounds)
+            return attend_counted(q, k, v, counts, scaling)
+        counts = meetings(rounds, len(q), own["cluster_size"])
+        counts[:, global_one(q, k, own.get("global_tokens", 0))] = 1
         return with_rest(q, k, v, counts, scaling, own["rest"])
 
     return each_sequence(query, key, value, padding_mask, one)
 
 
-def smyrf(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
-    n_hashes = most("smyrf", "n_hashes", settings, query, padding_mask)
-    draws = draw_directions(query.shape[1], query.shape[3] + 2, n_hashes, generator)
+def plain_lsh(query, key, value, padding_mask=None, *, scaling, generator=None, name="plain-lsh", **settings) -> Tensor:
+    draws = draw_directions(
+        query.shape[1], query.shape[3] + 2, most(name, "n_hashes", settings, query, padding_mask), generator
+    )
 
-    def one(tokens, h, q, k, v):
-        own = resolved("smyrf", settings, len(q))
-        hashes = hash_one(q.detach().float(), k.detach().float(), draws[h][: own["n_hashes"]])
-        rounds = list(zip(*hashes, strict=True))
-        counts = sum(meetings([one_round], len(q), own["cluster_size"]) for one_round in rounds)
-        return attend_counted(q, k, v, counts, scaling)
+    def values_of(tokens, h, q, k, n_hashes):
+        return list(zip(*hash_one(q, k, draws[h][:n_hashes]), strict=True))
 
-    return each_sequence(query, key, value, padding_mask, one)
+    return in_rounds(name, query, key, value, padding_mask, settings, scaling, values_of)
+
+
+def smyrf(query, key, value, padding_mask=None, **settings) -> Tensor:
+    return plain_lsh(query, key, value, padding_mask, name="smyrf", **settings)
 
 
 def random(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
     n_hashes = most("random", "n_hashes", settings, query, padding_mask)
     of_query, of_key = draw_values(query.shape[2], query.shape[1], n_hashes, generator)
 
-    def one(tokens, h, q, k, v):
-        own = resolved("random", settings, len(q))
-        rounds = ((of_query[h, r, tokens], of_key[h, r, tokens]) for r in range(own["n_hashes"]))
-        counts = meetings(rounds, len(q), own["cluster_size"])
-        counts[:, global_one(q, k, own["global_tokens"])] = 1
-        return with_rest(q, k, v, counts, scaling, own["rest"])
+    def values_of(tokens, h, q, k, n_hashes):
+        return [(of_query[h, r, tokens], of_key[h, r, tokens]) for r in range(n_hashes)]
 
-    return each_sequence(query, key, value, padding_mask, one)
+    return in_rounds("random", query, key, value, padding_mask, settings, scaling, values_of)
 
 
 def window(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:

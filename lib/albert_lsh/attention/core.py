@@ -57,6 +57,7 @@ class Attention(BaseModel):
     defaults: ClassVar[dict[str, Any]]  # all settings
     left: ClassVar[dict[str, tuple[Any, ...]]] = {}  # settings that left, with the values that changed nothing
     open: ClassVar[tuple[str, ...]] = ()  # settings that a budget decides unless they are given; rounds and size first
+    usual_share: ClassVar[float | None] = None  # where neither a budget nor a setting in `open` is given
     fewest: ClassVar[int] = 0  # keys that it can choose from a budget; 0: it has none
 
     @classmethod
@@ -76,8 +77,11 @@ class Attention(BaseModel):
             if settings[setting] not in cls.left[setting]:
                 shown = f"{setting}={reprlib.repr(settings[setting])}"
                 raise ValueError(f"{cls.name}: {shown} left the library; {LAST_WITH_ALL} still has it")
+        values = {setting: x for setting, x in settings.items() if setting not in cls.left and x is not None}
+        if cls.usual_share and not values.keys() & {"share", "keys", *cls.open}:
+            values["share"] = cls.usual_share
         try:
-            return cls.model_validate({k: v for k, v in settings.items() if k not in cls.left and v is not None})
+            return cls.model_validate(values)
         except ValidationError as failed:
             raise ValueError(cls.explain(failed)) from failed
 
@@ -171,16 +175,9 @@ class Budgeted(Attention):
     """An attention that takes `share` or `keys`, and resolves it for each sequence."""
 
     name: ClassVar[str] = "budget"
-    usual_share: ClassVar[float | None] = None  # where neither a budget nor a setting in `open` is given
 
     share: Share | None = None
     keys: Count | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def usual_budget(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        is_open = cls.usual_share and not settings.keys() & {"share", "keys", *cls.open}
-        return {**settings, "share": cls.usual_share} if is_open else settings
 
     @model_validator(mode="after")
     def check_budget(self) -> Self:
