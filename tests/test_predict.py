@@ -153,6 +153,10 @@ def test_answers_are_those_of_evaluation(saved, name, tmp_path, capsys):
         ({"context": "a"}, "input=.*'question': None.* must have question and context, both texts"),
         ({"inputs": "Who?"}, "input='Who\\?' must have question and context, both texts"),
         ({"question": "Who?", "context": "a", "top_k": 3}, "top_k: no option of .*max_length, no_answer, batch_size"),
+        ({"question": "Who?", "context": "a", "max_length": 0}, "max_length=0 must be a whole number, 8 to 512"),
+        ({"question": "Who?", "context": "a", "max_length": "20"}, "max_length='20' must be a whole number"),
+        ({"question": "Who?", "context": "a", "max_length": 10**6}, "max_length=1000000 must be .*, 8 to 512"),
+        ({"question": "Who?", "context": "a", "no_answer": "yes"}, "no_answer='yes' must be True or False"),
     ],
 )
 def test_what_the_pipeline_cannot_answer_is_named(options, message):

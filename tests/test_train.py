@@ -245,6 +245,9 @@ def test_bf16_on_a_processor_without_it_is_called_slow(tmp_path, monkeypatch, ca
         ([2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6], 0.9, 0.5, r"the training loss is still falling \(1.1 to 0.7 in"),
         ([1.0, 0.5, 0.31, 0.30, 0.30, 0.29, 0.3, 0.29], 0.9, 0.5, None),
         ([0.3], 0.9, 0.5, None),
+        ([2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6], 0.98, 0.5, None),  # what is left to gain is little
+        ([1.0] * 8, float("nan"), 0.0, "the score, nan, is near that of always the same answer"),
+        ([1.0] * 8, 1.0, 1.0, None),
     ],
 )
 def test_a_run_that_was_hardly_trained_says_so(losses, score, constant, said):

@@ -31,7 +31,10 @@ def root_of(results_root: str | None = None) -> Path:
     Raises:
         ValueError: it is on Google Drive, which is not mounted: what is written there would be lost.
     """
-    root = (repository_root() / Path(results_root or "").expanduser()).resolve()
+    try:
+        root = (repository_root() / Path(results_root or "").expanduser()).resolve()
+    except RuntimeError as error:
+        raise ValueError(f"results_root={results_root!r}: there is no such home folder") from error
     if root.is_relative_to(DRIVE) and not DRIVE.is_mount():
         raise ValueError(f"results_root={results_root!r}: Drive is not mounted; the notebook's set-up cell does it")
     return root
@@ -75,6 +78,8 @@ def lock(folder: Path, name: str = "run", wait: float = WAIT) -> Iterator[None]:
     Raises:
         FolderInUseError: another process still works there. ValueError: not a folder, or not writable.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; results need a folder")
     held = FileLock(folder / f".{name}.lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,7 @@ def read_result(path: Path) -> dict[str, Any]:
     """
     again = "look at it; moved away, its run is made again"
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(path.read_text(encoding="utf-8-sig"))  # editors of Windows put a mark in front
         complete, schema = result["status"] == "complete", result.get("schema")
         whole = "checksum" not in result or result["checksum"] == checksum_of(result)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -135,10 +135,13 @@ class Settings(BaseModel):
                 value = values.get(name)
                 if not isinstance(value, str) or value in OPEN or value in FOLDERS or UNWRITABLE.search(value):
                     continue
-                path = folder / Path(value).expanduser()
+                path = folder / home(value, name)
                 if name in cls.paths or os.path.exists(path):  # False for a name that is too long
                     values[name] = str(path)
         return values
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.recorded().items())})"
 
     def recorded(self) -> dict[str, Any]:
         """All parameters but `results_root`, paths as seen from there: records name no folder of a machine."""
@@ -153,6 +156,14 @@ class Settings(BaseModel):
     def identity(self) -> dict[str, Any]:
         """Everything that decides the result: runs that differ in `where` alone are the same run."""
         return {name: value for name, value in self.recorded().items() if name not in self.where}
+
+
+def home(value: str, name: str) -> Path:
+    """The path, ~ being the home folder; ValueError for that of a user who has none here."""
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{name}={value!r}: there is no such home folder") from error
 
 
 def message_of(error: Any) -> str:
