@@ -142,7 +142,7 @@ def test_a_runs_parameters_reach_its_model(tmp_path):
     inner.register_forward_hook(lambda module, inputs, out: lengths.append(out.shape[1]))
     model(ids)
     assert lengths == [5, 5, 5, 5, 2] * 2
-    with pytest.raises(ValueError, match="passes: 2 is not one of the model's passes, 0 to 1"):
+    with pytest.raises(ValueError, match="passes=2 must be a whole number, 0 to 1"):
         prepare_model(make(tmp_path, passes=[2]))
 
 
