@@ -172,7 +172,7 @@ def test_a_length_where_one_was_timed_on_another_machine_does_not_count():
         ({"lengths": [100]}, "100 is no power of two"),
         ({"step_lengths": ["many"]}, r"step_lengths\[0\]='many' must be a valid integer"),
         ({"keys": 32}, "keys=32 must be greater than or equal to 64"),
-        ({"precision": "fp64"}, "precision='fp64' is not one of: auto, fp32, bf16, fp16"),
+        ({"precision": "fp64"}, "precision='fp64' must be 'auto', 'fp32', 'bf16' or 'fp16'"),
         ({"device": "cuda"}, "memory=True needs device='cpu', not 'cuda'"),
         ({"repeat": 3}, "'repeat' is not a parameter of efficiency.ipynb; did you mean 'repeats'"),
     ],

@@ -144,7 +144,7 @@ def test_held_out_examples_are_not_those_of_training(trained):
     texts = {json.dumps([row[c] for c in row if c != "id"]) for row in data}
     assert not texts & {json.dumps([row[c] for c in row if c != "id"]) for row in rows}
     with pytest.raises(ValueError, match="train_examples=None of"):
-        fidelity.prepare(dataclasses.replace(run, train_examples=None), "held-out", 50)
+        fidelity.prepare(run.model_copy(update={"train_examples": None}), "held-out", 50)
 
 
 def test_a_row_that_is_there_is_not_measured_again_if_nothing_was_asked_otherwise(trained):

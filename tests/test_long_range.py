@@ -68,7 +68,7 @@ def reviews(tmp_path):
         ({"only": ["reformer"]}, "only: 'reformer' is not one of the variants: softmax, shared-qk-lsh, lsh"),
         ({"attention_dropout": 1}, "attention_dropout=1 must be less than 1"),
         ({"share": 2.0}, "share=2.0"),
-        ({"precision": "fp64"}, "precision='fp64' is not one of: auto, fp32, bf16, fp16 .long_range.ipynb"),
+        ({"precision": "fp64"}, "precision='fp64' must be 'auto', 'fp32', 'bf16' or 'fp16' .long_range.ipynb"),
     ],
 )
 def test_bad_parameters_are_named(change, message):

@@ -31,7 +31,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from albert_lsh import metrics, record
 from albert_lsh.card import write_card
 from albert_lsh.errors import OneLineError
-from albert_lsh.files import delete, explain_disk, lock, relative_to_root, write_atomically
+from albert_lsh.files import delete, explain_disk, lock, write_atomically
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention, without_bars
 from albert_lsh.model.memory import explain_out_of_memory, save_memory
@@ -71,7 +71,9 @@ def fit(run: Run, data: DatasetDict | None = None, encoded: DatasetDict | None =
     folder, task, tokenizer = run.folder, find_task(run.task), load_tokenizer(run.model)
     with lock(folder), warnings_on_stdout():
         if (folder / "result.json").exists():
-            model = read_finished(run, task)
+            record.check_made(run)
+            kept = folder / "model"
+            model = load_model(str(kept), head=task.head) if (kept / "config.json").exists() else None
         else:
             data = data or load_data(run.task, run.data_dir, **run.examples)
             model = make(run, task, tokenizer, data, encoded or encode(data, task, tokenizer, run.max_length))
@@ -82,20 +84,6 @@ def fit(run: Run, data: DatasetDict | None = None, encoded: DatasetDict | None =
         print(remark)
     predictions = record.read_predictions(folder / "predictions.parquet")
     return Trained(result, folder, model, tokenizer, history, predictions)
-
-
-def read_finished(run: Run, task: Task) -> PreTrainedModel | None:
-    """The model of a run that was made before, if it was kept."""
-    path, kept = run.folder / "result.json", run.folder / "model"
-    result = record.read_result(path)
-    if other := record.differences(result, run.identity(), run.defaults()):
-        raise ParameterError(
-            f"output_dir={run.output_dir!r} holds the result of another run, made with {'; '.join(other)}; "
-            "choose another output_dir, or move that result away"
-        )
-    made = result.get("environment", {}).get("date", "before")
-    print(f"this run was made already ({made}): {relative_to_root(path)} stays as it is")
-    return load_model(str(kept), head=task.head) if (kept / "config.json").exists() else None
 
 
 def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: DatasetDict) -> PreTrainedModel:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from albert_lsh.run import Count, on_this_machine
+from albert_lsh.run import Count, Device, Precision, on_this_machine
 from albert_lsh.training.parameters import errors_named, from_given, placed
 from albert_study.efficiency.contenders import CONTENDERS
 
@@ -33,8 +33,8 @@ class EfficiencyParameters:
     step_lengths: list[Size]
     step_cases: list[str]
     keys: Size = 512
-    precision: str = "fp32"
-    device: str = "cpu"
+    precision: Precision = "fp32"
+    device: Device = "cpu"
     repeats: Count = 5
     longest_quadratic: Count = 4096
     slowest: Annotated[float, Field(ge=0)] = 50.0

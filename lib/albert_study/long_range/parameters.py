@@ -10,7 +10,7 @@ from pydantic import Field
 from torch.utils.data import Dataset
 
 from albert_lsh.files import root_of
-from albert_lsh.run import HIGHEST, Count, Positive, Run, Seed, Share, on_this_machine
+from albert_lsh.run import HIGHEST, Count, Device, Positive, Precision, Run, Seed, Share, on_this_machine
 from albert_lsh.training.parameters import (
     errors_named,
     from_given,
@@ -42,8 +42,8 @@ class LongRecipe:
     eval_examples: Count | None = None
     evaluate: dict[str, Any] = field(default_factory=dict)
     seed: Seed = 0
-    precision: str = "auto"
-    device: str = "auto"
+    precision: Precision = "auto"
+    device: Device = "auto"
     data_dir: str | None = None
     resume: bool = True
     output_dir: str = ""

@@ -23,8 +23,7 @@ from albert_lsh.files import delete, lock, write_atomically
 from albert_lsh.metrics import chance, majority, scores
 from albert_lsh.model.load import load_model, switch_attention
 from albert_lsh.model.passes import mean_attended
-from albert_lsh.record import choose_threads, differences, environment, read_result, record_of, write_result
-from albert_lsh.run import ParameterError
+from albert_lsh.record import check_made, choose_threads, environment, read_result, record_of, write_result
 from albert_lsh.train import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_study.long_range import duplication
 from albert_study.long_range.parameters import LongRange, LongRun
@@ -155,8 +154,7 @@ def make_run(run: LongRun, data: dict[str, Dataset]) -> None:
     path = Path(run.output_dir) / "result.json"
     with lock(path.parent):
         if path.exists():
-            if other := differences(read_result(path), run.identity(), run.defaults()):
-                raise ParameterError(f"{path} is of a run made with {'; '.join(other)}; move it away")
+            check_made(run)
             return
         choose_threads(run.device)
         started = environment(run.device)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from albert_lsh import attention as attentions
 from albert_lsh.files import root_of
-from albert_lsh.run import HIGHEST, Count, Positive, Seed, Share, on_this_machine
+from albert_lsh.run import HIGHEST, Count, Device, Positive, Precision, Seed, Share, on_this_machine
 from albert_lsh.training.parameters import errors_named, from_given, hash_of_changes, placed, recorded
 from albert_study.pretraining.corpus import EMBEDDED
 from albert_study.pretraining.objectives import MASKED_SHARE
@@ -54,8 +54,8 @@ class Pretraining:
     weight_decay: Share = 0.01
     eval_steps: Count = 20
     eval_sequences: Count = 128
-    precision: str = "auto"
-    device: str = "auto"
+    precision: Precision = "auto"
+    device: Device = "auto"
     recompute: bool = False
     feed_forward_chunk: Count | None = None
     resume: bool = True
