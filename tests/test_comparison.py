@@ -1,4 +1,4 @@
-"""compare.ipynb: one task fine-tuned under several attentions, and a study's announcement."""
+"""compare.ipynb: one task fine-tuned under several attentions."""
 
 import json
 import re
@@ -8,9 +8,6 @@ import pytest
 from albert_lsh.run import ParameterError, Run
 from albert_lsh.tasks import load_data
 from albert_study.comparison import Comparison, check_time, compare, score_and_cost
-from albert_study.evidence.records import load_runs
-from albert_study.expected import SIZES, announcement, need
-from albert_study.jobs import load_jobs
 
 SMALL = {"task": "mini-mrpc", "model": "mini", "train_examples": 64, "eval_examples": 32, "epochs": 1, "device": "cpu"}
 VARIANTS = {"softmax": {"attention": "softmax"}, "a quarter": {"attention": "lsh", "share": 0.25}}
@@ -72,27 +69,3 @@ def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_pat
     again = compare(runs, data)
     assert capsys.readouterr().out.count("this run was made already") == 2
     assert again["date"].to_list() == [record["environment"]["date"] for record in records]
-
-
-def test_operations_are_those_of_the_products_of_matrices():
-    run = Run.parse({"task": "mini-mrpc", "model": "mini", "max_length": 48, "epochs": 1})
-    encoder = 2 * (4 * 96**2 + 2 * 96 * 192) + 2 * 2 * 29 * 96  # weights and attention, for a token in two passes
-    assert need(run).operations == 6 * 9_000 * 29 * encoder
-
-
-def test_memory_is_within_a_factor_of_two_of_what_our_runs_took(minilm):
-    runs = load_runs(study="no-training")  # of tasks whose longest texts have max_length tokens
-    for row in runs[runs["task"].isin(["mrpc", "stsb"])].to_dict("records"):
-        run = Run.parse({"model": minilm, "task": row["task"], "max_length": row["max_length"]})
-        assert 0.5 < need(run).memory / row["peak_memory_bytes"] < 2
-
-
-def test_a_study_says_first_what_it_will_take(monkeypatch):
-    jobs = list(load_jobs("original").values())
-    said = announcement(jobs)
-    assert re.search(r"31 runs, \d+ at a time, about [\d.,]+ (hours|minutes) on this machine's", said)
-    assert re.search(r"up to [\d.]+ GB of memory$", said)
-    monkeypatch.delitem(SIZES, "mrpc")
-    assert announcement(jobs).startswith("expected: 24 runs, ")
-    assert announcement(jobs).endswith("; 7 other jobs are not counted")
-    assert announcement([]) == ""

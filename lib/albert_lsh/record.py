@@ -74,7 +74,7 @@ def read_result(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged (its checksum is another); {again}")
     if complete and schema != SCHEMA:
         raise ValueError(f"{path} has schema {schema}; this version of albert-lsh reads schema {SCHEMA}")
-    if not complete or not {"parameters", "metrics", "headline"} <= set(result):
+    if not complete or not {"parameters", "metrics"} <= set(result):
         raise ValueError(f"{path} is not of a complete run; {again}")
     return result
 
