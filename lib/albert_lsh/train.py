@@ -51,7 +51,7 @@ class Trained(NamedTuple):
     model: PreTrainedModel | None  # None where it was trained before, and not kept
     tokenizer: Any
     history: pd.DataFrame  # one row per logged step: step, epoch, learning_rate, train_loss, eval_loss, metrics
-    predictions: pd.DataFrame  # see `record`
+    predictions: pd.DataFrame | None  # see `record`; None of a record that is older than they are
 
 
 class DivergedError(OneLineError):
@@ -82,7 +82,8 @@ def fit(run: Run, data: DatasetDict | None = None, encoded: DatasetDict | None =
     constant = result["majority"][result["headline"]["name"]]
     if remark := metrics.hardly_trained(history, result["headline"]["value"], constant, 100 if task.is_squad else 1):
         print(remark)
-    predictions = record.read_predictions(folder / "predictions.parquet")
+    path = folder / "predictions.parquet"
+    predictions = record.read_predictions(path) if path.exists() else None
     return Trained(result, folder, model, tokenizer, history, predictions)
 
 
@@ -211,7 +212,8 @@ def training_arguments(run: Any, folder: Path, **recipe: Any) -> TrainingArgumen
         run: parameters with seed, batch_size, learning_rate, precision and device.
         folder: of the run; its checkpoints go into folder/checkpoints.
     """
-    if (run.precision, run.device) == ("bf16", "cpu") and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    computes = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if (run.precision, run.device) == ("bf16", "cpu") and not computes:
         print('bf16 is slow on this processor, which does not compute in it; precision="fp32" is faster')
     return TrainingArguments(
         output_dir=str(folder / "checkpoints"),
