@@ -107,8 +107,7 @@ def explain_disk(folder: Path) -> Iterator[None]:
         said = f"{type(error).__name__}: {error}"
         if re.search("Transport endpoint|Input/output error|Stale file handle", said):
             raise ValueError(f"{folder} cannot be reached ({error}); mount it again: {again}") from error
-        is_read = re.search("PytorchStreamReader|deserializing|UnpicklingError|EOFError|JSONDecodeError", said)
-        if is_read and "No space" not in said:
+        if re.search("PytorchStreamReader|Error while deserializing|UnpicklingError|EOFError|JSONDecodeError", said):
             kind = type(error).__name__
             raise ValueError(f"a checkpoint in {folder} is damaged ({kind}); delete it, and start again") from error
         if re.search(r"No space left|Disk quota|inline_container\.cc|PytorchStreamWriter", said):

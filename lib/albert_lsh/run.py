@@ -33,6 +33,8 @@ Count = Annotated[int, Field(ge=1, le=HIGHEST)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what NumPy takes
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Device = Literal["auto", "cpu", "cuda"]
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # in no path; surrogates in no file of ours
 OPEN = (None, "", "None")
 
@@ -206,8 +208,8 @@ class Run(Settings):
     eval_steps: Count | None = None  # evaluate every so many steps, besides the end of every epoch
     warmup_share: Share = 0.1
     weight_decay: Share = 0.01
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Precision = "auto"
+    device: Device = "auto"
     recompute: bool = False
     feed_forward_chunk: Count | None = None
     train_examples: Count | None = None
