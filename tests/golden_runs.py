@@ -42,7 +42,7 @@ from albert_lsh.training.record import environment, write_result
 for case in cases:
     task = find_task(case["task"])
     run = Parameters.check(case, "squad.ipynb" if task.is_squad else "glue.ipynb")
-    data, tokenizer = load_data(run.task, **run.examples), load_tokenizer(run.model)
+    data, tokenizer = load_data(run.task, run.data_dir, **run.examples), load_tokenizer(run.model)
     split = next(name for name in data if name != "train")
     if task.is_squad:
         encoded = {name: squad.windows(rows, tokenizer, max_length=run.max_length) for name, rows in data.items()}
