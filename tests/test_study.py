@@ -253,6 +253,6 @@ def test_each_job_has_one_gpu(made):
     code = "import sys, torch; torch.cuda.device_count = lambda: 2; from snakemake.cli import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", code, *["-n", "-p", "--cores", "8", "--config", "study=three"]]
     environment = os.environ | {"PYTHONPATH": str(made["checkout"] / "lib"), "CUDA_VISIBLE_DEVICES": "5,GPU-8a"}
-    said = subprocess.run(command, cwd=made["checkout"], env=environment, capture_output=True, text=True).stderr
+    said = subprocess.run(command, cwd=made["checkout"], env=environment, capture_output=True, text=True).stdout
     assert sorted(re.findall(r"CUDA_VISIBLE_DEVICES=(\S+) ", said)) == ["5", "5", "GPU-8a"]
     assert said.count("gpu_0=1, gpu_1=0") == 2
