@@ -23,8 +23,8 @@ try:
         LOCK = FileLock(f"logs/.{NAME}.lock")  # two would write the same tables; free when this process is gone
         LOCK.acquire(timeout=0)
 except (ValueError, OSError) as error:
-    held = "in use by another process, which makes this study: " if isinstance(error, TimeoutError) else ""
-    print(f"error: {held}{error}")  # where `make study` shows it
+    problem = f"study {NAME} is being made by another process" if isinstance(error, TimeoutError) else error
+    print(f"error: {problem}")  # where `make study` shows it
     sys.exit(1)
 
 MODELS = {job.parameters["output_dir"]: path for path, job in MISSING.items() if job.run}

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 from datasets import Dataset
+from filelock import FileLock
 
 from albert_lsh.tasks.predictions import read_predictions
 from albert_lsh.training.record import SCHEMA
@@ -244,6 +245,13 @@ def test_a_job_that_fails_after_its_result_loses_nothing(tmp_path):
         assert (done.returncode, "ValueError: broken" in done.stdout) == (status, bool(status))
         assert (checkout / "results" / "x.csv").read_text() == "new"
     assert {path.name for path in (checkout / "results").glob("[!.]*")} == {"x.csv", "x.ipynb"}
+
+
+def test_the_same_study_is_not_made_twice_at_once(made):
+    """Both would write the same tables."""
+    with FileLock(made["checkout"] / "logs" / ".small.lock"):
+        done = make(made["checkout"], "small")
+    assert (done.returncode, done.stdout) == (1, "error: study small is being made by another process\n")
 
 
 def test_each_job_has_one_gpu(made):
