@@ -12,15 +12,16 @@ BIN := .venv/bin
 # make docs                 docs/api/, pages on the library's public names
 # make faults               200 faults and more, an hour: killed, starved, damaged (docs/faults.md)
 # make colab                every notebook in what Colab preinstalls (docs/colab.md)
-# make release              what must hold before a version is published (it publishes nothing)
 # make install              what the others begin with: .venv, with the locked versions
 # make format               rewrite style
 # make lock                 write the versions that are installed, with hashes and licences (uv)
 # make refresh              copy tables and the repository's address to where they are shown
-.PHONY: study test bench faults colab report recompute site docs release install format lock refresh
+.PHONY: study test bench faults colab report recompute site docs install format lock refresh
 
 study: install
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m albert_study.make $(STUDY)
+	@mkdir -p logs
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --cores all --config study='$(STUDY)' 2>> logs/snakemake.log \
+	    || { echo "not all is made; \`make study STUDY=$(STUDY)\` goes on where it was (more in logs/snakemake.log)"; exit 1; }
 
 test: install
 	$(BIN)/ruff check .
@@ -30,10 +31,12 @@ test: install
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
 
 bench: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m albert_study.runner efficiency fp32
+	OMP_NUM_THREADS=1 $(BIN)/python -m albert_study.execute efficiency fp32
 
 faults: install
-	cd benchmarks && OMP_NUM_THREADS=1 ../$(BIN)/python -m faults
+	@mkdir -p logs
+	OMP_NUM_THREADS=1 $(BIN)/python tests/faults.py | tee logs/faults.csv
+	@! grep -q BROKEN logs/faults.csv
 
 colab: install
 	OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/colab.py
@@ -53,9 +56,6 @@ site: install
 
 docs: install
 	$(BIN)/python tools/api.py docs/api
-
-release: install
-	$(BIN)/python tools/release.py
 
 install: .venv/installed
 

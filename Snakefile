@@ -1,99 +1,94 @@
 # A study from its YAML file to the report: notebooks (papermill), tables and figures, report.
 #
-#     snakemake --cores all --config study=mini
+#     snakemake --cores all --config study=mini               ( ... -- runs: the runs alone, without tables and report)
 #
-# (`make study` calls it through albert_study.make, which shows a line for every step and the scores at the end.)
-# What is missing is made, what is there is kept. A failed job stops no other (profiles/default) and is named at the end.
-# `python -m albert_study.runner mini` lists all jobs: done, or why not.
+# (`make study` does this, and keeps what Snakemake says in logs/.) What is missing is made, what is there is kept. A
+# failed job stops no other (profiles/default) and is named at the end. `python -m albert_study.study mini` lists all jobs.
 
+import re
 import sys
+from pathlib import Path
 
-import torch
+from filelock import FileLock
 
-from albert_study.make import failures
-from albert_study.jobs import load_jobs
-from albert_study.runner import mark, to_make
+from albert_study.execute import failures, gpus, opening
+from albert_study.study import load_jobs, to_make
 
-NAME = str(config.get("study", "mini"))
+NAME, PYTHON = str(config.get("study", "mini")), sys.executable
 try:
     JOBS = load_jobs(NAME)
-    MISSING = {mark(NAME, f"jobs/{job.name}", job.missing()): job for job in to_make(NAME, JOBS)}
-except ValueError as error:
-    sys.exit(f"error: {error}")
+    MISSING = {job.output(): job for job in to_make(NAME, JOBS)}
+    if workflow.is_main_process:  # on a cluster, every job reads this file again
+        Path("logs").mkdir(exist_ok=True)
+        LOCK = FileLock(f"logs/.{NAME}.lock")  # two would write the same tables; free when this process is gone
+        LOCK.acquire(timeout=0)
+except (ValueError, OSError) as error:
+    problem = f"study {NAME} is being made by another process" if isinstance(error, TimeoutError) else error
+    print(f"error: {problem}")  # where `make study` shows it
+    sys.exit(1)
 
-GPUS = torch.cuda.device_count()
-if GPUS:
-    workflow.global_resources["gpu"] = GPUS
-EACH = int(config.get("gpu", bool(GPUS)))  # the machine from which a cluster is asked has none: --config gpu=1
+MODELS = {job.parameters["output_dir"]: path for path, job in MISSING.items() if job.run}
+DONE = [path for job in JOBS.values() if job not in MISSING.values() for path in job.results]
+TABLES = f"results/tables/{NAME}-scores.csv"
+REPORT = f"report/build/{NAME}.pdf"  # two pages of this study; `make report` writes what is committed
 
-# The rules see only the missing jobs, by their marks. Results are in the repository, so none is an output (see `mark`).
-RUNS = [made for made, job in MISSING.items() if job.makes_run]
-THERE = [result for job in JOBS.values() if job not in MISSING.values() for result in job.results]
-TABLES = mark(NAME, "tables", [f"results/tables/{NAME}-scores.csv"])
-BUILT = f"report/build/{NAME}.pdf"  # two pages of this study; `make report` writes what is committed
-REPORT = mark(NAME, "report", [BUILT])
-HAS_RUNS = any(job.makes_run for job in JOBS.values())  # only runs have tables and a place in the report
+# Every job has one GPU, in turn: Trainer would use all that it sees. A cluster gives its own (--config gpu=1).
+GPUS = [] if "gpu" in config else gpus()
+GPU_OF = {path: number % len(GPUS) for number, path in enumerate(MISSING)} if GPUS else {}
+workflow.global_resources.update({f"gpu_{number}": 1 for number in range(len(GPUS))})
 
 
-# Tables are named besides the report: a report that came with the repository is no proof of them.
 rule all:
+    localrule: True
     input:
         list(MISSING),
-        [TABLES, REPORT] if HAS_RUNS else [],
+        [TABLES, REPORT] if any(job.run for job in JOBS.values()) else [],  # other notebooks have neither
+    shell:
+        "{PYTHON:q} -m albert_study.execute {NAME:q}"
 
 
-# The runs alone, without tables and report: snakemake --cores all --config study=mini -- runs
 rule runs:
     input:
-        RUNS,
+        [path for path, job in MISSING.items() if job.run],
 
 
-# One job. An evaluation under other attentions needs the run's model, which only the machine that made it has.
+# Its output is a file that is not there yet: as a rule the executed notebook, which comes after the results. No result that
+# is there is an output, so that Snakemake has none to delete, nor to overwrite with an older one, as `update` alone does
+# when a job fails. An evaluation under other attentions needs the model of its run.
 rule job:
     input:
-        lambda wildcards: [
-            made
-            for made in RUNS
-            if not (job := JOBS[wildcards.job]).makes_run and MISSING[made].run == job.run
-        ],
+        lambda wildcards: MODELS.get(MISSING[wildcards.path].parameters.get("trained"), []),
     output:
-        touch(f"logs/{NAME}/jobs/{{job}}.made"),
+        update("{path}"),
+    wildcard_constraints:
+        path="|".join(map(re.escape, MISSING)) or "(?!)",
     params:
-        python=sys.executable,
-        study=NAME,
-    threads: 1
+        job=lambda wildcards: MISSING[wildcards.path].name,
+        gpu=lambda wildcards: f"CUDA_VISIBLE_DEVICES={GPUS[GPU_OF[wildcards.path]]}" if GPUS else "",
     resources:
-        gpu=EACH,
+        gpu=int(config.get("gpu", 0)),
+        **{f"gpu_{n}": lambda wildcards, n=n: int(GPU_OF[wildcards.path] == n) for n in range(len(GPUS))},
     log:
-        f"logs/{NAME}/jobs/{{job}}.log",
-    conda:
-        "environment.yml"
+        f"logs/{NAME}/{{path}}.log",
     # glibc hands tensors back to the system after every step and fetches them again, which on a CPU costs up to a
     # quarter of the time; it is told to keep those below 64 MB. (Larger ones too would fill the memory with holes.)
     shell:
-        "OMP_NUM_THREADS={threads} TOKENIZERS_PARALLELISM=false"
+        "{params.gpu} OMP_NUM_THREADS={threads} TOKENIZERS_PARALLELISM=false"
         " MALLOC_MMAP_THRESHOLD_=67108864 MALLOC_TRIM_THRESHOLD_=536870912"
-        " {params.python:q} -m albert_study.runner {params.study:q} {wildcards.job:q} 2> {log:q}"
+        " {PYTHON:q} -m albert_study.execute {NAME:q} {params.job:q} 2> {log:q}"
 
 
 rule tables:
     input:
-        list(MISSING),
-        THERE,
+        list(MISSING) + DONE,
         "notebooks/results.ipynb",
     output:
-        touch(TABLES),
-    params:
-        python=sys.executable,
-        study=NAME,
+        update(TABLES),
     log:
         f"logs/{NAME}/tables.log",
-    conda:
-        "environment.yml"
     shell:
-        "{params.python:q} -m papermill notebooks/results.ipynb results/{params.study}.partial.ipynb"
-        " -r study {params.study:q} --cwd . --no-progress-bar --log-level WARNING > {log:q} 2>&1"
-        " && echo \"tables and figures: $SECONDS s\""
+        "{PYTHON:q} -m papermill notebooks/results.ipynb results/{NAME}.partial.ipynb -r study {NAME:q}"
+        " --cwd . --no-progress-bar --log-level WARNING > {log:q} 2>&1 && echo \"tables and figures: $SECONDS s\""
 
 
 rule report:
@@ -101,18 +96,17 @@ rule report:
         TABLES,
         "report/study.typ",
     output:
-        touch(REPORT),
-    params:
-        python=sys.executable,
-        built=BUILT,
+        update(REPORT),
     log:
         f"logs/{NAME}/report.log",
-    conda:
-        "environment.yml"
     shell:
-        "{params.python:q} -m albert_study.evidence.report {params.built:q} > {log:q} 2>&1"
-        " && echo \"report: $SECONDS s\""
+        "{PYTHON:q} -m albert_study.evidence.report {output:q} > {log:q} 2>&1 && echo \"report: $SECONDS s\""
+
+
+onstart:
+    runners = len(GPUS) or workflow.resource_settings.nodes or workflow.resource_settings.cores
+    print(opening(NAME, len(JOBS), [*MISSING.values()], runners), flush=True)
 
 
 onerror:
-    print(failures(NAME, JOBS), file=sys.stderr)
+    print(failures(NAME, MISSING), flush=True)

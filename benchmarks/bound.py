@@ -19,11 +19,9 @@ from typing import Any
 import pandas as pd
 import torch
 
-from albert_lsh.training.files import repository_root, write_atomically
-from albert_lsh.training.record import provenance
-from albert_study.efficiency.contenders import CONTENDERS
-from albert_study.efficiency.parameters import EfficiencyParameters
-from albert_study.efficiency.workloads import inputs, one_pass, seconds_of
+from albert_lsh.files import repository_root, write_atomically
+from albert_lsh.record import provenance
+from albert_study.experiments.efficiency import CONTENDERS, Efficiency, inputs, one_pass, seconds_of
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -59,9 +57,9 @@ def rates() -> list[dict[str, Any]]:
 
 def timed() -> dict[str, float]:
     """Seconds of each case, forward and backward, in this process."""
-    tensors = inputs(LENGTH, EfficiencyParameters([LENGTH], TIMED, [], []))
+    tensors = inputs(LENGTH, Efficiency(lengths=[LENGTH], cases=TIMED, step_lengths=[], step_cases=[]))
     runs = {name: one_pass(CONTENDERS[name].build(LENGTH, KEYS), tensors, backward=True) for name in TIMED}
-    return {name: statistics.median(found) for name, found in seconds_of(runs, 3).items()}
+    return {name: statistics.median(taken) for name, taken in seconds_of(runs, 3).items()}
 
 
 def main() -> None:

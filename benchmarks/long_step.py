@@ -18,13 +18,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from albert_lsh.training.files import repository_root, write_atomically
-from albert_lsh.training.record import provenance
-from albert_study.efficiency.parameters import STEPS
-from albert_study.efficiency.workloads import base_model, resident_memory
+from albert_lsh.files import repository_root, write_atomically
+from albert_lsh.record import provenance
+from albert_study.experiments.efficiency import STEPS, base_model, resident_memory
 
 LENGTH, KEYS = 4096, 512
-ASKED = [("lsh", 8), ("softmax-eager", 1), ("softmax-eager", 8)]
+CASES = [("lsh", 8), ("softmax-eager", 1), ("softmax-eager", 8)]
 
 
 def left() -> int:
@@ -36,7 +35,7 @@ def left() -> int:
 def step(attention: str, batch: int) -> dict[str, Any]:
     """Peak memory of a step above that of the model alone, in a process that has done nothing else."""
     name = f"{attention}, recomputed"
-    STEPS[name] = (attention, {"recompute": True})
+    STEPS[name] = (attention, True)
     model = base_model(LENGTH, KEYS, name)
     ids = torch.randint(30_000, (batch, LENGTH), generator=torch.Generator().manual_seed(0))
     before, limit = resident_memory("VmRSS"), resident_memory("VmSize") + left()
@@ -53,7 +52,7 @@ def step(attention: str, batch: int) -> dict[str, Any]:
 
 def main() -> None:
     rows = []
-    for attention, batch in ASKED:
+    for attention, batch in CASES:
         command = [sys.executable, __file__, json.dumps({"attention": attention, "batch": batch})]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:

@@ -20,9 +20,9 @@ from torch import Tensor
 from transformers import AlbertConfig
 
 from albert_lsh import load_model
-from albert_lsh.training.files import repository_root, write_atomically
-from albert_lsh.training.parameters import usual_recipe
-from albert_lsh.training.record import provenance
+from albert_lsh.files import repository_root, write_atomically
+from albert_lsh.record import provenance
+from albert_lsh.run import usual_recipe
 
 BASE: dict[str, Any] = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
 BASE |= {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}  # as in albert/albert-base-v2

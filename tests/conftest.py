@@ -40,9 +40,9 @@ def minilm() -> str:
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A repository of its own, for whatever asks where the repository is."""
-    from albert_study.jobs import NOTEBOOKS
+    from albert_study.study import NOTEBOOKS
 
-    for place, _ in NOTEBOOKS.values():
+    for place in NOTEBOOKS.values():
         import_module(place.partition(":")[0])
     for module in list(sys.modules.values()):
         if module.__name__.startswith("albert_") and hasattr(module, "repository_root"):

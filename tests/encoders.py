@@ -1,14 +1,7 @@
-"""Small encoders of the three types, as Transformers saves them, and a batch of token ids with padding."""
+"""Small encoders, as Transformers saves them, and a batch of token ids with padding."""
 
 import torch
-from transformers import (
-    AlbertConfig,
-    AlbertModel,
-    BertConfig,
-    BertModel,
-    RobertaConfig,
-    RobertaModel,
-)
+from transformers import AutoConfig, AutoModel
 
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "num_hidden_layers": 3, "vocab_size": 99}
 
@@ -20,13 +13,15 @@ def batch(vocab=99, length=21):
     return {"input_ids": ids, "attention_mask": mask.long()}
 
 
+def config_of(kind, **more):
+    """For 40 tokens: the positions of RoBERTa's family begin behind padding."""
+    shape = {**SMALL, "hidden_dim": 48, "embedding_size": 16}
+    positions = 42 if "roberta" in kind else 40
+    return AutoConfig.for_model(kind, **shape, max_position_embeddings=positions, pad_token_id=1, **more)
+
+
 def save_encoder(kind, path):
     """A small encoder, as Transformers saves it; returns its folder."""
     torch.manual_seed(0)
-    make = {
-        "albert": lambda: AlbertModel(AlbertConfig(**SMALL, embedding_size=16, max_position_embeddings=40)),
-        "bert": lambda: BertModel(BertConfig(**SMALL, max_position_embeddings=40)),
-        "roberta": lambda: RobertaModel(RobertaConfig(**SMALL, max_position_embeddings=42, pad_token_id=1)),
-    }
-    make[kind]().save_pretrained(path)
+    AutoModel.from_config(config_of(kind)).save_pretrained(path)
     return str(path)

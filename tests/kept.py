@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-from albert_lsh import Parameters, find_task, load_data, load_tokenizer
-from albert_lsh.tasks.data import encode
-from albert_lsh.training.fine_tuning import fine_tune
+from albert_lsh import Run, fit
 
 
 def kept_run(folder: Path, **changes) -> Path:
@@ -12,7 +10,4 @@ def kept_run(folder: Path, **changes) -> Path:
     given = {"task": "mini-mrpc", "model": "nano-lsh", "attention": "lsh", "attention_settings": {"share": 0.5}}
     given |= {"train_examples": 64, "eval_examples": 40, "epochs": 1, "max_length": 24, "device": "cpu"}
     given |= {"precision": "fp32", "save_model": True, "output_dir": str(folder), **changes}
-    run = Parameters.check(given)
-    task, tokenizer = find_task(run.task), load_tokenizer(run.model)
-    fine_tune(run, tokenizer, encode(load_data(run.task, **run.examples), task, tokenizer, run.max_length))
-    return folder
+    return fit(Run.parse(given)).folder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from albert_lsh.training.files import repository_root
+from albert_lsh.files import repository_root
 from albert_study.evidence.records import load_runs
 
 # F1 by arm and seed; accuracy is 0.1 less everywhere.

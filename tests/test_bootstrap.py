@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from albert_lsh.tasks import metrics
+from albert_lsh import metrics
 from albert_study.evidence.bootstrap import difference, holm, not_inferior, score_of
 from albert_study.evidence.calibration import calibration
 

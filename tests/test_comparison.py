@@ -1,26 +1,24 @@
-"""compare.ipynb: one task fine-tuned under several attentions, and a study's announcement."""
+"""compare.ipynb: one task fine-tuned under several attentions, and how long runs take."""
 
 import json
 import re
 
 import pytest
 
-from albert_lsh.tasks.data import load_data
-from albert_lsh.training.parameters import ParameterError, Parameters
+from albert_lsh.run import ParameterError, Run
+from albert_lsh.tasks import load_data
 from albert_study.comparison import Comparison, check_time, compare, score_and_cost
-from albert_study.evidence.records import load_runs
-from albert_study.expected import SIZES, announcement, need
-from albert_study.jobs import load_jobs
+from albert_study.forecast import SIZES, forecast, seconds_of
 
 SMALL = {"task": "mini-mrpc", "model": "mini", "train_examples": 64, "eval_examples": 32, "epochs": 1, "device": "cpu"}
 VARIANTS = {"softmax": {"attention": "softmax"}, "a quarter": {"attention": "lsh", "share": 0.25}}
 
 
 def test_every_variant_is_a_run_as_glue_makes_it():
-    runs = Comparison.check({**SMALL, "variants": VARIANTS, "learning_rate": "1e-4"}).runs()
+    runs = Comparison.parse({**SMALL, "variants": VARIANTS, "learning_rate": "1e-4"}).runs()
     lsh = {"attention": "lsh", "attention_settings": {"share": 0.25}, "learning_rate": 1e-4}
     assert list(runs) == ["softmax", "a quarter"]
-    assert runs["a quarter"] == Parameters.check({**SMALL, **lsh})
+    assert runs["a quarter"] == Run.parse({**SMALL, **lsh})
 
 
 @pytest.mark.parametrize(
@@ -34,25 +32,23 @@ def test_every_variant_is_a_run_as_glue_makes_it():
 )
 def test_what_cannot_be_compared_is_said_before_anything_is_trained(change, message):
     with pytest.raises(ParameterError, match=message):
-        Comparison.check({**SMALL, "variants": VARIANTS, **change}).runs()
+        Comparison.parse({**SMALL, "variants": VARIANTS, **change}).runs()
 
 
-def test_hours_on_a_cpu_are_named_before_anything_is_loaded(tmp_path, capsys):
-    """The notebook as it stands, without a GPU: ALBERT-base, three times over MRPC."""
-    given = {"task": "mrpc", "model": "albert/albert-base-v2", "max_length": 64, "variants": VARIANTS, "device": "cpu"}
-    asked = Comparison.check({**given, "results_root": str(tmp_path)})
+def test_hours_on_a_cpu_are_named_before_anything_is_loaded(minilm, tmp_path, capsys):
+    """MiniLM, three times over the tokens of MNLI, without a GPU."""
+    given = {"task": "mnli", "model": minilm, "max_length": 64, "variants": VARIANTS, "device": "cpu"}
+    asked = Comparison.parse({**given, "results_root": str(tmp_path)})
     with pytest.raises(ParameterError, match='task="mini-mrpc", model="mini" for .* or take_hours=True to go on'):
         check_time(asked, asked.runs())
     assert re.search(r"without a GPU: about [\d.,]+ (hours|minutes) of training", capsys.readouterr().out)
-    going_on = Comparison.check({**given, "results_root": str(tmp_path), "take_hours": True})
-    check_time(going_on, going_on.runs())
-    small = Comparison.check({**SMALL, "variants": VARIANTS, "results_root": str(tmp_path)})
-    check_time(small, small.runs())
+    for going_on in ({**given, "take_hours": True}, {**given, **SMALL, "max_length": None}):
+        check_time(comparison := Comparison.parse(going_on), comparison.runs())
     assert re.search(r"about \d+ seconds of training", capsys.readouterr().out)
 
 
 def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_path, capsys):
-    runs = Comparison.check({**SMALL, "variants": VARIANTS, "results_root": str(tmp_path)}).runs()
+    runs = Comparison.parse({**SMALL, "variants": VARIANTS, "results_root": str(tmp_path)}).runs()
     data = load_data("mini-mrpc", train_examples=64, eval_examples=32)
     rows = compare(runs, data)
     assert all(folder.is_relative_to(tmp_path) for folder in rows["folder"])
@@ -70,31 +66,21 @@ def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_pat
     assert "training" not in score_and_cost(rows.assign(cores_of_others=[0.1, 1.0]))
     assert "training times are left out: other programs" in capsys.readouterr().out
 
-    dates = [record["environment"]["date"] for record in records]
     again = compare(runs, data)
-    assert "softmax: made before" in capsys.readouterr().out
-    assert again["date"].to_list() == dates
+    assert capsys.readouterr().out.count("this run was made already") == 2
+    assert again["date"].to_list() == [record["environment"]["date"] for record in records]
 
 
-def test_operations_are_those_of_the_products_of_matrices():
-    run = Parameters.check({"task": "mini-mrpc", "model": "mini", "max_length": 48, "epochs": 1})
-    encoder = 2 * (4 * 96**2 + 2 * 96 * 192) + 2 * 2 * 29 * 96  # weights and attention, for a token in two passes
-    assert need(run).operations == 6 * 9_000 * 29 * encoder
-
-
-def test_memory_is_within_a_factor_of_two_of_what_our_runs_took(minilm):
-    runs = load_runs(study="no-training")  # of tasks whose longest texts have max_length tokens
-    for row in runs[runs["task"].isin(["mrpc", "stsb"])].to_dict("records"):
-        run = Parameters.check({"model": minilm, "task": row["task"], "max_length": row["max_length"]})
-        assert 0.5 < need(run).memory / row["peak_memory_bytes"] < 2
-
-
-def test_a_study_says_first_what_it_will_take(monkeypatch):
-    jobs = list(load_jobs("original").values())
-    said = announcement(jobs)
-    assert re.search(r"31 runs, \d+ at a time, about [\d.,]+ (hours|minutes) on this machine's", said)
-    assert re.search(r"up to [\d.]+ GB of memory$", said)
-    monkeypatch.delitem(SIZES, "mrpc")
-    assert announcement(jobs).startswith("expected: 24 runs, ")
-    assert announcement(jobs).endswith("; 7 other jobs are not counted")
-    assert announcement([]) == ""
+def test_a_forecast_takes_the_times_of_like_runs_and_counts_the_others(tmp_path, monkeypatch):
+    run = Run.parse({**SMALL, "train_examples": 900, "epochs": 2})
+    counted = seconds_of(run, {})
+    assert 0 < counted < 600
+    record = {"parameters": {**run.identity(), "epochs": 1.0}, "examples": {"train": 100}, "train_seconds": 100.0}
+    for number, text in enumerate([json.dumps(record), "{"]):
+        (path := tmp_path / "results" / "runs" / str(number) / "result.json").parent.mkdir(parents=True)
+        path.write_text(text)
+    took = "expected: about {} of training, {} at a time, by the times of like runs or by counting"
+    assert forecast([run], 4, tmp_path) == took.format("30 minutes", 1)
+    assert forecast([run, run], 4, tmp_path) == took.format("30 minutes", 2)
+    monkeypatch.delitem(SIZES, "mini-mrpc")
+    assert forecast([run], 4, tmp_path) == ""

@@ -1,65 +1,78 @@
-"""Text for pretraining: what is read, how it is cut, what is refused."""
+"""Text for pretraining: what is read, how it is cut and masked, what is refused; and the first weights made of it."""
 
 import lzma
 import string
+from itertools import islice
+from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
+import torch
+from scipy import sparse
+from transformers import DataCollatorForTokenClassification
 
+from albert_lsh import mini
 from albert_lsh.model.load import load_tokenizer
-from albert_study.pretraining.corpus import (
-    LINE,
-    CorpusError,
-    count_pieces,
-    load_text,
-    pack,
-    sentence_lengths,
-    tokenise,
-    train_tokenizer,
-)
-from pretraining_text import rows_of, sentences, write_text
+from albert_study.experiments import corpus, first_weights
+from albert_study.experiments.corpus import IGNORED, CorpusError, Pieces, Sentences, Sequences, choose_masked, tokenise
+from albert_study.experiments.pretrain import Pretraining, prepare_albert, prepare_text
+
+
+def sentences() -> list[str]:
+    return list(mini.build("mini-sst2")["train"]["sentence"])
+
+
+def learn_tokenizer(lines: list[str], vocabulary: int = 300):
+    return corpus.train_tokenizer(datasets.Dataset.from_dict({"text": lines}), vocabulary)
+
+
+def write_text(path: Path, documents: int = 60) -> Path:
+    """Documents of two paragraphs of three sentences each."""
+    source = iter(sentences())
+    texts = [f"{' '.join(islice(source, 3))}\n{' '.join(islice(source, 3))}\n" for _ in range(documents)]
+    path.write_text("\n".join(texts), encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train_tokenizer(rows_of([*sentences()[:400], string.printable]), 300)
+    return learn_tokenizer([*sentences()[:400], string.printable])
 
 
-def rows(path, tokenizer, cache):
-    return tokenise(load_text(str(path), cache=str(cache)), tokenizer)
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "cache"
 
 
 def test_documents_and_sentences(tmp_path, tokenizer):
     path = tmp_path / "text.txt"
-    path.write_text('One (of two). "Two!"\nThree is 3.5 long. And four\n\n\nFive.\n', encoding="utf-8")
-    found = rows(path, tokenizer, tmp_path)
-    words = [tokenizer.decode(row["ids"]).replace(" ", "") for row in found]
-    assert words == ["one(oftwo).", '"two!"', "threeis3.5long.", "andfour", "", "", "five."]
-    assert count_pieces(found, len(tokenizer)).sum() == sum(map(len, found["ids"]))
+    path.write_text(f'One (of two). "Two!"\nThree is 3.5 long. And four\n\n\nFive.\n{"word " * 300}', encoding="utf-8")
+    ids, lengths = tokenise(corpus.load_text(str(path)), tokenizer)
+    parts = np.split(ids, np.cumsum(lengths)[:-1])
+    words = [tokenizer.decode(part).replace(" ", "") for part in parts]
+    assert words[:7] == ["one(oftwo).", '"two!"', "threeis3.5long.", "andfour", "", "", "five."]
+    assert lengths.max() == 64  # a sentence without end is cut
+    assert "".join(words[7:]) == "word" * 300
 
 
-def test_a_text_is_embedded():
-    found = load_text("mini")[:3]["text"]
-    assert all(text.endswith(".\n") and text.count("\n") == 1 for text in found)  # each is a document
-
-
-def test_a_packed_file_is_the_same_and_is_read_once(tmp_path, tokenizer):
+def test_a_packed_file_is_the_same_and_is_read_once(tmp_path, tokenizer, cache):
     plain = write_text(tmp_path / "text.txt")
     small = tmp_path / "text.txt.xz"
     small.write_bytes(lzma.compress(plain.read_bytes()))
-    found = rows(small, tokenizer, tmp_path)
-    assert found["ids"][:] == rows(plain, tokenizer, tmp_path)["ids"][:]
-    before = sorted(tmp_path.rglob("*.arrow"))
-    assert rows(small, tokenizer, tmp_path)["ids"][:] == found["ids"][:]
-    assert sorted(tmp_path.rglob("*.arrow")) == before
+    first = tokenise(corpus.load_text(str(small)), tokenizer)
+    assert np.array_equal(first.ids, tokenise(corpus.load_text(str(plain)), tokenizer).ids)
+    before = sorted(cache.rglob("*.arrow"))
+    assert np.array_equal(first.ids, tokenise(corpus.load_text(str(small)), tokenizer).ids)
+    assert sorted(cache.rglob("*.arrow")) == before
     plain.write_text("Something else.", encoding="utf-8")
-    assert len(rows(plain, tokenizer, tmp_path)) == 1
+    assert len(tokenise(corpus.load_text(str(plain)), tokenizer).lengths) == 1
 
 
 def test_sequences_take_whole_sentences_of_one_document(tmp_path, tokenizer):
-    found = rows(write_text(tmp_path / "text.txt"), tokenizer, tmp_path)
-    first, stop, sizes = pack(found, 200, 0).T
-    lengths = sentence_lengths(found)
+    lengths = tokenise(corpus.load_text(str(write_text(tmp_path / "text.txt"))), tokenizer).lengths
+    first, stop, sizes = corpus.pack(lengths, 200, 0).T
     within = np.concatenate([np.arange(a, b) for a, b in zip(first, stop, strict=True)])
     assert (within == np.flatnonzero(lengths)).all()  # every sentence once, no border of documents
     assert sizes.tolist() == [lengths[a:b].sum() for a, b in zip(first, stop, strict=True)]
@@ -69,55 +82,165 @@ def test_sequences_take_whole_sentences_of_one_document(tmp_path, tokenizer):
     assert 0.02 < np.mean(could) < 0.25
 
 
-def test_a_line_without_end_is_cut_into_pieces(tmp_path, tokenizer):
-    path = tmp_path / "line.txt"
-    path.write_text("word " * (LINE // 4), encoding="utf-8")
-    lengths = sentence_lengths(rows(path, tokenizer, tmp_path))
-    assert 0 < lengths.min() <= lengths.max() == 64
-    assert lengths.sum() >= LINE // 4
-
-
-def test_blanks_within_a_line_end_no_document(tmp_path, tokenizer):
-    path = tmp_path / "text.txt"
-    path.write_text(f"next\n \nother{' ' * 2 * LINE}end\n", encoding="utf-8")
-    assert np.flatnonzero(sentence_lengths(rows(path, tokenizer, tmp_path)) == 0).tolist() == [1]
-
-
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
         ("latin.txt", "Zürich".encode("latin-1"), "'utf-8' codec can't decode byte 0xfc"),
-        ("broken.xz", b"no xz", "the file cannot be read: Input format not supported"),
         ("cut.xz", lzma.compress(b"word " * 1000)[:-40], "the file cannot be read: Compressed file ended"),
         ("none.txt", None, "there is no such file"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path, tokenizer, name, data, message):
+def test_what_cannot_be_read_is_named(tmp_path, name, data, message):
     if data is not None:
         (tmp_path / name).write_bytes(data)
     with pytest.raises(CorpusError, match=f"{name}.*{message}"):
-        rows(tmp_path / name, tokenizer, tmp_path)
-
-
-def test_there_is_nothing_to_learn_from_an_empty_text():
-    with pytest.raises(CorpusError, match="the text is empty"):
-        train_tokenizer(rows_of(["", ""]), 300)
+        corpus.load_text(str(tmp_path / name))
 
 
 def test_rows_of_a_data_set_are_documents(tmp_path, tokenizer):
-    rows_of(["One.\nTwo.", "Three."]).to_parquet(tmp_path / "data" / "train.parquet")
-    found = tokenise(load_text(str(tmp_path / "data"), cache=str(tmp_path)), tokenizer)
-    assert (sentence_lengths(found) > 0).tolist() == [True, True, False, True, False]
+    datasets.Dataset.from_dict({"text": ["One.\nTwo.", "Three."]}).to_parquet(tmp_path / "data" / "train.parquet")
+    lengths = tokenise(corpus.load_text(str(tmp_path / "data")), tokenizer).lengths
+    assert (lengths > 0).tolist() == [True, True, False, True, False]
     with pytest.raises(CorpusError, match="has no column 'body'; there are: text"):
-        load_text(str(tmp_path / "data"), "body", cache=str(tmp_path))
+        corpus.load_text(str(tmp_path / "data"), "body")
 
 
-def test_the_tokenizer_has_alberts_normalisation_and_form(tmp_path, tokenizer):
+def test_the_tokenizer_has_alberts_normalisation_and_form(tmp_path, tokenizer, minilm):
     assert tokenizer.tokenize("Züge  ``THE``") == tokenizer.tokenize('zuge "the"')
     assert not any("," in piece and len(piece) > 1 for piece in tokenizer.get_vocab() if piece != "▁,")
     pair = tokenizer("a", "b")
     assert tokenizer.convert_ids_to_tokens(pair["input_ids"])[0] == "[CLS]"
     assert pair["token_type_ids"][-2:] == [1, 1]
-    assert [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.mask_token_id] == [0, 2, 4]
     tokenizer.save_pretrained(tmp_path)
     assert load_tokenizer(str(tmp_path))("The food was dull.") == tokenizer("The food was dull.")
+    with pytest.raises(ValueError, match="marks no beginning of a word"):
+        Pieces.of(load_tokenizer(minilm))
+
+
+@pytest.fixture(scope="module")
+def examples(tokenizer):
+    """400 examples, with the ids and the borders of the sentences that they are made of."""
+    pieces, texts, made = Pieces.of(tokenizer), sentences(), []
+    for n in range(400):
+        ids = [np.array(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts[3 * n : 3 * n + 3]]
+        tokens, borders = np.concatenate(ids), np.cumsum([len(part) for part in ids])[:-1]
+        made.append((tokens, borders, corpus.make_example(tokens, borders, pieces, np.random.default_rng((7, n)))))
+    return made
+
+
+def test_whole_words_are_masked_and_fifteen_percent_of_all(tokenizer):
+    pieces, rng = Pieces.of(tokenizer), np.random.default_rng(0)
+    for text in sentences()[:100]:
+        ids = np.array(tokenizer(text, "The food was dull.")["input_ids"])
+        chosen = choose_masked(ids, pieces, rng)
+        assert 1 <= chosen.sum() <= max(1, round(0.15 * len(ids)))
+        assert not (chosen & pieces.special[ids]).any()
+        inside = ~pieces.begins_word[ids] & ~pieces.special[ids]  # goes on with the word before
+        if chosen.sum() > 1:
+            assert (chosen[1:] == chosen[:-1])[inside[1:]].all()
+    ids = np.array(tokenizer(" ".join(sentences()[:20]))["input_ids"])
+    assert choose_masked(ids, pieces, rng, 0.5).mean() == pytest.approx(0.5, abs=0.01)
+    ids = np.array(tokenizer("w" * 8)["input_ids"])  # a word longer than what may be masked gives one token
+    assert choose_masked(ids, pieces, rng).sum() == 1
+
+
+def test_what_is_masked_and_what_stands_there_instead(tokenizer, examples):
+    labels = np.concatenate([example["labels"] for *_, example in examples])
+    inputs = np.concatenate([example["input_ids"] for *_, example in examples])
+    chosen = labels != IGNORED
+    assert chosen.mean() == pytest.approx(0.15, abs=0.01)
+    assert (inputs[chosen] == tokenizer.mask_token_id).mean() == pytest.approx(0.8, abs=0.03)
+    assert (inputs[chosen] == labels[chosen]).mean() == pytest.approx(0.1, abs=0.03)
+
+
+def test_segments_are_the_text_in_order_or_exchanged(tokenizer, examples):
+    for tokens, borders, example in examples:
+        whole = np.where(example["labels"] == IGNORED, example["input_ids"], example["labels"])
+        end = int(np.flatnonzero(whole == tokenizer.sep_token_id)[0])
+        parts = [whole[1:end], whole[end + 1 : -1]]
+        assert (example["token_type_ids"] == np.repeat([0, 1], [end + 1, len(whole) - end - 1])).all()
+        if example["sentence_order_label"]:
+            parts.reverse()
+        assert np.array_equal(np.concatenate(parts), tokens)
+        assert len(parts[0]) in borders
+    assert np.mean([example["sentence_order_label"] for *_, example in examples]) == pytest.approx(0.5, abs=0.08)
+    alone = corpus.make_example(np.array([10, 11]), np.array([]), Pieces.of(tokenizer), np.random.default_rng(0))
+    assert alone["token_type_ids"].tolist() == [0, 0, 0, 1, 1]  # one sentence is split within
+
+
+@pytest.mark.parametrize("count", [3, 1003])
+def test_an_epoch_has_every_sequence_once_and_those_of_a_step_are_of_similar_length(tokenizer, count):
+    lengths = np.random.default_rng(0).integers(10, 125, count)
+    text = Sentences(np.arange(lengths.sum()) % 50 + 5, lengths)
+    packed = np.stack([np.arange(count), np.arange(count) + 1, lengths], axis=1)
+    sequences = Sequences(text, packed, 3 * count, 8, 128, Pieces.of(tokenizer), seed=0)
+    sizes = np.array([len(sequences[number]["input_ids"]) for number in range(3 * count)])
+    for of_epoch in sizes.reshape(3, count):
+        assert sorted(of_epoch - 3) == sorted(lengths)
+    if count > 1000:  # an epoch ends within a step
+        for steps in np.array_split(sizes[: 3 * count // 8 * 8].reshape(-1, 8), 3):
+            assert 1 - steps.mean() / steps.max(axis=1).mean() < 0.04
+            assert np.ptp(steps.mean(axis=1)[:30]) > 60  # the steps themselves are in no order
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A new model before and after its first weights, with a text whose documents keep to one of eight topics."""
+    folder, rng, lines = tmp_path_factory.mktemp("text"), np.random.default_rng(0), []
+    words = [[f"{a}{b}{c}" for b in "aeiou" for c in "tn"] for a in "bdfgklmp"]
+    for document in range(200):
+        lines += [" ".join(rng.choice(words[document % 8], 12)).capitalize() + "." for _ in range(4)] + [""]
+    (folder / "text.txt").write_text("\n".join(lines), encoding="utf-8")
+    learn_tokenizer(lines, 150).save_pretrained(folder / "tokenizer")
+    given = {"text": str(folder / "text.txt"), "tokenizer": str(folder / "tokenizer"), "max_length": 64}
+    run = Pretraining.parse({**given, "precision": "fp32", "masked_share": 0.4, "output_dir": str(folder)})
+    material = prepare_text(run)
+    plain, model = (prepare_albert(run, material.tokenizer) for _ in range(2))
+    first_weights.begin_as_bag_of_words(model, material.ids)
+    return plain.eval(), model.eval(), material
+
+
+def test_neighbours_are_counted_on_both_sides():
+    line = np.array([5, 3, 5, 8, 1, 2, 7, 2, 9, 3, 3])
+    expected = np.zeros((12, 12))
+    for i, one in enumerate(line):
+        for j, other in enumerate(line):
+            expected[one, other] += 0 < abs(i - j) <= first_weights.NEIGHBOURS
+    assert first_weights.count_neighbours(line, 12).toarray().tolist() == expected.tolist()
+
+
+def test_word_vectors_are_those_of_positive_pointwise_mutual_information():
+    counts = np.random.default_rng(0).integers(0, 9, (12, 12)).astype(float)
+    counts += counts.T
+    counts[4], counts[:, 4] = 0, 0  # a piece that is not in the text
+    information, beside = np.zeros_like(counts), counts.sum(0) ** 0.75
+    for one, other in zip(*np.nonzero(counts), strict=True):
+        ratio = counts[one, other] / counts[one].sum() / (beside[other] / beside.sum())
+        information[one, other] = max(0, np.log(ratio))
+    left, values, _ = np.linalg.svd(information)
+    vectors = first_weights.word_vectors(sparse.csr_array(counts), 5)
+    np.testing.assert_allclose(np.abs(vectors), np.abs(left[:, :5] * np.sqrt(values[:5])), atol=1e-6)
+    assert np.abs(vectors[4]).max() < 1e-9
+
+
+def test_a_new_model_knows_more_than_how_common_a_piece_is(begun):
+    plain, model, material = begun
+    collate = DataCollatorForTokenClassification(material.tokenizer)
+    batch = collate([material.held_out[n] for n in range(len(material.held_out))])
+    batch.pop("sentence_order_label")
+    labels = batch.pop("labels")
+    with torch.no_grad():
+        answers = [m(**batch).prediction_logits for m in (model, plain)]
+    answers.append(model.predictions.bias.expand(*labels.shape, -1))
+    for examples, share in ((material.train, 0.4), (material.held_out, 0.15)):  # more is masked in training alone
+        labels_of = np.concatenate([examples[n]["labels"] for n in range(16)])
+        assert (labels_of != IGNORED).mean() == pytest.approx(share, abs=0.03)
+    begins, random, counted = (
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).item() for logits in answers
+    )
+    assert begins < counted < random
+    assert len(material.ids) < material.tokens  # held-out text is not counted
+    before, after = (m.albert.embeddings.word_embeddings.weight for m in (plain, model))
+    same = (before == after).all(1)
+    assert same[material.tokenizer.mask_token_id]  # it is not in the text
+    assert not same[material.ids].any()

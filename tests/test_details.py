@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training.parameters import ParameterError
-from albert_study.evidence.details import Details, common_pieces, details, distance, groups_of
+from albert_lsh.run import ParameterError
+from albert_lsh.tasks import find_task
 from albert_study.evidence.readable_measurements import detail_tables
 from albert_study.evidence.report import where_answers_change
+from albert_study.experiments.words import Details, common_pieces, details, distance, groups_of
 
 TASK = find_task("kor-qpair")
 ROWS = Dataset.from_dict(
@@ -177,4 +177,4 @@ def test_what_cannot_be_asked_is_refused():
     with pytest.raises(ValueError, match=r"lsh has seeds \[3\], softmax \[0, 1\]: none in common"):
         details(TASK, ROWS, {"softmax": {0: answers(), 1: answers()}, "lsh": {3: answers()}})
     with pytest.raises(ParameterError, match="task='sst2' must be one of pairs of texts"):
-        Details.check({"study": "albert", "task": "sst2", "arms": ["lsh"]})
+        Details.parse({"study": "albert", "task": "sst2", "arms": ["lsh"]})

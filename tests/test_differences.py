@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from albert_lsh.tasks.predictions import read_predictions, write_predictions
+from albert_lsh.record import read_predictions, write_predictions
 from albert_study.evidence.differences import differences
 from albert_study.evidence.readable_studies import difference_tables, pivot
 from albert_study.evidence.study_figures import plot_differences

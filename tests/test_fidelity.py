@@ -1,7 +1,5 @@
-"""Switched attention: what is measured, that it is right, and that an interrupted table is taken up."""
+"""Switched attention: what is measured, and that it is right."""
 
-import ast
-import dataclasses
 import json
 
 import numpy as np
@@ -9,47 +7,53 @@ import pandas as pd
 import pytest
 import torch
 
-from albert_lsh import attention, load_model, record_passes, switch_attention
+from albert_lsh import attention, find_task, load_model, switch_attention
+from albert_lsh.metrics import sample
 from albert_lsh.model.load import ModelError, load_tokenizer
-from albert_lsh.training.files import repository_root
-from albert_lsh.training.parameters import ParameterError, Parameters
-from albert_lsh.training.recipe import keep_model, prepare_model, sample
-from albert_lsh.training.record import SCHEMA
-from albert_study.probe import fidelity, truncation
-from albert_study.probe.candidates import Candidate
-from albert_study.probe.diagnostics import compare, look, summary
-from albert_study.probe.fidelity import Asked
+from albert_lsh.record import SCHEMA
+from albert_lsh.run import ParameterError, Run
+from albert_lsh.train import keep_model, prepare_model
+from albert_study.candidates import Candidate
+from albert_study.probe import (
+    Fidelity,
+    Subject,
+    compare,
+    measure_fidelity,
+    positions_left,
+    summary,
+    trace,
+    without_a_threshold,
+)
 from weights import change_weights
 
 SETTINGS = {"n_hashes": 1, "cluster_size": 3}
-
-
-def keep_untrained(folder, task):
-    """What a run leaves that kept its model; the model is as it was drawn, which is all that is needed here."""
-    given = {"task": task, "train_examples": 300, "batch_size": 8, "save_model": True, "output_dir": str(folder)}
-    run = Parameters.check(given, "squad.ipynb" if "squad" in task else "glue.ipynb")
-    head = "question-answering" if "squad" in task else "classification"
-    keep_model(run, prepare_model(run, head=head), load_tokenizer("mini"))
-    record = {"status": "complete", "schema": SCHEMA, "metrics": {}, "headline": {}}
-    (folder / "result.json").write_text(json.dumps({**record, "parameters": dataclasses.asdict(run)}))
+FEW = {"few": {"attention": "lsh", **SETTINGS}}
 
 
 @pytest.fixture(params=["mini-mrpc", "mini-squad"])
 def trained(request, tmp_path):
-    """The folder of a run that kept its model."""
-    keep_untrained(tmp_path, request.param)
+    """The folder of a run that kept its model; the model is as it was drawn, which is all that is needed here."""
+    given = {"task": request.param, "train_examples": 300, "batch_size": 8, "save_model": True}
+    run = Run.parse(given | {"output_dir": str(tmp_path)}, "a test")
+    keep_model(run, prepare_model(run), load_tokenizer("mini"))
+    record = {"status": "complete", "schema": SCHEMA, "metrics": {}, "headline": {}, "parameters": run.recorded()}
+    (tmp_path / "result.json").write_text(json.dumps(record))
     return tmp_path
 
 
-def ask(folder, **variants):
+def ask(folder, variants=FEW, **more):
     given = {"trained": str(folder), "variants": variants, "examples": 24, "looked_into": 8}
-    return Asked.check(given)
+    return Fidelity.parse(given | more)
+
+
+def measure(settings):
+    return measure_fidelity(Subject(settings.run, settings.split, settings.examples), settings)
 
 
 def test_a_model_whose_weights_are_not_all_there_is_refused(trained):
     change_weights(trained / "model", lambda w: {k: v for k, v in w.items() if "encoder" not in k})
     with pytest.raises(ModelError, match="lacks weights: albert.encoder"):
-        fidelity.prepare(ask(trained, few={"attention": "lsh", **SETTINGS}).run, "held-out", 8)
+        Subject(ask(trained).run, "held-out", 8)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
@@ -57,15 +61,14 @@ def test_a_model_trained_on_a_gpu_is_asked_on_a_machine_without(trained):
     record = json.loads((trained / "result.json").read_text())
     record["parameters"] |= {"device": "cuda", "precision": "fp16"}
     (trained / "result.json").write_text(json.dumps(record))
-    run = ask(trained, few={"attention": "lsh", **SETTINGS}).run
+    run = ask(trained).run
     assert run.device == "cpu"
     assert run.precision in ("bf16", "fp32")
 
 
 def test_a_variant_that_is_softmax_changes_nothing_and_another_does(trained):
     everything = {"attention": "lsh", "n_hashes": 2, "cluster_size": 512}
-    asked = ask(trained, all=everything, few={"attention": "lsh", **SETTINGS})
-    table, looks = fidelity.measure_all(fidelity.prepare(asked.run, "held-out", 24), asked)
+    table, details = measure(ask(trained, {"all": everything, **FEW}))
     same, other = (row for _, row in table.iterrows())
     assert (same["changed"], same["share"], same["score"]) == (0, 1, same["softmax"])
     assert same[["mass", "recall"]].tolist() == pytest.approx([1, 1])
@@ -73,139 +76,83 @@ def test_a_variant_that_is_softmax_changes_nothing_and_another_does(trained):
     assert 0 < other["share"] < 0.7
     assert other["drift"] > 1e-3 < other["error"]
     assert 0 < other["recall"] < 1
-    assert set(looks["layer"]) == set(range(len(set(looks["layer"]))))
-    assert (looks[looks["variant"] == "all"]["error"] < 1e-5).all()
+    assert set(details["layer"]) == set(range(len(set(details["layer"]))))
+    assert (details[details["variant"] == "all"]["error"] < 1e-5).all()
 
 
 def test_softmax_on_shorter_texts_is_a_variant_that_costs_its_share(trained):
-    asked = ask(trained, cut={"attention": "truncation", "shares": [1.0, 0.3]})
-    subject = fidelity.prepare(asked.run, "held-out", 24)
-    table, _ = fidelity.measure_all(subject, asked)
+    settings = ask(trained, {"cut": {"attention": "truncation", "shares": [1.0, 0.3]}})
+    subject = Subject(settings.run, "held-out", 24)
+    table, _ = measure_fidelity(subject, settings)
     whole, cut = (row for _, row in table.iterrows())
     assert (whole["changed"], whole["cost"], whole["score"]) == (0, 1, whole["softmax"])
     assert cut["cost"] == cut["share"] == pytest.approx(0.3, abs=0.06)  # a text has few tokens
-    assert fidelity.measure_all(subject, asked)[0]["score"].equals(table["score"])  # read from its file
-    (row,) = truncation.truncated(subject.encoded.select([0]), subject.tokenizer, 0.3, is_squad=False)
-    first, last = subject.encoded[0]["input_ids"][0], subject.encoded[0]["input_ids"][-1]
-    assert (row["input_ids"][0], row["input_ids"][-1]) == (first, last)
-    assert row["length"] == len(row["input_ids"]) == len(row["attention_mask"]) < subject.encoded[0]["length"]
+    row, text = subject.truncated(0.3)[0], subject.encoded[0]
+    assert (row["input_ids"][0], row["input_ids"][-1]) == (text["input_ids"][0], text["input_ids"][-1])
+    assert row["length"] == len(row["input_ids"]) == len(row["attention_mask"]) < text["length"]
 
 
 @pytest.mark.parametrize(
     ("n", "only_last", "left"),
     [
-        (9, False, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
         (7, False, [0, 1, 2, 4, 5, 6, 8]),  # the longer text gives first
         (7, True, [0, 1, 2, 3, 4, 5, 8]),
         (1, False, [0, 1, 4, 5, 8]),  # every text keeps a token
     ],
 )
 def test_which_tokens_of_a_pair_are_left(n, only_last, left):
-    assert truncation.positions_left([1, 0, 0, 0, 1, 0, 0, 0, 1], n, only_last=only_last) == left
-
-
-@pytest.mark.parametrize("settings", [{}, {"share": 0}, {"share": 1.5}, {"share": "half"}, {"share": 0.5, "keys": 3}])
-def test_a_truncation_takes_a_share_and_nothing_else(settings, tmp_path):
-    with pytest.raises(ParameterError, match="'cut': truncation takes a share, over 0 and at most 1"):
-        ask(tmp_path, cut={"attention": "truncation", **settings})
+    assert positions_left([1, 0, 0, 0, 1, 0, 0, 0, 1], n, only_last=only_last) == left
 
 
 def test_loss_and_area_do_not_hang_on_a_threshold():
-    task = fidelity.find_task("mini-mrpc")
+    task = find_task("mini-mrpc")
     table = pd.DataFrame({"label": [0, 0, 1, 1], "logit_0": [0.0] * 4, "logit_1": [1.0, 2.0, 3.0, 4.0]})
-    right = fidelity.without_a_threshold(task, table)
+    right = without_a_threshold(task, table)
     assert right["auc"] == 1  # though all four are answered with 1
     assert right["loss"] == pytest.approx(np.log1p(np.exp([1.0, 2.0, -3.0, -4.0])).mean())
-    assert fidelity.without_a_threshold(task, table.assign(logit_1=-table["logit_1"]))["auc"] == 0
+    assert without_a_threshold(task, table.assign(logit_1=-table["logit_1"]))["auc"] == 0
     numbers = pd.DataFrame({"label": [0.0, 2.0], "logit_0": [1.0, 2.0]})
-    assert fidelity.without_a_threshold(fidelity.find_task("stsb"), numbers) == {"loss": 0.5}
-    assert fidelity.without_a_threshold(fidelity.find_task("squad"), numbers) == {}
+    assert without_a_threshold(find_task("stsb"), numbers) == {"loss": 0.5}
 
 
 def test_the_error_is_that_of_the_attentions_output(trained):
-    subject = fidelity.prepare(ask(trained, few={"attention": "lsh", **SETTINGS}).run, "held-out", 8)
-    seen = look(subject.model, list(sample(subject.model, subject.tokenizer, subject.encoded, 8))).passes[0][0]
-    rows = compare(seen, Candidate("few", "lsh", SETTINGS))
-    tensors = seen.query, seen.key, seen.value, seen.padding_mask
+    subject = Subject(ask(trained).run, "held-out", 8)
+    one = trace(subject.model, list(sample(subject.model, subject.tokenizer, subject.encoded, 8))).passes[0][0]
+    measured = summary(compare(one, Candidate("few", "lsh", SETTINGS)).assign(layer=0, batch=0), ["layer"])
+    tensors = one.query, one.key, one.value, one.padding_mask
     softmax = attention.attend("softmax", *tensors)
-    difference = attention.attend("lsh", *tensors, seed=seen.seed, **SETTINGS) - softmax
-    measured = summary(rows.assign(layer=0, batch=0), ["layer"])
+    difference = attention.attend("lsh", *tensors, seed=one.seed, **SETTINGS) - softmax
     assert measured["error"].item() == pytest.approx((difference.norm() / softmax.norm()).item(), rel=1e-4)
-    share = attention.coverage("lsh", *tensors[:2], seen.padding_mask, seed=seen.seed, **SETTINGS)
+    share = attention.coverage("lsh", *tensors[:2], one.padding_mask, seed=one.seed, **SETTINGS)
     assert measured["pairs"].item() == pytest.approx(share.pairs)
     assert measured["mass"].item() == pytest.approx(share.mass, rel=1e-4)
 
 
-def test_held_out_examples_are_not_those_of_training(trained):
-    run = ask(trained, few={"attention": "window"}).run
-    data = fidelity.load_data(run.task, train_examples=300)["train"]
-    rows = fidelity.prepare(run, "held-out", 50).examples
-    assert len(rows) == 50
-    texts = {json.dumps([row[c] for c in row if c != "id"]) for row in data}
-    assert not texts & {json.dumps([row[c] for c in row if c != "id"]) for row in rows}
-    with pytest.raises(ValueError, match="train_examples=None of"):
-        fidelity.prepare(dataclasses.replace(run, train_examples=None), "held-out", 50)
-
-
 def test_a_row_that_is_there_is_not_measured_again_if_nothing_was_asked_otherwise(trained):
-    first = ask(trained, few={"attention": "lsh", **SETTINGS})
-    subject = fidelity.prepare(first.run, "held-out", 24)
-    fidelity.measure_all(subject, first)
     path = trained / "fidelity-held-out.csv"
-    pd.read_csv(path).assign(score=-1.0).to_csv(path, index=False)
-    assert fidelity.measure_all(subject, first)[0]["score"].tolist() == [-1.0]
-    other = ask(trained, few={"attention": "lsh", "n_hashes": 2, "cluster_size": 3})
-    for changed in (other, dataclasses.replace(first, looked_into=4), dataclasses.replace(first, seed=1)):
-        assert fidelity.measure_all(subject, changed)[0]["score"].tolist() != [-1.0]
+    measure(ask(trained))
+    other = {"few": {"attention": "lsh", "n_hashes": 2, "cluster_size": 3}}
+    for changed, again in ((ask(trained), False), (ask(trained, other), True), (ask(trained, seed=1), True)):
         pd.read_csv(path).assign(score=-1.0).to_csv(path, index=False)
+        assert (measure(changed)[0]["score"].tolist() == [-1.0]) is not again
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),
-        ({"splt": "validation"}, "'splt' is not a parameter of fidelity.ipynb; did you mean 'split'"),
-    ],
-)
-def test_bad_parameters_are_named(change, message):
-    with pytest.raises(ParameterError, match=message):
-        Asked.check({"trained": ".", "variants": {"a": {"attention": "window"}}, **change})
-
-
-def test_a_model_that_was_not_kept_is_named(tmp_path):
-    run = Parameters.check({"task": "mini-mrpc", "output_dir": str(tmp_path)})
-    with pytest.raises(ValueError, match=r"model is not there \(models are not kept in the repository\)"):
-        fidelity.prepare(run)
-
-
-def test_a_run_that_is_not_there_is_named_with_what_makes_it(tmp_path):
+def test_what_cannot_be_asked_is_named(tmp_path):
+    with pytest.raises(ParameterError, match="'splt' is not a parameter of fidelity.ipynb; did you mean 'split'"):
+        ask(tmp_path, splt="validation")
     with pytest.raises(ParameterError, match="has no result.json; glue.ipynb or squad.ipynb .* save_model=True makes"):
-        _ = ask(tmp_path / "nothing", few={"attention": "lsh"}).run
-
-
-def test_the_notebooks_own_variants_hash_and_are_told_one_by_one(trained, capsys):
-    cells = json.loads((repository_root() / "notebooks" / "fidelity.ipynb").read_text())["cells"]
-    (cell,) = (cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))
-    given = {t.targets[0].id: ast.literal_eval(t.value) for t in ast.parse("".join(cell["source"])).body}
-    asked = ask(trained, **given["variants"])
-    table, _ = fidelity.measure_all(fidelity.prepare(asked.run, given["split"], 24), asked)
-    assert given["trained"] is None
-    assert (table["share"] <= table["share_asked"]).all()
-    said = capsys.readouterr().out.splitlines()
-    assert said[:2] == [f"1 of {len(table)}: lsh, share 0.5", f"2 of {len(table)}: lsh, share 0.25"]
+        _ = ask(tmp_path / "nothing").run
+    with pytest.raises(ParameterError, match=r"model is not there \(models are not kept in the repository\)"):
+        Subject(Run.parse({"task": "mini-mrpc", "output_dir": str(tmp_path)}))
 
 
 def test_a_switched_model_is_one_loaded_so_and_reformer_cannot_be():
-    ids = torch.arange(5, 45).view(1, -1)
-    torch.manual_seed(0)
-    model = load_model("mini", head="base")
-    switch_attention(model, "lsh", SETTINGS, seed=4)
-    torch.manual_seed(0)
-    loaded = load_model("mini", head="base", attention="lsh", settings=SETTINGS, seed=4)
-    assert torch.equal(model(ids).last_hidden_state, loaded(ids).last_hidden_state)
-    assert model.config.albert_lsh == loaded.config.albert_lsh
-    with record_passes(model) as passes:
-        model(ids)
-    assert {p.attention for p in passes} == {"lsh"}
+    ids, models = torch.arange(5, 45).view(1, -1), []
+    for options in ({}, {"attention": "lsh", "settings": SETTINGS, "seed": 4}):
+        torch.manual_seed(0)
+        models.append(load_model("mini", head="base", **options))
+    switch_attention(models[0], "lsh", SETTINGS, seed=4)
+    assert torch.equal(*(model(ids).last_hidden_state for model in models))
+    assert models[0].config.albert_lsh == models[1].config.albert_lsh
     with pytest.raises(ValueError, match="'lsh' cannot become 'reformer'"):
-        switch_attention(model, "reformer")
+        switch_attention(models[0], "reformer")

@@ -3,27 +3,28 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from datasets import Dataset
 
 from albert_lsh.hub import has_address
+from hub import Hub
 
-LOAD = "from albert_lsh.tasks.data import load_data; print(*load_data('sst2')['train']['sentence'])"
+LOAD = "from albert_lsh import load_data; print(*load_data('sst2')['train']['sentence'])"
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch):
+def hub(tmp_path):
     """The environment of a client of a Hub that has two splits of nyu-mll/glue, and an empty cache."""
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
-    from faults.hub import Hub, glue_files
-
     texts = {"train": "a good film", "validation": "a bad one"}
     rows = {split: Dataset.from_dict({"sentence": [text], "label": [1], "idx": [0]}) for split, text in texts.items()}
-    server = Hub(glue_files(tmp_path, "sst2", rows))
-    own = {"HF_ENDPOINT": server.address, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
-    yield {**os.environ, **own}
+    server = Hub(0, tmp_path, "sst2", rows)
+    places = {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HOME": str(tmp_path / "cache"),
+        "HF_HUB_DISABLE_XET": "1",
+    }
+    yield {**os.environ, **places}
     server.shutdown()
 
 
@@ -44,7 +45,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(hub, tmp_path):
 
 
 def test_a_record_names_the_commit_that_the_data_came_from(hub):
-    code = "from albert_lsh.training.record import revisions; print(revisions('nano', 'sst2'))"
+    code = "from albert_lsh.record import revisions; print(revisions('nano', 'sst2'))"
     assert load(hub, code) == "{}"  # nothing was loaded yet, and the embedded model comes from no Hub
     load(hub)
     assert load(hub, code) == str({"data": "0" * 40})
@@ -62,11 +63,11 @@ def test_behind_a_proxy_the_hub_is_asked(monkeypatch):
 def test_without_a_network_the_cache_is_read_and_errors_come_without_retries(hub):
     """A name that cannot be resolved is what there is without one."""
     assert load(hub) == "a good film"
-    nowhere = {k: v for k, v in hub.items() if not k.lower().endswith("_proxy")}
+    nowhere = {name: value for name, value in hub.items() if not name.lower().endswith("_proxy")}
     nowhere |= {"HF_ENDPOINT": "http://nowhere.invalid"}
     assert load(nowhere) == "a good film"
-    other = "from albert_lsh import load_data, load_model\n"
-    for code in (other + "load_data('mrpc')", other + "load_model('albert/albert-base-v2')"):
+    for call in ("load_data('mrpc')", "load_model('albert/albert-base-v2')"):
+        code = f"from albert_lsh import load_data, load_model; {call}"
         done = subprocess.run([sys.executable, "-c", code], env=nowhere, capture_output=True, text=True)
         assert "no network" in done.stderr.splitlines()[-1]
         assert "Retrying" not in done.stderr

@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import DataCollatorForTokenClassification
 
-from albert_lsh import load_model, pretrained
+from albert_lsh import fit, load_model, pretrained
 from albert_lsh.model.load import load_config, load_tokenizer
-from albert_study.pretraining.objectives import IGNORED, Pieces, make_example
-from test_training import fit, make
+from albert_study.experiments.corpus import IGNORED, Pieces, make_example
+from test_train import make
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = {"nano": ("softmax", {}), "nano-lsh": ("lsh", {"n_hashes": 7, "cluster_size": 4, "global_tokens": 2})}
@@ -37,7 +37,11 @@ def examples():
     """Masked sequences of two or three sentences, and their batch."""
     tokenizer = load_tokenizer("nano")
     pieces, ids = Pieces.of(tokenizer), [np.array(tokenizer(t, add_special_tokens=False)["input_ids"]) for t in TEXT]
-    made = [make_example(ids[n % 8 : n % 8 + 3], 128, pieces, np.random.default_rng(n)) for n in range(48)]
+    made = []
+    for n in range(48):
+        parts = ids[n % 8 : n % 8 + 3]
+        borders = np.cumsum([len(part) for part in parts])[:-1]
+        made.append(make_example(np.concatenate(parts), borders, pieces, np.random.default_rng(n)))
     return DataCollatorForTokenClassification(tokenizer)(made)
 
 
@@ -86,7 +90,7 @@ def test_they_are_there_without_a_network():
 
 
 def test_it_is_fine_tuned_with_its_attention(tmp_path):
-    done, _, seen = fit(make(tmp_path, model="nano-lsh", attention_settings=SETTINGS["nano-lsh"][1], epochs=1))
-    assert done.trainer.model.config.albert_lsh["attention"] == "lsh"
-    assert done.history["train_loss"].notna().all()
-    assert 0 < seen.pairs < 1
+    trained = fit(make(tmp_path, model="nano-lsh", attention_settings=SETTINGS["nano-lsh"][1], epochs=1))
+    assert trained.model.config.albert_lsh["attention"] == "lsh"
+    assert trained.history["train_loss"].notna().all()
+    assert 0 < trained.record["attended_share"] < 1

@@ -6,49 +6,41 @@ import pandas as pd
 import pytest
 import torch
 
-from albert_lsh import attention, load_model, record_passes
+from albert_lsh import attention, load_model, load_tokenizer, record_passes
 from albert_lsh.errors import OneLineError
-from albert_lsh.model.load import extend_positions, load_tokenizer
-from albert_lsh.training.parameters import ParameterError
-from albert_study.probe import reading
+from albert_lsh.run import ParameterError
+from albert_study import reading
+from albert_study.reading import MaskedWords, Reading, measure_masked_words, measure_reading, sequences
 
 FEW = {"few": {"attention": "lsh", "n_hashes": 2, "cluster_size": 4}, "random": {"attention": "random"}}
+VARIANTS = {"lsh": {"attention": "lsh", "share": 0.5}, "all keys": {"attention": "top-k", "share": 1.0}}
 
 
-def read(path, variants, seed=0, **more):
+def read(folder, seed=0):
     """The tables of a small model, whose weights are drawn anew, the same every time."""
     given = {"model": "mini", "task": "mini-squad", "max_length": 32, "paragraphs": 3, "seed": seed}
     torch.manual_seed(0)
-    return reading.read_all(reading.Reading.check({**given, "variants": variants, "output": str(path)}), **more)
+    return measure_reading(Reading.parse({**given, "variants": FEW, "results_root": str(folder)}))
 
 
-def test_paragraphs_are_read_whole_or_put_together():
-    tokenizer = load_tokenizer("mini")
-    texts = reading.load_texts("mini-squad")
+def mask(folder, **more):
+    given = {"model": "nano", "task": "mini-squad", "max_length": 24, "paragraphs": 6, "results_root": str(folder)}
+    return MaskedWords.parse({"variants": VARIANTS, **given, **more})
+
+
+def test_paragraphs_are_read_whole_or_put_together(tmp_path):
+    tokenizer, texts = load_tokenizer("mini"), mask(tmp_path).texts()
     assert len(texts) == len(set(texts))
+    assert not set(texts) & set(mask(tmp_path, split="validation").texts())  # to choose by, and to report
     for length, count in ((24, 5), (200, 2)):
-        ids = reading.sequences(texts, tokenizer, length, count)
+        ids = sequences(texts, tokenizer, length, count, join=True)
         assert ids.shape == (count, length)
         assert (ids != tokenizer.pad_token_id).all()
         assert len(ids.unique(dim=0)) == count
     assert tokenizer.decode(ids[0]).count("[SEP]") == 1
-    with pytest.raises(ValueError, match=r"paragraphs=2 of max_length=100000: there is text for only 0"):
-        reading.sequences(texts, tokenizer, 100_000, 2)
-
-
-def test_extended_positions_repeat_and_take_longer_sequences():
-    model = load_model("mini", head="base")
-    learned = model.embeddings.position_embeddings.weight.clone()
-    present, ids = len(learned), torch.arange(5, 45).repeat(20)[None]
-    short = model(ids[:, :present]).last_hidden_state
-    with pytest.raises(ValueError, match="a sequence of 800 tokens is longer"):
-        model(ids)
-    extend_positions(model, 800)
-    assert torch.equal(model.embeddings.position_embeddings.weight[present : 2 * present], learned)
-    assert torch.equal(model(ids[:, :present]).last_hidden_state, short)
-    assert model(ids).last_hidden_state.isfinite().all()
-    with pytest.raises(ValueError, match="length=800 must be above the 800 positions"):
-        extend_positions(model, 800)
+    for length, join in ((5_000, False), (10_000_000, True)):
+        with pytest.raises(ValueError, match=rf"paragraphs=2 of max_length={length}: there is text for only 0"):
+            sequences(texts, tokenizer, length, 2, join=join)
 
 
 @pytest.mark.parametrize(
@@ -62,50 +54,79 @@ def test_extended_positions_repeat_and_take_longer_sequences():
 )
 def test_bad_parameters_of_reading_are_named(change, message):
     with pytest.raises(ParameterError, match=message):
-        reading.Reading.check({"variants": {"a": {"attention": "window"}}, **change})
+        Reading.parse({"variants": {"a": {"attention": "window"}}, **change})
 
 
-def test_each_candidates_numbers_are_its_own(tmp_path):
+def test_each_candidates_numbers_are_its_own(tmp_path, monkeypatch):
     """Held against models loaded with the candidate, and, one layer at a time, against softmax on the same tensors."""
-    table, looks = read(tmp_path / "table.csv", FEW, seed=4)
-    ids = reading.sequences(reading.load_texts("mini-squad"), load_tokenizer("mini"), 32, 3)
+    table, layers = read(tmp_path / "together", seed=4)
+    ids = sequences(Reading.parse({"variants": FEW, "task": "mini-squad"}).texts(), load_tokenizer("mini"), 32, 3, True)
 
-    def passes_and_states(seed, **chosen):
+    def passes_and_states(**chosen):
         torch.manual_seed(0)
-        model = load_model("mini", head="base", seed=seed, **chosen)
+        model = load_model("mini", head="base", seed=4, **chosen)
         with record_passes(model) as passes, torch.no_grad():
             return passes, model(ids).last_hidden_state
 
-    passes, states = passes_and_states(4)
+    passes, states = passes_and_states()
     for _, row in table.iterrows():
         settings, errors = json.loads(row["settings"]), []
-        for seen in passes:
-            tensors = seen.query, seen.key, seen.value
+        for one in passes:
+            tensors = one.query, one.key, one.value
             softmax = attention.attend("softmax", *tensors)
-            other = attention.attend(row["attention"], *tensors, seed=seen.seed, **settings)
+            other = attention.attend(row["attention"], *tensors, seed=one.seed, **settings)
             errors.append(((other - softmax).norm() / softmax.norm()).item())
-        of_layers = looks[looks["variant"] == row["variant"]]
-        assert of_layers["layer"].tolist() == list(range(len(passes)))
+        of_layers = layers[layers["variant"] == row["variant"]]
         assert of_layers["error"].tolist() == pytest.approx(errors, rel=1e-4)
         assert row["error"] == pytest.approx(sum(errors) / len(errors), rel=1e-4)
-        _, switched = passes_and_states(4, attention=row["attention"], settings=settings)
+        _, switched = passes_and_states(attention=row["attention"], settings=settings)
         assert row["drift"] == pytest.approx(((switched - states).norm() / states.norm()).item(), rel=1e-4)
+    monkeypatch.setattr(reading, "AT_ONCE", 64)  # two sequences, then one
+    numbers = ["drift", "share", "mass", "recall"]
+    pd.testing.assert_frame_equal(read(tmp_path / "apart", seed=4)[0][numbers], table[numbers], rtol=1e-4)
 
 
 def test_without_a_network_the_error_says_what_to_set_and_that_alone_is_enough(tmp_path, monkeypatch):
     def no_network(*args, **kwargs):
         raise ConnectionError("no network")
 
-    monkeypatch.setattr("albert_lsh.tasks.data.load_dataset", no_network)
+    monkeypatch.setattr("albert_lsh.tasks.load_dataset", no_network)
     given = {"variants": {"few": {"attention": "lsh"}}, "output": str(tmp_path / "table.csv"), "paragraphs": 30}
     with pytest.raises(OneLineError, match='without a network set task="mini-squad", model="mini"$'):
-        reading.read_all(reading.Reading.check(given))
-    table, _ = reading.read_all(reading.Reading.check({**given, "task": "mini-squad", "model": "mini"}))
+        measure_reading(Reading.parse(given))
+    table, _ = measure_reading(Reading.parse({**given, "task": "mini-squad", "model": "mini"}))
     assert table["share"].item() < 0.3
 
 
-def test_batches_do_not_matter(tmp_path):
-    together, _ = read(tmp_path / "together.csv", FEW)
-    apart, _ = read(tmp_path / "apart.csv", FEW, batch_tokens=64)  # two sequences, then one
-    numbers = ["drift", "share", "mass", "recall"]
-    pd.testing.assert_frame_equal(apart[numbers], together[numbers], rtol=1e-4)
+def test_the_loss_is_the_models_own_and_all_keys_lose_nothing(tmp_path):
+    settings = mask(tmp_path)
+    table, by_text = measure_masked_words(settings)
+    tokenizer, model = load_tokenizer("nano"), load_model("nano", head="masked-lm", attention="softmax")
+    tokens = sequences(settings.texts(), tokenizer, 24, 6, join=False)
+    hidden = reading.hide(tokens, settings.seed)
+    with torch.no_grad():
+        logits = model(tokens.masked_fill(hidden, tokenizer.mask_token_id)).logits
+    expected = -logits.log_softmax(-1)[hidden].gather(-1, tokens[hidden][:, None]).mean().item()
+    assert table["softmax_loss"].tolist() == pytest.approx([expected, expected], rel=1e-4)
+    rows = table.set_index("variant")
+    assert rows.loc["all keys", "change"] == pytest.approx(0, abs=1e-4)
+    lsh, sums = rows.loc["lsh"], by_text[by_text["variant"] == "lsh"]
+    assert lsh["loss"] - lsh["softmax_loss"] == pytest.approx(lsh["difference"], abs=1e-5)
+    assert lsh["change"] > 0.01
+    difference = (sums["loss"] - sums["softmax_loss"]).sum() / sums["words"].sum()
+    assert difference == pytest.approx(lsh["difference"], abs=1e-5)
+    assert sums["words"].sum() == lsh["words"] == hidden.sum().item()
+    more = mask(tmp_path, variants={**VARIANTS, "window": {"attention": "window", "share": 0.5}})
+    assert measure_masked_words(more)[0]["date"].tolist()[:2] == table["date"].tolist()  # what was measured is kept
+
+
+def test_an_attention_may_have_some_passes_alone(tmp_path):
+    window = {"attention": "window", "share": 0.5}
+    depth = load_model("nano", attention="softmax").config.num_hidden_layers
+    given = {"everywhere": window, "listed": {**window, "passes": [*range(depth)]}, "first": {**window, "passes": [0]}}
+    table = measure_masked_words(mask(tmp_path, variants=given))[0].set_index("variant")
+    assert table.loc["listed", "change"] == pytest.approx(table.loc["everywhere", "change"])
+    assert 0 < table.loc["first", "change"] != pytest.approx(table.loc["everywhere", "change"])
+    assert 1 - table.loc["first", "cost"] == pytest.approx((1 - table.loc["everywhere", "cost"]) / depth)
+    anew = measure_masked_words(mask(tmp_path, variants={"first": window}))[0]  # now in all passes: another row
+    assert anew["change"].item() == pytest.approx(table.loc["everywhere", "change"])

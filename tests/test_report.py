@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from albert_lsh.training.files import repository_root
+from albert_lsh.files import repository_root
 from albert_study.evidence.looks import LOOK, new_figure, save, style_of
 from albert_study.evidence.report import build, reaching_half
 from albert_study.evidence.study_figures import (

@@ -1,7 +1,6 @@
 """What results/ holds: records that today's library reads, no folder of a machine, one name for one method."""
 
 import csv
-import dataclasses
 import json
 import re
 import subprocess
@@ -11,8 +10,8 @@ import pandas as pd
 import pytest
 
 from albert_lsh import attention
-from albert_lsh.training.parameters import Parameters
-from albert_lsh.training.record import read_result
+from albert_lsh.record import read_result
+from albert_lsh.run import Run
 from albert_study.evidence.records import list_studies
 from albert_study.evidence.tables import write_tables
 
@@ -67,8 +66,8 @@ def test_records_have_one_schema_and_say_what_was_inferred():
             value_at(record, name)
         assert asked["output_dir"] == str(Path(path).parent)
         if path.startswith("results/runs/"):
-            lacking = [field for field in dataclasses.fields(Parameters) if field.name not in {*asked, "results_root"}]
-            assert all(field.default is None for field in lacking), path  # added later, to records that had none
+            lacking = Run.defaults().keys() - {*asked, "results_root"}
+            assert all(Run.defaults()[name] is None for name in lacking), path  # added later, to records that had none
 
 
 def test_attentions_of_records_can_be_had_again():

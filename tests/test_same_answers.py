@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from albert_lsh import load_model, load_tokenizer
 from albert_lsh.predict import predict
-from albert_lsh.tasks.table import find_task
+from albert_lsh.tasks import find_task
 from test_wrong_data import LONG, ODD
 
 KINDS = ("mini-sst2", "mini-mrpc", "stsb", "mini-squad", "mini-squad-v2")

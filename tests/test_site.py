@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from albert_lsh.training.files import repository_root
+from albert_lsh.files import repository_root
 from records import write_run
 
 pytest.importorskip("altair")

@@ -1,4 +1,4 @@
-"""Windows and answers of SQuAD, on hand-made examples and tokenizers trained here; no network."""
+"""Windows, answers and official scores of SQuAD, on hand-made examples and tokenizers trained here."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,8 @@ from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from albert_lsh.tasks.squad import best_answers, windows_of
-from albert_lsh.tasks.squad import windows as cut
-from albert_lsh.tasks.squad_scores import score
+from albert_lsh import squad
+from albert_lsh.squad import best_answers, score, windows, windows_of
 
 CONTEXT = "The Café de Flore opened in the 1880s, near the  Boulevard Saint-Germain; Simone wrote there in 1943."
 QUESTION = "Who wrote there?"
@@ -16,36 +15,16 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
 
 def example(key="q", context=CONTEXT, question=QUESTION, answers=()):
-    starts = [context.index(text) for text in answers]
-    return {
-        "id": key,
-        "context": context,
-        "question": question,
-        "answers": {"text": [*answers], "answer_start": starts},
-    }
+    answers = {"text": [*answers], "answer_start": [context.index(text) for text in answers]}
+    return {"id": key, "context": context, "question": question, "answers": answers}
 
 
 def dataset(*rows):
     return Dataset.from_list(list(rows))
 
 
-def make_tokenizer(kind):
-    """WordPiece with trimmed offsets, or byte-level BPE whose offsets keep the space before a word."""
-    if kind == "wordpiece":
-        raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        raw.normalizer = normalizers.BertNormalizer(lowercase=True)
-        raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        trainer = trainers.WordPieceTrainer(vocab_size=90, special_tokens=SPECIAL, show_progress=False)
-    else:
-        raw = Tokenizer(models.BPE(unk_token="[UNK]"))
-        raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        raw.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(
-            vocab_size=275, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
-        )
-    raw.train_from_iterator([CONTEXT, QUESTION], trainer)
-    pair = "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1" if kind == "wordpiece" else "[CLS]:0 $A:0 [SEP]:0 $B:0 [SEP]:0"
+def wrapped(raw, pair):
+    """A trained tokenizer as Transformers has it, which puts a pair together in this way."""
     ids = [(name, raw.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
     raw.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", pair, special_tokens=ids)
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
@@ -54,299 +33,318 @@ def make_tokenizer(kind):
 
 @pytest.fixture(scope="module", params=["wordpiece", "byte-level"])
 def tokenizer(request):
-    return make_tokenizer(request.param)
+    """WordPiece with trimmed offsets, or byte-level BPE whose offsets keep the space before a word."""
+    more = {"special_tokens": SPECIAL, "show_progress": False}
+    if request.param == "wordpiece":
+        raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        raw.normalizer = normalizers.BertNormalizer(lowercase=True)
+        raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(vocab_size=90, **more)
+    else:
+        raw = Tokenizer(models.BPE(unk_token="[UNK]"))
+        raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        raw.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(vocab_size=275, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **more)
+    raw.train_from_iterator([CONTEXT, QUESTION], trainer)
+    kind = 1 if request.param == "wordpiece" else 0
+    return wrapped(raw, f"[CLS]:0 $A:0 [SEP]:0 $B:{kind} [SEP]:{kind}")
 
 
-def room(tokenizer, context_tokens):
-    """The max_length that leaves so many tokens for the context."""
-    return len(tokenizer(QUESTION)["input_ids"]) + 1 + context_tokens
-
-
-def logits(windows, start, end, padded=None, fill=-100.0):
+def logits(cut, start, end, padded=None, fill=-100.0):
     """(n_windows, padded) start and end logits: 0 but for {(window, token): value}, and `fill` as padding."""
-    shape = len(windows), padded or max(windows["length"])
-    arrays = []
-    for values in (start, end):
-        array = np.full(shape, fill, dtype=np.float32)
-        for row, length in enumerate(windows["length"]):
+    arrays = np.full((2, len(cut), padded or max(cut["length"])), fill, dtype=np.float32)
+    for array, values in zip(arrays, (start, end), strict=True):
+        for row, length in enumerate(cut["length"]):
             array[row, :length] = 0
         for place, value in values.items():
             array[place] = value
-        arrays.append(array)
     return arrays
 
 
-def answer_in(window, context):
-    """The text that a window's start and end positions mark."""
-    offsets = window["offset_mapping"]
-    return context[offsets[window["start_positions"]][0] : offsets[window["end_positions"]][1]].strip()
+# Windows ----------------------------------------------------------------------------------------------------------
 
 
-# --- windows -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("size", "stride"), [(8, 0), (8, 3), (9, 8), (500, 5)])
-def test_windows_cover_the_context_and_overlap_by_stride(tokenizer, size, stride):
-    whole = tokenizer(QUESTION, CONTEXT)["input_ids"]
-    question = tokenizer(QUESTION)["input_ids"]
-    windows = cut(dataset(example()), tokenizer, max_length=room(tokenizer, size), stride=stride)
-    rebuilt = []
-    for ids, length in zip(windows["input_ids"], windows["length"], strict=True):
-        assert len(ids) == length <= room(tokenizer, size)
+@pytest.mark.parametrize("max_length", [24, 40, 64, 500])
+def test_windows_cover_the_context_and_share_a_third(tokenizer, max_length):
+    context = " ".join([CONTEXT] * 3)
+    whole, question = tokenizer(QUESTION, context)["input_ids"], tokenizer(QUESTION)["input_ids"]
+    question = [*question[: max_length // 2 + 1], question[-1]] if len(question) - 2 > max_length // 2 else question
+    cut, shared, rebuilt = windows(dataset(example(context=context)), tokenizer, max_length), max_length // 3, []
+    for row in cut:
+        ids = row["input_ids"]
+        assert len(ids) == row["length"] <= max_length
         assert ids[: len(question)] == question
-        context = ids[len(question) : -1]
-        assert not rebuilt or rebuilt[-stride or len(rebuilt) :] == context[:stride]
-        rebuilt += context[stride:] if rebuilt else context
-    assert rebuilt == whole[len(question) : -1]
+        assert row["offset_mapping"][: len(question)] == [[-1, -1]] * len(question)
+        inside = ids[len(question) : -1]
+        assert not rebuilt or rebuilt[-shared:] == inside[:shared]
+        rebuilt += inside[shared:] if rebuilt else inside
+        # The second of two spaces is a token of its own in byte-level BPE, and no place for an answer.
+        assert all(context[start:end].strip() for start, end in row["offset_mapping"] if start >= 0)
+    assert rebuilt == whole[len(tokenizer(QUESTION)["input_ids"]) : -1]
 
 
-def test_columns(tokenizer):
-    names = {"input_ids", "attention_mask", "start_positions", "end_positions", "length"}
-    segments = {"token_type_ids"} if tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"][-1] else set()
-    found = cut(dataset(example()), tokenizer, max_length=60, stride=8)
-    assert set(found.column_names) == names | segments | {"example_id", "offset_mapping"}
-
-
-@pytest.mark.parametrize("answer", ["The Café de Flore", "Café", "1880s", "Boulevard Saint-Germain", "1943."])
-def test_answer_comes_back_from_its_tokens(tokenizer, answer):
-    windows = cut(dataset(example(answers=[answer])), tokenizer, max_length=room(tokenizer, 25), stride=20)
-    found = 0
-    for row in windows:
-        first, last = row["start_positions"], row["end_positions"]
-        left = min(start for start, _ in row["offset_mapping"] if start >= 0)
-        right = max(end for _, end in row["offset_mapping"])
-        start = CONTEXT.index(answer)
-        if left <= start and start + len(answer) <= right:
-            found += 1
-            text = CONTEXT[row["offset_mapping"][first][0] : row["offset_mapping"][last][1]]
-            assert text.strip() == answer
+@pytest.mark.parametrize("answer", ["The Café de Flore", "1880s", "Boulevard Saint-Germain", "1943."])
+def test_an_answer_comes_back_from_its_tokens(tokenizer, answer):
+    start, hits = CONTEXT.index(answer), 0
+    for row in windows(dataset(example(answers=[answer])), tokenizer, 36):
+        first, last, spans = row["start_positions"], row["end_positions"], row["offset_mapping"]
+        inside = [pair for pair in spans if pair[0] >= 0]
+        if inside[0][0] <= start and start + len(answer) <= inside[-1][1]:
+            hits += 1
+            assert CONTEXT[spans[first][0] : spans[last][1]].strip() == answer
         else:
             assert (first, last) == (0, 0)
-    assert found >= (2 if answer == "Boulevard Saint-Germain" else 1)  # the overlap shows it to more than one window
-
-
-def test_without_answer_every_window_points_at_cls(tokenizer):
-    windows = cut(dataset(example()), tokenizer, max_length=room(tokenizer, 10), stride=2)
-    assert len(windows) > 2
-    assert set(windows["start_positions"]) == set(windows["end_positions"]) == {0}
+    assert hits or answer == "Boulevard Saint-Germain"  # of which every window holds a part
+    cut = windows(dataset(example()), tokenizer, 60)
+    assert {*cut["start_positions"], *cut["end_positions"]} == {0}  # without an answer every window points at CLS
 
 
 def test_white_space_around_a_reference_takes_no_neighbour_in(tokenizer):
     answers = {"text": [" 1880s, "], "answer_start": [CONTEXT.index(" 1880s")]}
-    (row,) = cut(dataset(example() | {"answers": answers}), tokenizer, max_length=200, stride=5)
-    (plain,) = cut(dataset(example(answers=["1880s,"])), tokenizer, max_length=200, stride=5)
+    (row,) = windows(dataset(example() | {"answers": answers}), tokenizer, 200)
+    (plain,) = windows(dataset(example(answers=["1880s,"])), tokenizer, 200)
     assert row == plain
     assert plain["start_positions"] > 0
 
 
-def test_offsets_are_outside_for_all_but_context(tokenizer):
-    (row,) = cut(dataset(example()), tokenizer, max_length=200, stride=5)
-    n_question = len(tokenizer(QUESTION)["input_ids"])
-    assert row["offset_mapping"][:n_question] == [[-1, -1]] * n_question
-    assert row["offset_mapping"][-1] == [-1, -1]
-    # The second of two spaces is a token of its own in byte-level BPE, and no place for an answer.
-    assert all(CONTEXT[start:end].strip() for start, end in row["offset_mapping"] if start >= 0)
-
-
-def test_a_long_window_reads_a_paragraph_whole(tokenizer):
-    """What 384 tokens cut into windows, 1,024 hold, wherever the answer is."""
-    context = " ".join(CONTEXT.replace("1943", f"19{n}") for n in range(50, 64))
-    examples = dataset(*(example(answer, context, answers=[answer]) for answer in ("The Café", "1956", "1963")))
-    short, long = (cut(examples, tokenizer, max_length=length) for length in (384, 1024))
-    assert len(short) >= 6
-    assert 512 < long["length"][0] <= 1024
-    assert long["example_id"] == examples["id"] == [answer_in(row, context) for row in long]
-    whole = tokenizer(QUESTION, context)["input_ids"]
-    assert long["input_ids"] == [whole] * 3
-
-
-def test_a_question_is_cut_at_half_of_a_window(tokenizer):
+def test_one_question_is_cut_as_many_are(tokenizer):
     examples = dataset(example("long", question=f" {QUESTION}" * 9), example("short"))
-    windows = cut(examples, tokenizer, max_length=48)
-    read = {row["example_id"]: row["input_ids"][:26] for row in windows}
-    whole = tokenizer(QUESTION * 9)["input_ids"]
-    assert len(whole) > 26
-    first, second = (
-        windows_of(row["question"], row["context"], tokenizer, max_length=48)[1].remove_columns("example_id").to_list()
-        for row in examples
-    )
-    assert first + second == windows.remove_columns("example_id").to_list()
-    assert read["long"][25] == read["short"][len(tokenizer(QUESTION)["input_ids"]) - 1]  # the question ends there
+    together = windows(examples, tokenizer, 60).remove_columns("example_id").to_list()
+    alone = [windows_of(row["question"], row["context"], tokenizer, 60)[1] for row in examples]
+    assert [row for cut in alone for row in cut.remove_columns("example_id").to_list()] == together
 
 
-@pytest.mark.parametrize(("size", "stride"), [(-3, 0), (0, 0), (4, 4), (4, 9), (4, -1)])
-def test_no_room_for_context_names_the_question(tokenizer, size, stride):
-    examples = dataset(example("short", question="W"), example("long"))
-    limit = room(tokenizer, size)
-    message = rf"question='.*' leaves room for {max(size, 0)} tokens of context in max_length={limit};.*stride={stride}"
-    with pytest.raises(ValueError, match=message):
-        cut(examples.select([1]), tokenizer, max_length=limit, stride=stride)
-    if (size, stride) == (4, 4):  # the shorter question of the two is not to blame
-        with pytest.raises(ValueError, match=message):
-            cut(examples, tokenizer, max_length=limit, stride=stride)
-
-
-def test_a_misplaced_answer_is_named(tokenizer):
+def test_no_room_for_context_and_a_misplaced_answer_are_named(tokenizer):
+    with pytest.raises(ValueError, match=r"question='.*' leaves no room for its context in max_length=10"):
+        windows(dataset(example()), tokenizer, 10)
     wrong = example("bad") | {"answers": {"text": ["Simone"], "answer_start": [3]}}
     with pytest.raises(ValueError, match="example bad: its answer 'Simone' is not at character 3"):
-        cut(dataset(wrong), tokenizer, max_length=60, stride=8)
+        windows(dataset(wrong), tokenizer, 60)
 
 
-# --- best_answers ------------------------------------------------------------------------------------------------
+# Answers ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def words():
-    """A context of ten words, one token each, in windows of six that share two: w0-w5 and w4-w9 at tokens 3 to 8."""
-    vocabulary = {name: i for i, name in enumerate([*SPECIAL, "q", *(f"w{i}" for i in range(10))])}
+    """A context of 60 words, one token each, in windows of 32 that share 12, from tokens 3 on; and one of two words.
+
+    w0 to w31 stand in the first window, w20 to w51 in the second, w40 to w59 in the third.
+    """
+    vocabulary = {name: i for i, name in enumerate([*SPECIAL, "q", *(f"w{i}" for i in range(60))])}
     raw = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    ids = [(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
-    raw.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ids)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, cls_token="[CLS]", pad_token="[PAD]", unk_token="[UNK]")
-    examples = dataset(example("q", " ".join(f"w{i}" for i in range(10)), "q"), example("r", "w7 w8", "q"))
-    return examples, cut(examples, tokenizer, max_length=10, stride=2)
+    examples = dataset(example("q", " ".join(f"w{i}" for i in range(60)), "q"), example("r", "w7 w8", "q"))
+    return examples, windows(examples, wrapped(raw, "[CLS] $A [SEP] $B:1 [SEP]:1"), 36)
 
 
-def answer_of(words, start, end, key="q", no_answer=False, **settings):
-    return best_answers(*words, *logits(words[1], start, end), no_answer=no_answer, **settings)[key]
-
-
-def test_words_are_cut_as_described(words):
-    assert words[1]["example_id"] == ["q", "q", "r"]
-    assert words[1]["length"] == [10, 10, 6]
+def answer_of(words, start, end, key="q", no_answer=False):
+    return best_answers(*words, *logits(words[1], start, end), no_answer=no_answer)[key]
 
 
 def test_the_best_span_wins_over_windows(words):
+    assert words[1]["length"] == [36, 36, 24, 6]
     assert answer_of(words, {(0, 3): 4}, {(0, 4): 4, (1, 8): 1}).text == "w0 w1"
-    assert answer_of(words, {(0, 3): 4, (1, 7): 5}, {(0, 4): 4, (1, 8): 5}).text == "w8 w9"
+    assert answer_of(words, {(0, 3): 4, (1, 7): 5}, {(0, 4): 4, (1, 8): 5}).text == "w24 w25"
     # A start in one window and an end in the other make no span, though both would be the best.
     assert answer_of(words, {(0, 3): 9}, {(1, 8): 9, (0, 5): 1}).text == "w0 w1 w2"
 
 
 def test_question_special_tokens_and_padding_are_no_answer(words):
-    start = {(0, 1): 50, (0, 2): 50, (0, 9): 50, (0, 5): 1}
+    start = {(0, 1): 50, (0, 2): 50, (0, 35): 50, (0, 5): 1}
     assert answer_of(words, start, start).text == "w2"
     for fill in (-100.0, 1000.0):
-        start, end = logits(words[1], {(2, 4): 1}, {(2, 4): 1}, padded=16, fill=fill)
-        assert best_answers(*words, start, end, no_answer=True)["r"].text == "w8"
-
-
-def test_low_logits_beat_padding(words):
-    low = np.full((3, 12), -100.0, dtype=np.float32)
-    for row, length in enumerate(words[1]["length"]):
-        low[row, :length] = -1000
-    low[2, 3] = low[2, 4] = -900
+        sides = logits(words[1], {(3, 4): 1}, {(3, 4): 1}, padded=40, fill=fill)
+        assert best_answers(*words, *sides, no_answer=True)["r"].text == "w8"
+    low = np.full((4, 40), -100.0, dtype=np.float32)  # as padding; what is read has less
+    low[3, :6] = -1000
+    low[3, 3:5] = -900
     assert best_answers(*words, low, low, no_answer=False)["r"].text == "w7"
 
 
-def test_end_before_start_and_long_spans_are_no_answer(words):
+def test_an_end_before_its_start_and_more_than_30_tokens_are_no_answer(words):
     assert answer_of(words, {(0, 6): 5}, {(0, 4): 5, (0, 7): 1}).text == "w3 w4"
-    start, end = {(0, 3): 5}, {(0, 8): 5, (0, 5): 1}
-    assert answer_of(words, start, end, max_answer_tokens=6).text == "w0 w1 w2 w3 w4 w5"
-    assert answer_of(words, start, end, max_answer_tokens=5).text == "w0 w1 w2"
-    assert answer_of(words, start, end, max_answer_tokens=1).text == "w0"
-    assert answer_of(words, start, end, max_answer_tokens=99).text == "w0 w1 w2 w3 w4 w5"
-
-
-def test_a_span_is_found_below_the_best_starts_and_ends(words):
-    # Every pair of the best start and the best end runs backwards; the recipe with n_best=1 would find nothing.
-    assert answer_of(words, {(0, 8): 5, (1, 8): 5}, {(0, 3): 5, (1, 3): 5}, n_best=1).text != ""
+    start, text = {(0, 3): 5}, " ".join(f"w{i}" for i in range(30))
+    assert answer_of(words, start, {(0, 32): 5, (0, 5): 1}).text == text
+    assert answer_of(words, start, {(0, 33): 5, (0, 5): 1}).text == "w0 w1 w2"
+    # Every pair of the best 20 starts and ends runs backwards; the original recipe would find nothing.
+    late, early = {(0, n): 5 for n in range(13, 33)}, {(0, n): 5 for n in range(3, 13)}
+    assert answer_of(words, late, early).text != ""
 
 
 def test_an_answer_says_where_it_stands(tokenizer):
     """Byte-level tokens hold the space before a word; the answer does not, nor another piece of the same text."""
-    context = "1943 and 1943 and 1943"
-    examples = dataset(example(context=context, question="When?"))
-    windows = cut(examples, tokenizer, max_length=60, stride=5)
-    (offsets,) = windows["offset_mapping"]
+    examples = dataset(example(context="1943 and 1943 and 1943", question="When?"))
+    cut = windows(examples, tokenizer, 60)
+    (offsets,) = cut["offset_mapping"]
     token = next(i for i, (left, right) in enumerate(offsets) if left <= 9 < right)
     last = max(i for i, (left, right) in enumerate(offsets) if 0 <= left < 13)
-    found = best_answers(examples, windows, *logits(windows, {(0, token): 5}, {(0, last): 5}), no_answer=True)["q"]
-    assert (found.text, found.start, found.end) == ("1943", 9, 13)
-    nothing = best_answers(examples, windows, *logits(windows, {(0, 0): 9}, {}), no_answer=True)["q"]
+    best = best_answers(examples, cut, *logits(cut, {(0, token): 5}, {(0, last): 5}), no_answer=True)["q"]
+    assert (best.text, best.start, best.end) == ("1943", 9, 13)
+    nothing = best_answers(examples, cut, *logits(cut, {(0, 0): 9}, {}), no_answer=True)["q"]
     assert (nothing.text, nothing.start, nothing.end) == ("", 0, 0)
 
 
-def test_n_best_is_sorted_without_repeats(words):
-    # w4 w5 stands in both windows; the better of its scores counts.
-    result = answer_of(words, {(0, 7): 3, (1, 3): 2}, {(0, 8): 3, (1, 4): 2}, n_best=4)
-    assert result.n_best[0] == ("w4 w5", 6.0)
-    assert len({text for text, _ in result.n_best}) == len(result.n_best) <= 4
-    assert [value for _, value in result.n_best] == sorted((value for _, value in result.n_best), reverse=True)
+def test_the_best_answers_are_sorted_without_repeats(words):
+    # w24 w25 stands in both windows; the better of its scores counts.
+    n_best = answer_of(words, {(0, 27): 3, (1, 7): 2}, {(0, 28): 3, (1, 8): 2}).n_best
+    assert n_best[0] == ("w24 w25", 6.0)
+    assert len({text for text, _ in n_best}) == len(n_best) <= 20
+    assert [value for _, value in n_best] == sorted((value for _, value in n_best), reverse=True)
 
 
 def test_no_answer_competes_by_its_smallest_score(words):
-    # CLS scores 6 in one window and 2 in the other: the smaller counts, against a span of 3.
-    start = {(0, 0): 4, (1, 0): 1, (0, 3): 2}
-    end = {(0, 0): 2, (1, 0): 1, (0, 4): 1}
-    result = answer_of(words, start, end, no_answer=True)
-    assert (result.text, result.score, result.null_score) == ("w0 w1", 3, 2)
-    assert ("", 2.0) in result.n_best
-    start[1, 0] = 2
-    assert answer_of(words, start, end, no_answer=True).text == "w0 w1"  # as high is not above
-    start[1, 0] = 9
-    refused = answer_of(words, start, end, no_answer=True)
+    # CLS scores 6 in two windows and 2 in another: the smallest counts, against a span of 3.
+    start, end = {(0, 0): 4, (1, 0): 1, (2, 0): 4, (0, 3): 2}, {(0, 0): 2, (1, 0): 1, (2, 0): 2, (0, 4): 1}
+    best = answer_of(words, start, end, no_answer=True)
+    assert (best.text, best.score, best.null_score) == ("w0 w1", 3, 2)
+    assert ("", 2.0) in best.n_best
+    assert answer_of(words, start | {(1, 0): 2}, end, no_answer=True).text == "w0 w1"  # as high is not above
+    refused, forced = (answer_of(words, start | {(1, 0): 9}, end, no_answer=may) for may in (True, False))
     assert (refused.text, refused.score, refused.null_score, refused.n_best[0]) == ("", 3, 6, ("", 6.0))
-    forced = answer_of(words, start, end, no_answer=False)
     assert (forced.text, forced.null_score) == ("w0 w1", 6)
     assert all(text for text, _ in forced.n_best)
 
 
-def test_a_context_without_tokens_has_no_answer(tokenizer):
+def test_a_context_without_tokens_has_no_answer_and_infinite_logits_are_refused(tokenizer, words):
     examples = dataset(example("empty", context=" "))
-    windows = cut(examples, tokenizer, max_length=40, stride=4)
-    result = best_answers(examples, windows, *logits(windows, {}, {}), no_answer=False)
-    assert (result["empty"].text, result["empty"].score, result["empty"].n_best) == ("", -np.inf, [])
+    cut = windows(examples, tokenizer, 60)
+    best = best_answers(examples, cut, *logits(cut, {}, {}), no_answer=False)["empty"]
+    assert (best.text, best.score, best.n_best) == ("", -np.inf, [])
+    for value in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="question='q': the model's logits are not finite"):
+            answer_of(words, {}, {(2, 3): value})
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_logits_that_are_not_finite_are_refused(words, value):
-    start, end = logits(words[1], {}, {})
-    end[2, 3] = value
-    with pytest.raises(ValueError, match="question='q': the model's logits are not finite"):
-        best_answers(*words, start, end, no_answer=False)
+KEPT = ["the cafe\u0301", "a heart \u2764\ufe0f", "cafe\u0301\u0323", "e\u0301", "end\u00ad", "\u00adstart", "ab\u200b"]
+KEPT += ["\ufeffab", "a\ue000", "a\ufffd", "\u2066abc\u2069", "a\u200d"]
 
 
-# --- what tokenizers drop ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("answer", ["the cafe\u0301", "a heart \u2764\ufe0f", "cafe\u0301\u0323", "e\u0301"])
-def test_an_answer_keeps_the_marks_at_its_end(tokenizer, answer):
-    """Combining marks and variation selectors, which no token holds."""
+@pytest.mark.parametrize("answer", KEPT, ids=ascii)
+def test_an_answer_keeps_what_no_token_holds(tokenizer, answer):
+    """Combining marks and variation selectors, and characters that show nothing."""
     context = f"Ana liked {answer} most of all. It was {answer}"
     for place in (context.index(answer), context.rindex(answer)):
-        row = {"id": "q", "question": "What?", "context": context}
-        examples = dataset({**row, "answers": {"text": [answer], "answer_start": [place]}})
-        windows = cut(examples, tokenizer, max_length=80, stride=8)
-        start, end = ({(0, windows[f"{side}_positions"][0]): 9.0} for side in ("start", "end"))
-        found = best_answers(examples, windows, *logits(windows, start, end, padded=99), no_answer=False)["q"]
-        assert (found.text, context[found.start : found.end], found.start) == (answer, answer, place)
-        assert score(examples, {"q": found.text}) == {"exact": 100, "f1": 100}
-
-
-# --- all of it ---------------------------------------------------------------------------------------------------
+        row = example(context=context, question="What?")
+        examples = dataset(row | {"answers": {"text": [answer], "answer_start": [place]}})
+        cut = windows(examples, tokenizer, 120)
+        start, end = ({(0, cut[f"{side}_positions"][0]): 9.0} for side in ("start", "end"))
+        best = best_answers(examples, cut, *logits(cut, start, end), no_answer=False)["q"]
+        assert (best.text, context[best.start : best.end], best.start) == (answer, answer, place)
+        assert score(examples, {"q": best.text}) == {"exact": 100, "f1": 100}
 
 
 @pytest.mark.parametrize("unanswerable", [False, True])
 def test_oracle_logits_score_full_marks(tokenizer, unanswerable):
-    golds = ["The Café de Flore", "Boulevard Saint-Germain", "Simone", "1943", "1880s"]
+    golds = ["The Café de Flore", "Simone", "1943", "1880s"]
     rows = [example(f"q{i}", answers=[gold, "1943."]) for i, gold in enumerate(golds)]
-    rows += [example("none")] if unanswerable else []
-    examples = dataset(*rows)
-    windows = cut(examples, tokenizer, max_length=room(tokenizer, 28), stride=22)
-    assert len(windows) > 2 * len(examples)
+    examples = dataset(*rows, *[example("none")] * unanswerable)
+    cut = windows(examples, tokenizer, 32)
+    assert len(cut) > len(examples)
     # A window with the answer is sure of it; one without prefers CLS, less surely.
-    places = {"start": {}, "end": {}}
-    for row, window in enumerate(windows):
-        for side, place in places.items():
-            token = window[f"{side}_positions"]
-            place[row, token] = 9.0 if token else 4.0
-    answers = best_answers(examples, windows, *logits(windows, *places.values(), padded=99), no_answer=unanswerable)
-    result = score(
-        examples, {k: a.text for k, a in answers.items()}, {k: a.null_score - a.score for k, a in answers.items()}
+    starts, ends = (
+        {(row, token): 9.0 if token else 4.0 for row, token in enumerate(cut[f"{side}_positions"])}
+        for side in ("start", "end")
     )
-    assert (result["exact"], result["f1"]) == (100, 100)
-    assert [answers[f"q{i}"].text for i in range(len(golds))] == golds
+    table = squad.predictions(examples, cut, logits(cut, starts, ends, padded=99))
+    scores = squad.scores_of(examples, table)
+    assert (scores["exact"], scores["f1"]) == (100, 100)
+    assert list(squad.texts_of(examples, table).values()) == [*golds, *[""] * unanswerable]
     if unanswerable:
-        assert (result["best_exact"], result["no_answer_exact"], answers["none"].text) == (100, 100, "")
+        assert (scores["best_exact"], scores["no_answer_exact"]) == (100, 100)
+
+
+# Scores -----------------------------------------------------------------------------------------------------------
+
+
+def references(**golds):
+    """Examples that only a scorer needs: by id, the reference answers."""
+    answers = {key: {"text": list(texts), "answer_start": [0] * len(texts)} for key, texts in golds.items()}
+    return Dataset.from_list([{"id": key, "answers": of} for key, of in answers.items()])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The  Eiffel-Tower, (Paris)!", "eiffeltower paris"),
+        ("theatre Ana", "theatre ana"),
+        ("A.", ""),  # punctuation goes first, then the article that is left
+        ("the\u00a0end", "end"),  # a no-break space is white space
+        ("“quoted” – 5", "“quoted” – 5"),  # only ASCII punctuation goes
+        ("a–b", "–b"),  # a dash that stays is a word boundary
+        ("áa", "áa"),  # á is a letter, so there is no boundary before a
+    ],
+)
+def test_normalize(text, expected):
+    assert squad.normalize(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("golds", "answer", "exact", "f1"),
+    [
+        (["Saint Bernadette"], "the Saint Bernadette.", 100, 100),
+        (["a b c d"], "b c e", 0, 200 * 2 / 6),  # "a" is an article: b c d against b c e
+        (["new new york"], "new york york", 0, 200 * 2 / 6),  # bags: new and york count once each
+        (["new new york"], "new new", 0, 200 * 2 / 5),  # and new counts twice
+        (["x y", "x y z w"], "x y z", 0, 100 * 6 / 7),  # 4/5 against the first, 6/7 against the second
+        (["caf\u00e9"], "cafe\u0301", 0, 0),  # composed and decomposed differ in the official scripts
+        (["Rome"], "", 0, 0),
+        (["The"], "an", 100, 0),  # 1.1 keeps the reference and gives texts without words an F1 of 0
+    ],
+)
+def test_score_of_version_1(golds, answer, exact, f1):
+    assert score(references(q=golds), {"q": answer}) == {"exact": exact, "f1": pytest.approx(f1)}
+
+
+@pytest.mark.parametrize(
+    ("golds", "answer", "right"),
+    [
+        ([], "the", 100),  # normalises to nothing
+        ([], "Rome", 0),
+        (["Rome"], "", 0),
+        (["The"], "", 100),  # no reference is left, so no answer is right
+        (["The", "Rome"], "", 0),  # the first reference is dropped
+        (["The", "Rome"], "a Rome", 100),
+    ],
+)
+def test_score_of_version_2(golds, answer, right):
+    scores = score(references(q=golds, other=[]), {"q": answer, "other": "wrong"})
+    assert (scores["exact"], scores["f1"]) == (right / 2, right / 2)
+
+
+def test_score_by_kind_of_question_and_best_threshold():
+    examples = references(a=["x"], b=["x y"], c=["x"], d=[], e=[])
+    answers = {"a": "x", "b": "x", "c": "z", "d": "x", "e": "x"}
+    null = {"a": -3.0, "d": -2.0, "b": -1.0, "c": 0.0, "e": 1.0}
+    scores = score(examples, answers)
+    expected = {"exact": 20, "f1": (100 + 200 / 3) / 5, "no_answer_exact": 0, "no_answer_f1": 0}
+    expected |= {"has_answer_exact": 100 / 3, "has_answer_f1": (100 + 200 / 3) / 3}
+    assert scores == pytest.approx(expected)
+    # From no answer at all, 2 right: a makes 3, d 2, b 2 (F1 2.67), c no change, e 1.
+    best = squad.best_thresholds(examples, answers, null)
+    assert best["best_exact"] == best["best_f1"] == pytest.approx(60)
+    assert best["best_exact_threshold"] == best["best_f1_threshold"] == -3
+    # With d most certain of no answer, F1 gains from b what exact match does not: 2, 3, 3.67.
+    best = squad.best_thresholds(examples, answers, null | {"d": 2.0})
+    assert (best["best_exact"], best["best_exact_threshold"]) == (pytest.approx(60), -3)
+    assert (best["best_f1"], best["best_f1_threshold"]) == (pytest.approx(100 * (3 + 2 / 3) / 5), -1)
+    best = squad.best_thresholds(references(a=["x"], b=[]), {"a": "z", "b": "z"}, {"a": -5.0, "b": 5.0})
+    assert (best["best_exact"], best["best_exact_threshold"]) == (50, 0)  # no answer to anything is best
+
+
+def test_every_example_must_be_answered_once_and_nothing_else():
+    for answers, key in (({"a": "x"}, "b"), ({"a": "x", "b": "", "zz": ""}, "zz")):
+        with pytest.raises(ValueError, match=rf"1 of 2 example ids are repeated, without an answer or .*'{key}'"):
+            score(references(a=["x"], b=[]), answers)
+    row = {"id": "a", "answers": {"text": ["x"], "answer_start": [0]}}
+    with pytest.raises(ValueError, match=r"1 of 1 example ids are repeated.*'a'"):
+        score(Dataset.from_list([row, row]), {"a": "x"})
+    with pytest.raises(ValueError, match="no examples"):
+        score(references(a=["x"]).select([]), {})
+
+
+def test_never_answering_and_guessing():
+    assert squad.majority_score(references(a=["x"], b=["y"])) == {"exact": 0, "f1": 0}
+    scores = squad.majority_score(references(a=["x"], b=[], c=[], d=[]))
+    assert (scores["exact"], scores["has_answer_f1"], scores["no_answer_f1"]) == (75, 0, 100)
+    assert squad.chance_score(dataset(example(context="one", answers=["one"]))) == {"exact": 100, "f1": 100}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from albert_lsh.training.files import repository_root
+from albert_lsh.files import repository_root
 from albert_study.evidence.looks import save
 from albert_study.evidence.readable import readable_tables
 from albert_study.evidence.readable_studies import switched_tables

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from albert_lsh.errors import OneLineError
-from albert_lsh.tasks.predictions import write_predictions
+from albert_lsh.record import write_predictions
 from albert_study.evidence.differences import differences
 from albert_study.evidence.formats import Table, form, in_parts, wide
 from albert_study.evidence.looks import save
@@ -300,7 +300,7 @@ def test_a_dollar_is_no_formula_and_a_commit_may_have_any_letter(tree):
         there["environment"]["commit"] = "ünïcödé-çömmït-of-sömebödy"
         there["parameters"] = record["parameters"] | {"model": "some/$model$"}
         (folder / "result.json").write_text(json.dumps(there))
-    (drawn, _) = save(plot_scores(score_table(runs_of(tree))), tree / "figures" / "mini-scores")
+    drawn, *_ = save(plot_scores(score_table(runs_of(tree))), tree / "figures" / "mini-scores")
     for shown in ("$\\frac$", "a $ b", "mrpc, some/$model$: f1 (of 1)"):
         assert f"<!-- {shown} -->" in drawn.read_text()
     pytest.importorskip("typst")

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from albert_lsh.tasks.table import find_task
+from albert_lsh.tasks import find_task
 from albert_study.evidence.readable_studies import pivot
 from albert_study.evidence.variety import is_constant, variety, variety_table, with_variety
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from albert_lsh.training.record import read_result
+from albert_lsh.record import read_result
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = """
@@ -56,13 +56,13 @@ def python(wheel, folder, *arguments):
 
 
 def test_a_carried_study_is_listed_in_an_empty_folder(wheel, folder):
-    assert "to make  mini-mrpc/mini/softmax/seed-0" in python(wheel, folder, "-m", "albert_study.runner", "mini")
+    assert "to make  mini-mrpc/mini/softmax/seed-0" in python(wheel, folder, "-m", "albert_study.study", "mini")
 
 
 def test_a_study_its_results_and_the_report_are_made_in_an_empty_folder(wheel, folder):
     (folder / "studies").mkdir()
     (folder / "studies" / "small.yaml").write_text(SMALL)
-    python(wheel, folder, "-m", "albert_study.runner", "small", "mini-mrpc/mini/softmax/seed-0")
+    python(wheel, folder, "-m", "albert_study.execute", "small", "mini-mrpc/mini/softmax/seed-0")
     run = folder / "results/runs/small/mini-mrpc/mini/softmax/seed-0"
     assert read_result(run / "result.json")["environment"]["commit"] is None  # that folder's commit is not ours
     notebook = str(wheel / "albert_study/notebooks/results.ipynb")

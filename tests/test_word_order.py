@@ -10,24 +10,19 @@ from datasets import Dataset
 
 from albert_lsh.model.load import load_model, load_tokenizer
 from albert_lsh.model.passes import record_passes
-from albert_lsh.tasks.data import encode, load_data
-from albert_lsh.tasks.predictions import read_predictions
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training.fine_tuning import fine_tune
-from albert_lsh.training.parameters import Parameters
-from albert_lsh.training.record import read_result
+from albert_lsh.record import read_predictions, read_result
+from albert_lsh.run import Run
+from albert_lsh.tasks import load_data
+from albert_lsh.train import fit
+from albert_study import twins
 from albert_study.evidence.records import load_runs
 from albert_study.evidence.word_order import load_words, plot_word_order, word_order, word_order_tables
-from albert_study.probe import twins
 
 SMALL = {"model": "mini", "max_length": 32, "train_examples": 64, "eval_examples": 50, "epochs": 1}
 
 
 def make(root: Path, **changes) -> Path:
-    run = Parameters.check({**SMALL, **changes})
-    task, tokenizer = find_task(run.task), load_tokenizer(run.model)
-    data = encode(load_data(run.task, run.data_dir, **run.examples), task, tokenizer, run.max_length)
-    return fine_tune(run, tokenizer, data)
+    return fit(Run.parse({**SMALL, **changes})).folder / "result.json"
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_lsh import attention
-from albert_lsh.tasks.table import TASKS
+from albert_lsh.tasks import TASKS
 from albert_study.evidence.formats import Table
 from albert_study.evidence.readable import readable_tables
 
@@ -29,6 +29,8 @@ import os
 import re
 import subprocess
 import sys
+
+KEEP_ON_DRIVE = False  # @param {type: "boolean"}
 
 
 def install(address, note=""):
@@ -46,8 +48,13 @@ def install(address, note=""):
 if importlib.util.find_spec("albert_lsh") is None:
     install("ADDRESS"NOTE)
 if "COLAB_RELEASE_TAG" in os.environ:
-    print("Colab deletes this machine and the results on it. To keep them on your Drive, set below:")
-    print('results_root = "/content/drive/MyDrive/albert-lsh"')"""
+    if KEEP_ON_DRIVE:
+        from google.colab import drive
+
+        drive.mount("/content/drive")
+    print("Colab deletes this machine and the results on it. To keep them, set KEEP_ON_DRIVE = True here, and below:")
+    print('results_root = "/content/drive/MyDrive/albert-lsh"')
+before = set(globals())  # the names there are before the parameters"""
 NOT_YET = "(A placeholder until public.)\n\n"  # in README
 NOTE = ', " (a placeholder: the repository is not public yet)"'
 PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"

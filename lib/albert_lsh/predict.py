@@ -24,15 +24,122 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextClassificationPipeline
+from scipy.special import softmax
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import (
+    AutoModelForQuestionAnswering,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TextClassificationPipeline,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES
+from transformers.pipelines import PIPELINE_REGISTRY
+from transformers.pipelines.base import ChunkPipeline
 
-from albert_lsh import __version__, push
+import albert_lsh
+from albert_lsh import squad
+from albert_lsh.errors import explain_out_of_memory
 from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
-from albert_lsh.model.memory import explain_out_of_memory
-from albert_lsh.pipelines import QuestionAnsweringPipeline
-from albert_lsh.tasks.long_texts import readable
-from albert_lsh.tasks.table import Task, find_task
+from albert_lsh.tasks import Task, find_task, readable
+
+QUESTION_ANSWERING = "extractive-question-answering"
+Base: Any = ChunkPipeline  # its type annotations forbid what Transformers' own chunk pipelines do
+
+
+class QuestionAnsweringPipeline(Base):
+    """Answers a question with a piece of a context, or not at all; see `squad.best_answers`.
+
+    Transformers no longer has such a pipeline, and refuses its name, "question-answering"; ours has another:
+
+        model, tokenizer = load_model(path, head="question-answering"), load_tokenizer(path)
+        answer = transformers.pipeline("extractive-question-answering", model=model, tokenizer=tokenizer)
+        answer(question="Who wrote there?", context="Simone wrote there in 1943.")
+
+    Call it with question and context, each a text or both lists of them, with {"question": ..., "context": ...}, or
+    with a list or generator of these. Its options, when it is made or called, are
+
+        max_length     the most tokens of a window; the default is `longest_input`
+        no_answer      whether "" may be the answer, as in SQuAD 2.0; False by default
+        batch_size     windows that go through the model at a time; 1 by default
+
+    and returns, for each question,
+
+        answer         a piece of the context, or ""
+        start, end     [start, end) of it in the context's characters; both 0 for ""
+        score          0 to 1: its share among the 20 best answers, by the softmax of their logits, which BERT's
+                       run_squad.py calls probability; 0 if the context has no token
+
+    Raises:
+        ValueError: a question or context that is missing or no text, lists of different lengths, another option, such
+            as Transformers' former pipeline had; a max_length above the model's positions, or too short for any
+            context; logits that are not finite.
+    """
+
+    _load_tokenizer = True
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.check_model_type(MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES)
+
+    def __call__(self, inputs: Any = None, *, question: Any = None, context: Any = None, **kwargs) -> Any:
+        if inputs is None and isinstance(question, list | tuple) and isinstance(context, list | tuple):
+            if len(question) != len(context):
+                raise ValueError(f"question has {len(question)} texts, context {len(context)}; they must be as many")
+            inputs = [{"question": q, "context": c} for q, c in zip(question, context, strict=True)]
+        if isinstance(inputs, list) and not inputs:
+            return []
+        return super().__call__({"question": question, "context": context} if inputs is None else inputs, **kwargs)
+
+    def _sanitize_parameters(self, max_length=None, no_answer=None, **others):
+        if others:
+            known = "max_length, no_answer, batch_size"
+            raise ValueError(f"{', '.join(others)}: no option of {QUESTION_ANSWERING!r}; there are: {known}")
+        longest = longest_input(self.model, self.tokenizer)
+        if max_length is not None and (type(max_length) is not int or not 8 <= max_length <= longest):
+            raise ValueError(f"max_length={max_length!r} must be a whole number, 8 to {longest}")
+        if no_answer is not None and type(no_answer) is not bool:
+            raise ValueError(f"no_answer={no_answer!r} must be True or False")
+        reading = {} if max_length is None else {"max_length": max_length}
+        choosing = {} if no_answer is None else {"no_answer": no_answer}
+        return reading, {}, choosing
+
+    def preprocess(self, inputs: dict[str, str], max_length: int | None = None) -> Iterator[dict[str, Any]]:
+        """The windows of one question, each with the examples and windows that `postprocess` needs."""
+        for name in ("question", "context"):
+            if not isinstance(inputs, dict) or not isinstance(inputs.get(name), str):
+                raise ValueError(f"input={reprlib.repr(inputs)} must have question and context, both texts")
+        longest = max_length or longest_input(self.model, self.tokenizer)
+        examples, windows = squad.windows_of(inputs["question"], inputs["context"], self.tokenizer, max_length=longest)
+        names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in windows.column_names]
+        for number, window in enumerate(windows):
+            tensors = {name: torch.tensor(window[name])[None] for name in names}
+            yield {**tensors, "read": (examples, windows), "is_last": number == len(windows) - 1}
+
+    def _forward(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
+        tensors = {name: value for name, value in model_inputs.items() if isinstance(value, Tensor)}
+        rest = {name: value for name, value in model_inputs.items() if name not in tensors}
+        out = self.model(**tensors)
+        return {"start": out.start_logits, "end": out.end_logits, **rest}
+
+    def postprocess(self, model_outputs: list[dict[str, Any]], no_answer: bool = False) -> dict[str, Any]:
+        logits = [
+            pad_sequence([out[side][0].float() for out in model_outputs], batch_first=True).numpy()  # (windows, length)
+            for side in ("start", "end")
+        ]
+        (best,) = squad.best_answers(*model_outputs[0]["read"], *logits, no_answer=no_answer).values()
+        score = 0.0
+        if best.n_best:
+            texts, values = zip(*best.n_best, strict=True)
+            score = float(softmax(values)[texts.index(best.text)])
+        return {"answer": best.text, "score": score, "start": best.start, "end": best.end}
+
+
+PIPELINE_REGISTRY.register_pipeline(
+    QUESTION_ANSWERING, QuestionAnsweringPipeline, pt_model=AutoModelForQuestionAnswering
+)
 
 
 def read_rows(file: str, task: Task) -> list[dict[str, str]]:
@@ -41,22 +148,22 @@ def read_rows(file: str, task: Task) -> list[dict[str, str]]:
     Raises:
         ValueError: naming the line, or the entry of a JSON list, and what is wrong with it.
     """
-    name = "standard input" if file == "-" else file
+    name, file = "standard input" if file == "-" else file, os.path.expanduser(file)
     data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
-        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} is not UTF-8: {error}") from error
     if text.split() in ([], ["[]"], ["[", "]"]):
         raise ValueError(f"{name} is empty; it must hold one example a line, or JSON")
-    lines = {f"{name}, line {n}": line for n, line in enumerate(text.removesuffix("\n").split("\n"), 1)}
+    lines = {f"{name}, line {n}": line for n, line in enumerate(text.split("\n"), 1)}
     if Path(file).suffix.lower() not in (".json", ".jsonl"):
-        found = {place: from_line(place, line, task) for place, line in lines.items()}
+        rows = {place: from_line(place, line, task) for place, line in lines.items()}
     elif text.lstrip().startswith("["):
-        found = {f"{name}, entry {n}": row for n, row in enumerate(from_json(name, text), 1)}
+        rows = {f"{name}, entry {n}": row for n, row in enumerate(from_json(name, text), 1)}
     else:
-        found = {place: from_json(place, line) for place, line in lines.items()}
-    return [checked(place, row, task) for place, row in found.items()]
+        rows = {place: from_json(place, line) for place, line in lines.items()}
+    return [checked(place, row, task) for place, row in rows.items()]
 
 
 def from_line(place: str, line: str, task: Task) -> dict[str, str]:
@@ -101,8 +208,9 @@ def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
         ValueError: it was made for something else. ModelError (a ValueError): it cannot be read, or lacks parts.
     """
     config = load_config(model)
-    head = "question-answering" if task.is_squad else "classification"
-    ending = "ForQuestionAnswering" if task.is_squad else "ForSequenceClassification"
+    head, ending = "classification", "ForSequenceClassification"
+    if task.is_squad:
+        head, ending = "question-answering", "ForQuestionAnswering"
     saved = (config.architectures or ["not fine-tuned"])[0]
     if not saved.endswith(ending):
         raise ValueError(f"model={model!r} is {saved}; task {task.name!r} needs one that was saved as ...{ending}")
@@ -134,40 +242,30 @@ def predict(
     Raises:
         ValueError: the model's scores of an example are not finite; the message says which.
     """
-    given: dict[str, Any] = {"model": model, "tokenizer": tokenizer, "batch_size": batch_size}
+    made_of: dict[str, Any] = {"model": model, "tokenizer": tokenizer, "batch_size": batch_size}
     if task.is_squad:
-        yield from QuestionAnsweringPipeline(**given, no_answer=task.no_answer)(row for row in rows)
+        yield from QuestionAnsweringPipeline(**made_of, no_answer=task.no_answer)(row for row in rows)
         return
     names: Any = model.config.id2label
     function = "softmax" if task.labels else "none"
-    classify: Any = TextClassificationPipeline(**given, top_k=None, function_to_apply=function)
+    classify: Any = TextClassificationPipeline(**made_of, top_k=None, function_to_apply=function)
     longest = longest_input(model, tokenizer)
     texts = (readable([*row.values()], tokenizer, longest) for row in rows)
     inputs = (dict(zip(("text", "text_pair"), pair, strict=False)) for pair in texts)
-    found = classify(inputs, truncation=True, max_length=longest)
-    for number, entries in enumerate(found, 1):  # every class, the likeliest first
-        if not all(math.isfinite(entry["score"]) for entry in entries):
+    for number, classes in enumerate(classify(inputs, truncation=True, max_length=longest), 1):  # the likeliest first
+        if not all(math.isfinite(entry["score"]) for entry in classes):
             raise ValueError(f"example {number}: the model's scores are not finite")
         if task.labels:
-            scores = {entry["label"]: entry["score"] for entry in entries}
-            yield {**entries[0], "scores": {name: scores[name] for _, name in sorted(names.items())}}
+            scores = {entry["label"]: entry["score"] for entry in classes}
+            yield {**classes[0], "scores": {name: scores[name] for _, name in sorted(names.items())}}
         else:
-            yield {"value": entries[0]["score"]}
-
-
-def print_predictions(asked: argparse.Namespace) -> None:
-    """What `albert-lsh predict` does."""
-    task = find_task(asked.task)
-    rows = read_rows(asked.file, task)
-    with explain_out_of_memory("a smaller --batch-size"):
-        for row in predict(*load(asked.model, task), task, rows, asked.batch_size):
-            print(json.dumps(row, ensure_ascii=False), flush=True)
+            yield {"value": classes[0]["score"]}
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The command `albert-lsh`; arguments: those behind it, None for the process's own."""
     parser = argparse.ArgumentParser(prog="albert-lsh", description="ALBERT with any attention.")
-    parser.add_argument("--version", action="version", version=f"albert-lsh {__version__}")
+    parser.add_argument("--version", action="version", version=f"albert-lsh {albert_lsh.__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
     plain = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("predict", help="ask a fine-tuned model", description=__doc__, formatter_class=plain)
@@ -175,21 +273,15 @@ def main(arguments: list[str] | None = None) -> None:
     command.add_argument("--task", required=True, help="the task that it was fine-tuned on: mrpc, squad, ...")
     command.add_argument("--batch-size", type=int, default=32)
     command.add_argument("file", nargs="?", default="-", help="texts or JSON; standard input if it is not given")
-    command.set_defaults(run=print_predictions)
-    about: Any = {"help": "put a fine-tuned model on the Hub", "description": push.__doc__, "formatter_class": plain}
-    command = commands.add_parser("push", **about)
-    command.add_argument("folder", type=Path, help="of a run that kept its model, or of a model")
-    command.add_argument("name", help="owner/name")
-    command.set_defaults(run=lambda asked: print(push.push(asked.folder, asked.name)))
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     transformers.logging.disable_progress_bar()
     try:
-        asked.run(asked)
+        task = find_task(options.task)
+        rows = read_rows(options.file, task)
+        with explain_out_of_memory("a smaller --batch-size"):
+            for row in predict(*load(options.model, task), task, rows, options.batch_size):
+                print(json.dumps(row, ensure_ascii=False), flush=True)
     except BrokenPipeError:  # whoever read the output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
-
-
-if __name__ == "__main__":
-    main(["predict", *sys.argv[1:]])

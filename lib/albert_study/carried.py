@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from albert_lsh.training.files import repository_root
+from albert_lsh.files import repository_root
 
 
 def carried(path: str, root: Path | None = None) -> Path:

@@ -1,51 +1,38 @@
 """One task under several attentions: fine-tuned one after the other, each run as glue.ipynb makes it."""
 
-import dataclasses
-import logging
-import sys
 import time
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 from datasets import DatasetDict
+from pydantic import Field, field_validator
 
 from albert_lsh.model.load import load_tokenizer
-from albert_lsh.tasks.data import encode
-from albert_lsh.tasks.table import find_task
-from albert_lsh.training.cores import seconds_of_others
-from albert_lsh.training.files import placed
-from albert_lsh.training.fine_tuning import fine_tune
-from albert_lsh.training.parameters import (
-    Count,
-    ParameterError,
-    Parameters,
-    Positive,
-    Seed,
-    errors_named,
-    from_given,
-)
-from albert_lsh.training.recipe import hardly_trained
+from albert_lsh.record import seconds_of_others
+from albert_lsh.run import Count, Device, ParameterError, Positive, Precision, Run, Seed, Settings
+from albert_lsh.tasks import encode, find_task
+from albert_lsh.train import fit
+from albert_study.candidates import candidates_of
 from albert_study.evidence.formats import METRICS, form
 from albert_study.evidence.readable_studies import pivot
-from albert_study.evidence.records import load_history, read_run
+from albert_study.evidence.records import read_run
 from albert_study.evidence.tables import score_table
-from albert_study.expected import say_how_long
-from albert_study.probe.candidates import candidates_of
+from albert_study.forecast import say_how_long
 
-NOTEBOOK = "compare.ipynb"
 BUSY = 0.3  # of a core
 HALF_AN_HOUR = 1800  # seconds
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The parameters of compare.ipynb; those that it shares with `Parameters` mean the same."""
+class Comparison(Settings):
+    """The parameters of compare.ipynb; those that it shares with `Run` mean the same."""
+
+    notebook: ClassVar[str] = "compare.ipynb"
+    paths: ClassVar[tuple[str, ...]] = ("data_dir",)
+    sources: ClassVar[tuple[str, ...]] = ("model",)
 
     task: str
     model: str
-    variants: dict[str, Any]
+    variants: dict[str, Any] = Field(min_length=1)
     seed: Seed = 0
     max_length: Count | None = None
     batch_size: Count | None = None
@@ -53,78 +40,63 @@ class Comparison:
     epochs: Positive | None = None
     train_examples: Count | None = None
     eval_examples: Count | None = None
-    precision: str = "auto"
-    device: str = "auto"
+    precision: Precision = "auto"
+    device: Device = "auto"
     data_dir: str | None = None
     resume: bool = True
     take_hours: bool = False
-    results_root: str | None = None
 
+    @field_validator("variants")
     @classmethod
-    def check(cls, given: dict[str, Any]) -> "Comparison":
-        """From a notebook's variables (pass `globals()`).
+    def labelled(cls, variants: dict[str, Any]) -> dict[str, Any]:
+        labels = [variant.label for variant in candidates_of(variants)]
+        if twice := [label for label in labels if labels.count(label) > 1]:
+            raise ValueError(f"variants: {twice[0]!r} is named twice; give each share a label of its own")
+        return variants
 
-        Raises:
-            ParameterError: one that is none of the notebook's, or of the wrong type.
-        """
-        return placed(from_given(cls, given, NOTEBOOK), ["data_dir"], ["model"])
-
-    def runs(self) -> dict[str, Parameters]:
+    def runs(self) -> dict[str, Run]:
         """The run of each variant, by its label.
 
         Raises:
-            ParameterError: one that cannot be made; see `Parameters.check`.
+            ParameterError: one that cannot be made; see `Run.parse`.
         """
-        own_names = ("variants", "take_hours")
-        shared = {name: value for name, value in dataclasses.asdict(self).items() if name not in own_names}
-        found: dict[str, Parameters] = {}
-        with errors_named(NOTEBOOK):
-            for variant in candidates_of(self.variants):
-                if variant.label in found:
-                    raise ValueError(f"variants: {variant.label!r} is named twice; give each share a label of its own")
-                own = {"attention": variant.attention, "attention_settings": variant.settings}
-                found[variant.label] = Parameters.check(shared | own, NOTEBOOK)
-        return found
+        shared = self.model_dump(exclude={"variants", "take_hours"})
+        return {
+            variant.label: Run.parse(
+                shared | {"attention": variant.attention, "attention_settings": variant.settings}, self.notebook
+            )
+            for variant in candidates_of(self.variants)
+        }
 
 
-def check_time(asked: Comparison, runs: dict[str, Parameters]) -> None:
+def check_time(comparison: Comparison, runs: dict[str, Run]) -> None:
     """Say how long the runs that are not made yet will take without a GPU.
 
     Raises:
         ParameterError: more than half an hour, and `take_hours` is not set; it names parameters that take minutes.
     """
-    missing = [run for run in runs.values() if not (Path(run.output_dir or ".") / "result.json").exists()]
-    if say_how_long(missing) > HALF_AN_HOUR and not asked.take_hours:
+    missing = [run for run in runs.values() if not (run.folder / "result.json").exists()]
+    if say_how_long(missing) > HALF_AN_HOUR and not comparison.take_hours:
         raise ParameterError(
             'nothing was started: set task="mini-mrpc", model="mini" for a comparison of minutes, train_examples for a '
             "part of the task, or take_hours=True to go on (compare.ipynb)"
         )
 
 
-def compare(runs: dict[str, Parameters], data: DatasetDict) -> pd.DataFrame:
+def compare(runs: dict[str, Run], data: DatasetDict) -> pd.DataFrame:
     """Fine-tune every run that is not made yet; a row of `read_run` for each, with its label as `arm`.
 
     Args:
         runs: by label; they differ in the attention alone. data: of `load_data`.
     """
-    shared = next(iter(runs.values()))
-    tokenizer = load_tokenizer(shared.model)
-    encoded = encode(data, find_task(shared.task), tokenizer, shared.max_length)
-    rows, logger, printed = [], logging.getLogger("albert_lsh"), logging.StreamHandler(sys.stdout)
-    logger.addHandler(printed)  # that an attention sees all pairs is a finding here, and no fault to be shown in red
-    try:
-        for number, (label, run) in enumerate(runs.items(), 1):
-            path = Path(run.output_dir or ".") / "result.json"
-            print(f"{number} of {len(runs)}: {label}" + (": made before" if path.exists() else ""), flush=True)
-            began, used = time.monotonic(), seconds_of_others()
-            row = read_run(fine_tune(run, tokenizer, encoded)) | {"arm": label}
-            constant = row[f"majority.{row['headline']}"]
-            if remark := hardly_trained(load_history(row["folder"]), row["score"], constant):
-                print(f"{label}: {remark}", flush=True)
-            others = (seconds_of_others() - used) / (time.monotonic() - began)
-            rows.append(row | {"cores_of_others": others})
-    finally:
-        logger.removeHandler(printed)
+    shared, rows = next(iter(runs.values())), []
+    encoded = encode(data, find_task(shared.task), load_tokenizer(shared.model), shared.max_length)
+    for number, (label, run) in enumerate(runs.items(), 1):
+        print(f"{number} of {len(runs)}: {label}", flush=True)
+        began, used = time.monotonic(), seconds_of_others()
+        path = fit(run, data, encoded).folder / "result.json"
+        others = (seconds_of_others() - used) / (time.monotonic() - began)
+        rows.append(read_run(path) | {"arm": label, "cores_of_others": others})
     return pd.DataFrame(rows)
 
 

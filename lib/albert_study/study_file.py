@@ -1,13 +1,16 @@
-"""The schema of a study's file, studies/<name>.yaml; an error names the file, the line and the place.
+"""A study's file, studies/<name>.yaml: its schema; an error names file, line, place and the nearest name.
 
-Types are strict: neither "2.5" nor true becomes a number. Names become parts of paths and commands, so they consist of
-letters, digits, dots, underscores and hyphens. A run's parameters are those of `parameters.Parameters`.
+The file is YAML 1.2, read by PyYAML, which knows 1.1: `no` and `1:30` are texts, `010` is ten, `1e-5` a number; no key
+may be given twice. Types are strict: neither "2.5" nor true becomes a number. Names become parts of paths and commands,
+so they have letters, digits, dots, underscores and hyphens alone. A run's values are checked when it becomes a `Run`.
 """
 
-import dataclasses
 import difflib
 import re
 import reprlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,20 +19,39 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from albert_lsh import attention as attentions
 from albert_lsh.errors import OneLineError
-from albert_lsh.training.parameters import Count, Parameters, Seed
+from albert_lsh.run import Count, Run, Seed
 from albert_study.carried import carried
-from albert_study.study_yaml import line_of, read_yaml
 
+SCALARS: dict[str, tuple[str, Callable[[str], Any]]] = {  # the first pattern that fits, and what makes a value of it
+    "bool": ("true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
+    "null": ("~|null|Null|NULL|", lambda text: None),
+    "int": ("[-+]?[0-9]+", int),
+    "float": (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", float),
+    "merge": ("<<", str),
+}
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-NOT_HERE = {"seed": "give seeds, a list", "task": "its key names it", "output_dir": "the study places its runs"}
-NOT_HERE["results_root"] = NOT_HERE["output_dir"]
+SET_BY_THE_STUDY = {"seed": "give seeds, a list", "task": "its key names it", "output_dir": "the study places its runs"}
+SET_BY_THE_STUDY["results_root"] = SET_BY_THE_STUDY["output_dir"]
+Place = tuple[int | str, ...]  # keys and list indices
 
 
 class StudyError(OneLineError):
     """A study that cannot be made as its file says; the message names the file and the place in it."""
 
 
-def check_once(values: list[Any]) -> list[Any]:
+class Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with the scalars above."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's own)
+
+
+for _name, (_pattern, _make) in SCALARS.items():
+    _tag = f"tag:yaml.org,2002:{_name}"
+    Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), None)  # None: whatever it begins with
+    Loader.add_constructor(_tag, partial(lambda make, loader, node: make(loader.construct_scalar(node)), _make))
+
+
+def distinct(values: list[Any]) -> list[Any]:
     if len(set(values)) < len(values):
         raise ValueError(f"{values!r} has a value twice")
     return values
@@ -38,49 +60,40 @@ def check_once(values: list[Any]) -> list[Any]:
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 Model = Annotated[str, Field(pattern=f"(^|/){NAME}/?$")]  # its last part names folders
 Label = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
-Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(check_once)]
-Shares = Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1), AfterValidator(check_once)]
-STRICT = ConfigDict(strict=True, extra="forbid")
-OPEN = ConfigDict(strict=True, extra="allow")  # the rest is checked as a notebook's parameters
+Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(distinct)]
+Shares = Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1), AfterValidator(distinct)]
 
 
-class Some(BaseModel):
-    """Parameters of fine-tuning runs, without those that the study itself sets."""
+class Section(BaseModel):
+    """A part of the file."""
 
-    model_config = STRICT
+    model_config = ConfigDict(strict=True, extra="forbid")
 
-    @model_validator(mode="before")
-    @classmethod
-    def nothing_of_the_study(cls, given: Any) -> Any:
-        for name in NOT_HERE.keys() & (set(given) if isinstance(given, dict) else set()):
-            raise ValueError(f"{name} cannot be a parameter here ({NOT_HERE[name]})")
-        return given
+    def values(self) -> dict[str, Any]:
+        """The parameters that stand there."""
+        return self.model_dump(exclude_unset=True, exclude={"arms", "seeds", "switched"})
 
 
-_types: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(Parameters) if f.name not in NOT_HERE}
-_types |= {"model": Model}
-Given: Any = create_model(  # type: ignore[call-overload]
-    "Given", __base__=Some, **{name: (kind, Field(default=None)) for name, kind in _types.items()}
-)
+_parameters: dict[str, Any] = {name: (Any, None) for name in Run.model_fields if name not in SET_BY_THE_STUDY}
+OfRuns: Any = create_model("OfRuns", __base__=Section, **_parameters | {"model": (Model, None)})
 
 
-class Arm(Given):
+class Arm(OfRuns):
     seeds: Seeds = Field(default=[])
 
 
-class Split(BaseModel):
+class Split(Section):
     """Under which attentions trained models are evaluated on a split, or what a task changes in that."""
 
-    model_config = STRICT
     seeds: Seeds = Field(default=[])
     examples: Count | None = None
     looked_into: Count = 1
     seed: Seed = 0
-    shares: Shares = Field(default=[])
+    shares: Shares = []  # of every variant that has none of its own
     variants: dict[Label, dict[str, Any] | None] = {}  # None: what all tasks have, but not this one
 
 
-class TaskEntry(Given):
+class TaskEntry(OfRuns):
     arms: dict[Name, Arm | None] = Field(min_length=1)
     seeds: Seeds = Field(default=[])
     switched: dict[Name, Split] = Field(default={})
@@ -89,16 +102,15 @@ class TaskEntry(Given):
 class Entry(BaseModel):
     """Another notebook to execute; all other keys are its parameters."""
 
-    model_config = OPEN
+    model_config = ConfigDict(strict=True, extra="allow")
     notebook: Name
 
 
-class Study(BaseModel):
+class Study(Section):
     """A whole file."""
 
-    model_config = STRICT
-    parameters: Given = Field(default=None)
-    seeds: Seeds = Field(default=[])
+    parameters: OfRuns = OfRuns()
+    seeds: Seeds = [0]
     switched: dict[Name, Split] = {}
     tasks: dict[Name, TaskEntry] = {}
     notebooks: dict[Name, Entry] = {}
@@ -113,51 +125,111 @@ class Study(BaseModel):
         return self
 
 
-def load_file(name: str, root: Path | None = None) -> dict[str, Any]:
-    """The content of studies/<name>.yaml; StudyError if there is no such file, or it is no study."""
-    shown = f"studies/{name}.yaml"
-    if not re.fullmatch(NAME, name) or not (path := carried(shown, root)).is_file():
-        there = ", ".join(sorted(p.stem for p in carried("studies", root).glob("*.yaml")))
-        raise StudyError(f"study={name!r} is not one of: {there} (no {shown})")
-    try:
-        content, tree = read_yaml(path, shown)
-    except (yaml.YAMLError, ValueError) as error:
-        raise StudyError(f"{shown} is no study: {error}") from error
-    try:
-        Study.model_validate(content)
-    except ValidationError as error:
-        raise StudyError("\n".join(described(one, shown, tree) for one in error.errors()[:5])) from error
-    return content
+class StudyFile:
+    """A file that was read: its `study`, and on which line each place of it stands."""
+
+    def __init__(self, name: str, root: Path | None = None):
+        """studies/<name>.yaml below `root`, or in the repository, or carried by the package.
+
+        Raises:
+            StudyError: there is no such file, or it is no study.
+        """
+        self.shown = f"studies/{name}.yaml"
+        self.lines: dict[Place, int] = {}
+        if not re.fullmatch(NAME, name) or not (path := carried(self.shown, root)).is_file():
+            names = ", ".join(sorted(path.stem for path in carried("studies", root).glob("*.yaml")))
+            raise StudyError(f"study={name!r} is not one of: {names} (no {self.shown})")
+        try:
+            self.study = Study.model_validate(self.read(path))
+        except ValidationError as failed:
+            raise StudyError("\n".join(self.described(error) for error in failed.errors()[:5])) from failed
+        except RecursionError as error:
+            raise StudyError(f"{self.shown} is no study: its values are nested too deeply") from error
+        except (yaml.YAMLError, ValueError) as error:
+            raise StudyError(f"{self.shown} is no study: {error}") from error
+
+    def read(self, path: Path) -> Any:
+        """The content. Raises yaml.YAMLError or ValueError where it cannot be read."""
+        loader = Loader(path.read_text(encoding="utf-8"))
+        loader.name = self.shown
+        try:
+            if (tree := loader.get_single_node()) is None:
+                return None
+            self.number(tree, (), set())
+            return loader.construct_document(tree)
+        finally:
+            loader.dispose()
+
+    def number(self, node: yaml.Node, place: Place, visited: set[int]) -> None:
+        """Note the line of every place below a node. Raises yaml.YAMLError where a key is given twice."""
+        self.lines.setdefault(place, node.start_mark.line + 1)
+        if id(node) in visited:  # an alias
+            return
+        visited.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                self.number(value, (*place, str(index)), visited)
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                step = (*place, str(key.value))
+                if step in self.lines:
+                    problem = f"the key {key.value!r} is given twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                self.lines[step] = key.start_mark.line + 1
+                self.number(value, step, visited)
+
+    def at(self, place: Sequence[int | str]) -> str:
+        """The file and the line of a place, or of the nearest one around it."""
+        steps = tuple(map(str, place))
+        while steps and steps not in self.lines:
+            steps = steps[:-1]
+        return f"{self.shown}, line {self.lines[steps]}" if self.lines else self.shown
+
+    @contextmanager
+    def naming(self, *place: str) -> Iterator[None]:
+        """Turn a ValueError into a StudyError that names the file, the line and the place.
+
+        If it begins with a parameter's name, the line is where that stands: in the arm, the task, or for all runs.
+        """
+        try:
+            yield
+        except ValueError as error:
+            name = re.match(r"\w*", str(error))[0]  # type: ignore[index]
+            places = [(*place, name), (*place[:2], name), ("parameters", name)]
+            line = self.at(next((found for found in places if found in self.lines), place))
+            raise StudyError(f"{line}: {': '.join(place)}: {error}") from error
+
+    def described(self, error: Any) -> str:
+        """One line about an error of pydantic's: file, line, place, what is wrong there and what stands there."""
+        place = tuple(step for step in error["loc"] if step != "[key]")
+        line, problem = self.at(place), error["msg"].removeprefix("Value error, ")
+        if error["type"] == "missing":
+            place, problem = place[:-1], f"{place[-1]} must be given"
+        elif error["type"] == "extra_forbidden":
+            place, problem = place[:-1], unknown(place)
+        elif error["type"] != "value_error":
+            problem += f", not {reprlib.repr(error['input'])}"
+        return f"{line}: " + ": ".join([*map(str, place), problem])
 
 
-def described(error: Any, path: str, tree: yaml.Node | None) -> str:
-    """One line about one error: file, line, place, what is wrong there and what stands there."""
-    place = tuple(step for step in error["loc"] if step != "[key]")
-    line, what = line_of(tree, place), error["msg"].removeprefix("Value error, ")
-    if error["type"] == "missing":
-        place, what = place[:-1], f"{place[-1]} must be given"
-    elif error["type"] == "extra_forbidden":
-        place, what = place[:-1], unknown(place)
-    elif error["type"] != "value_error":
-        what += f", not {reprlib.repr(error['input'])}"
-    return f"{path}{f', line {line}' if line else ''}: " + ": ".join([*map(str, place), what])
-
-
-def unknown(place: tuple[int | str, ...]) -> str:
-    """That the last name of a place is no key there, and which one may have been meant."""
-    name, kind = str(place[-1]), kind_at(place[:-1])
-    near = difflib.get_close_matches(name, kind.model_fields, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(kind.model_fields)}"
-    if name in attentions.setting_names():
+def unknown(place: Place) -> str:
+    """That the last name of a place is no key there, and what may have been meant."""
+    name, fields = str(place[-1]), section_at(place[:-1]).model_fields
+    if name in SET_BY_THE_STUDY:
+        hint = SET_BY_THE_STUDY[name]
+    elif name in attentions.setting_names():
         hint = "an attention's settings go into attention_settings"
+    else:
+        near = difflib.get_close_matches(name, fields, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(fields)}"
     return f"{name!r} is no key here; {hint}"
 
 
-def kind_at(place: tuple[int | str, ...]) -> type[BaseModel]:
+def section_at(place: Place) -> type[BaseModel]:
     """What stands at a place of a study's file: ("tasks", "mrpc", "arms", "lsh") is an `Arm`."""
     match place:
         case ("parameters",):
-            return Given
+            return OfRuns
         case ("switched", _) | ("tasks", _, "switched", _):
             return Split
         case ("tasks", _, "arms", _):

@@ -1,4 +1,4 @@
-"""The config of a model: where it comes from, and the choice of attention it keeps as `config.albert_lsh`."""
+"""The config of a model: where it comes from, and the attention that it keeps as `config.albert_lsh`."""
 
 import copy
 import os
@@ -14,24 +14,22 @@ from albert_lsh import attention as attentions
 from albert_lsh import hub, pretrained
 from albert_lsh.errors import OneLineError
 
+INTERFACE = "albert_lsh"  # the name under which Transformers knows our attentions
 # The types of encoder that can have our attentions, as `config.model_type` names them.
 SUPPORTED = (
     "albert", "bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "data2vec-text", "distilbert",
 )  # fmt: skip
-# Why encoders that one might expect there are none.
 UNSUPPORTED = {
     "megatron-bert": "in Transformers it computes softmax itself and asks for no other attention",
     "mpnet": "it adds a bias of relative positions to the scores, and asks for no other attention",
     "modernbert": "two of three layers see a window alone, which our attentions would replace",
 }
 BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "data2vec-text")  # where their positions begin
+OFFLINE = 'task="mini-mrpc", model="mini" need none'
 
 
 class ModelError(OneLineError):
     """A model that does not exist, cannot be read, or is of a type that we do not support."""
-
-
-OFFLINE = 'task="mini-mrpc", model="mini" need none'
 
 
 @contextmanager
@@ -59,19 +57,19 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
         unknown = {name: value for name, value in overrides.items() if not hasattr(config, name)}
         config.update(overrides)
         name_or_path = config.model_type  # in messages
-    else:
-        nowhere = f"no such folder, and the Hub gave no model of that name (a typing error, or no network? {OFFLINE})"
-        if not isinstance(name_or_path, str | os.PathLike):
-            raise ModelError(f"model={reprlib.repr(name_or_path)} must be a name on the Hub, a folder or a config")
+    elif isinstance(name_or_path, str | os.PathLike):
         path = pretrained.folder_of(name_or_path)
-        what = "its config.json cannot be read" if os.path.isdir(path) else nowhere
-        if os.path.isfile(inner := os.path.join(path, "model", "config.json")):
-            what += f" (a run's folder? its model is {os.path.dirname(inner)!r})"
+        what = f"no such folder, and the Hub gave no model of that name (a typing error, or no network? {OFFLINE})"
+        if os.path.isdir(path):
+            what = "its config.json cannot be read"
+        if os.path.isfile(os.path.join(inner := os.path.join(path, "model"), "config.json")):
+            what += f" (a run's folder? its model is {inner!r})"
         with loading(f"model={name_or_path!r}: {what}"):
             config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **overrides)
+    else:
+        raise ModelError(f"model={reprlib.repr(name_or_path)} must be a name on the Hub, a folder or a config")
     if unknown:
-        setting = attentions.setting_names() & unknown.keys()
-        hint = "; an attention's settings go into settings={...}" if setting else ""
+        hint = "; an attention's settings go into settings={...}" if unknown.keys() & attentions.setting_names() else ""
         raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}{hint}")
     check_type(config, name_or_path)
     if getattr(config, "hidden_act", None) == "gelu_new":  # DistilBERT calls it otherwise
@@ -81,8 +79,7 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
 
 def check_type(config: PreTrainedConfig, name: str | PreTrainedConfig) -> None:
     """Raise ModelError for a model that cannot have our attentions."""
-    if config.model_type not in SUPPORTED:
-        kind = config.model_type
+    if (kind := config.model_type) not in SUPPORTED:
         why = f" ({UNSUPPORTED[kind]})" if kind in UNSUPPORTED else ""
         raise ModelError(f"model={name!r} ({kind}) is not of a supported type{why}: {', '.join(SUPPORTED)}")
     for option in ("is_decoder", "add_cross_attention"):
@@ -96,19 +93,13 @@ def max_positions(config) -> int:
     return config.max_position_embeddings - reserved
 
 
-def saved_choice(config: PreTrainedConfig, name: str | PreTrainedConfig) -> dict[str, Any]:
-    """The attention that a model was saved with, else softmax.
+# The last release that had an earlier version of an attention, for instance {("lsh", 1): "0.1.0"}.
+RELEASES: dict[tuple[str, int], str] = {}
 
-    Raises:
-        ModelError: the entry in its config.json is damaged.
-    """
-    kinds = {"attention": str, "settings": dict, "seed": int, "passes": list, "evaluation_settings": dict}
-    found = getattr(config, "albert_lsh", None) or {}
-    entries = found.items() if isinstance(found, dict) else [("albert_lsh", found)]
-    for key, value in entries:
-        if value is not None and not isinstance(value, kinds.get(key, ())):
-            raise ModelError(f"model={name!r}: its config.json is damaged: {key}={reprlib.repr(value)} of albert_lsh")
-    return {"attention": "softmax", "settings": {}, "seed": 0} | {k: v for k, v in found.items() if v is not None}
+
+def version_of(attention: str) -> int:
+    """The version of an attention's method: saved models of another one would not say what they said."""
+    return getattr(attentions.ATTENTIONS[attention], "version", 1)
 
 
 def choice(
@@ -118,35 +109,54 @@ def choice(
     seed: int = 0,
     passes: list[int] | None = None,
     evaluation_settings: dict[str, Any] | None = None,
+    version: int | None = None,
 ) -> dict[str, Any]:
-    """What a model's config keeps of its attention; the arguments are those of `switch_attention`.
+    """What a model's config keeps of its attention, checked once; the arguments are those of `switch_attention`.
 
     Raises:
-        ValueError: unknown attention, setting or pass; a seed that is none.
+        ValueError: unknown attention, setting or pass; a seed that is none; a version that the code does not have.
     """
     settings = attentions.check(attention, settings)
     attentions.check_evaluation(attention, settings, evaluation_settings)
     attentions.check_whole("seed", seed, 0, 2**32 - 1)
-    last = config.num_hidden_layers - 1
     if passes is not None and not (isinstance(passes, list | tuple | range) and passes):
-        raise ValueError(f"passes={reprlib.repr(passes)} must be a list with one or more of 0 to {last}")
-    if wrong := [n for n in passes or [] if type(n) is not int or not 0 <= n <= last]:
-        raise ValueError(f"passes: {reprlib.repr(wrong[0])} is not one of the model's passes, 0 to {last}")
+        raise ValueError(f"passes={reprlib.repr(passes)} must be a list with one or more of the model's passes")
+    for number in passes or []:
+        attentions.check_whole("passes", number, 0, config.num_hidden_layers - 1)
+    current = version_of(attention)
+    if version not in (None, current):
+        release = RELEASES.get((attention, version))
+        how = f"albert-lsh=={release}" if release else "a newer release of albert-lsh"
+        raise ValueError(f"attention {attention!r} is of version {version}, here it is {current}: install {how}")
     return {
         "attention": attention,
         "settings": settings,
         "seed": seed,
         "passes": passes if passes is None else list(passes),
         "evaluation_settings": evaluation_settings or {},
+        "version": current,
     }
 
 
-def choice_on_loading(
-    config, saved: dict[str, Any], attention: str | None, settings: dict[str, Any] | None, seed: int | None
-) -> dict[str, Any]:
-    """The `choice` of `load_model`: what is not given is as `saved`, where the attention is that one."""
-    name = saved["attention"] if attention is None else attention
-    kept = dict(saved) if name == saved["attention"] else {}
-    if settings is not None:
-        kept |= {"settings": settings, "evaluation_settings": None}
-    return choice(config, **{**kept, "attention": name, "seed": saved["seed"] if seed is None else seed})
+def saved_choice(config: PreTrainedConfig, name: str | PreTrainedConfig) -> dict[str, Any]:
+    """The attention that a model was saved with, else softmax; one without a version is of version 1.
+
+    Raises:
+        ModelError: its config.json is damaged, or names what the code does not have.
+    """
+    saved = getattr(config, INTERFACE, None) or {"attention": "softmax"}
+    try:
+        return choice(config, **{"version": 1, **saved})
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"model={name!r}: {INTERFACE} in its config.json cannot be read: {error}") from error
+
+
+def keep_choice(config: PreTrainedConfig, chosen: dict[str, Any]) -> None:
+    """Let a config have our attention, and its config.json ask for it.
+
+    Where `albert_lsh` is not imported, Transformers then refuses the model. Softmax would be no other model there.
+    """
+    config.albert_lsh, config._attn_implementation = chosen, INTERFACE
+    config.attn_implementation = INTERFACE
+    if chosen["attention"] == "softmax":
+        del config.attn_implementation

@@ -18,22 +18,20 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTr
 from transformers.utils import logging as transformers_logging
 
 from albert_lsh import pretrained
-from albert_lsh.attention.convolution import Convolution
-from albert_lsh.checksums import check_files
 from albert_lsh.model.config import (
+    INTERFACE,
     OFFLINE,
     ModelError,
     check_type,
     choice,
-    choice_on_loading,
+    keep_choice,
     load_config,
     loading,
     max_positions,
     saved_choice,
 )
-from albert_lsh.model.interface import INTERFACE, attention_modules, count_passes, mark
+from albert_lsh.model.layers import convolve_values, transplant
 from albert_lsh.model.passes import transformers_model
-from albert_lsh.model.projections import transplant
 
 logger = logging.getLogger(__name__)
 
@@ -59,16 +57,6 @@ def without_bars() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def convolve_values(model: PreTrainedModel, size: int) -> None:
-    """Give every attention a convolution of the values that begins at zero; one of the same size stays as it is."""
-    for module in attention_modules(model):
-        there = getattr(module, "convolution", None)
-        if there is None or there.weight.shape[1] != size:
-            new = Convolution(model.config.num_attention_heads, size)
-            like = next(module.parameters(), None)  # of a quantised module there are none
-            module.convolution = new if like is None else new.to(like)  # its device and dtype
-
-
 def changed_class(
     model_class: type[PreTrainedModel], change: Callable[[PreTrainedModel], None]
 ) -> type[PreTrainedModel]:
@@ -85,17 +73,14 @@ def read_weights(
     model_class: type[PreTrainedModel], name: str, config: PreTrainedConfig, complete: bool
 ) -> PreTrainedModel:
     """A model with the weights of a folder or of the Hub; see `load_model`."""
-    report = logging.getLogger("transformers.modeling_utils")
-
-    def without_table(record: logging.LogRecord) -> bool:  # of new and unused weights; those that matter follow
-        return "LOAD REPORT" not in record.getMessage()
-
-    report.addFilter(without_table)
+    folder = pretrained.folder_of(name)
+    files = ", ".join(sorted(path.name for path in Path(folder).glob("*.safetensors")))
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # no table of new and unused weights; those that matter follow
     try:
-        with loading(f"model={name!r}: its weights cannot be read"), without_bars():
-            check_files(Path(pretrained.folder_of(name)))
+        with loading(f"model={name!r}: its weights{f' ({files})' * bool(files)} cannot be read"), without_bars():
             loaded: Any = model_class.from_pretrained(
-                pretrained.folder_of(name),
+                folder,
                 config=config,
                 attn_implementation=INTERFACE,
                 output_loading_info=True,
@@ -103,12 +88,12 @@ def read_weights(
                 use_safetensors=True if complete else None,
             )
     finally:
-        report.removeFilter(without_table)
-    model, found = loaded
-    if found["mismatched_keys"]:
-        key, there, here = min(found["mismatched_keys"])
-        raise ModelError(f"model={name!r}: {key} is {tuple(there)} in its file, not {tuple(here)}")
-    if new := sorted(found["missing_keys"]):
+        transformers_logging.set_verbosity(verbosity)
+    model, report = loaded
+    if report["mismatched_keys"]:
+        key, saved, expected = min(report["mismatched_keys"])
+        raise ModelError(f"model={name!r}: {key} is {tuple(saved)} in its file, not {tuple(expected)}")
+    if new := sorted(report["missing_keys"]):
         lacking = [key for key in new if not key.startswith("pooler.")]  # nothing here reads a pooler
         if complete and lacking:
             raise ModelError(f"model={name!r} lacks weights: {shorten(', '.join(lacking), 200)}")
@@ -117,6 +102,17 @@ def read_weights(
         if key.endswith(".convolution.weight"):
             nn.init.zeros_(model.get_parameter(key))  # Transformers does not initialise them
     return model
+
+
+def check_length(model: nn.Module, args: tuple, kwargs: dict) -> None:
+    """Forward pre-hook of a base model: refuse a sequence longer than its positions."""
+    named = [kwargs[n] for n in ("input_ids", "inputs_embeds") if kwargs.get(n) is not None]
+    tokens = next(iter([*named, *args]), None)  # without any, the model itself says what is wrong
+    if tokens is not None and tokens.shape[1] > (limit := max_positions(model.config)):
+        raise ValueError(
+            f"a sequence of {tokens.shape[1]} tokens is longer than the {limit} positions of this model; "
+            "shorten it (max_length) or take a model with more positions"
+        )
 
 
 def load_model(
@@ -132,7 +128,7 @@ def load_model(
     """A Transformers model with one of our attentions.
 
     `switch_attention` also gives it to some of the passes alone, or with other settings in evaluation;
-    `memory.save_memory` trains it in less memory.
+    `save_memory` trains it in less memory.
 
     Args:
         name_or_path: a model on the Hub or a folder (a type in `config.SUPPORTED`); a model of the package ("nano",
@@ -150,13 +146,18 @@ def load_model(
         in a warning; a convolution of the values (setting conv_kernel_size) begins at zero, where it changes nothing.
     Raises:
         ValueError: unknown head, attention or setting. ModelError (a ValueError): no such model, a decoder, or a model
-            of a type that is not supported; weights that cannot be read, or have other shapes.
+            of a type that is not supported; weights that cannot be read, or have other shapes; an attention of a
+            version that this release does not have.
     """
     if not isinstance(head, str) or head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
     options = load_config(name_or_path, **config)
     saved = saved_choice(options, name_or_path)
-    options.albert_lsh = chosen = choice_on_loading(options, saved, attention, settings, seed)
+    kept = saved if attention in (None, saved["attention"]) else {"attention": attention, "seed": saved["seed"]}
+    if settings is not None:
+        kept = kept | {"settings": settings, "evaluation_settings": None}
+    chosen = choice(options, **(kept if seed is None else kept | {"seed": seed}))
+    keep_choice(options, chosen)
     try:
         model_class = HEADS[head]._model_mapping[type(options)]  # type: ignore[index]
     except KeyError as error:
@@ -164,14 +165,10 @@ def load_model(
     if chosen["attention"] == "reformer":
         model_class = changed_class(model_class, lambda model: transplant(model, chosen["settings"]))
     elif size := chosen["settings"].get("conv_kernel_size"):
-        if (there := saved["settings"].get("conv_kernel_size", size)) not in (None, size):
-            raise ValueError(f"conv_kernel_size={size}: the model was saved with {there}; load that, then switch")
         model_class = changed_class(model_class, lambda model: convolve_values(model, size))
-    if name_or_path == "mini" or isinstance(name_or_path, PreTrainedConfig):
-        options._attn_implementation = INTERFACE
-        model = model_class(options)
-    else:
-        model = read_weights(model_class, name_or_path, options, complete)
+    is_new = name_or_path == "mini" or isinstance(name_or_path, PreTrainedConfig)
+    model = model_class(options) if is_new else read_weights(model_class, str(name_or_path), options, complete)
+    model.base_model.register_forward_pre_hook(check_length, with_kwargs=True)
     return model.eval()
 
 
@@ -209,9 +206,7 @@ def switch_attention(
     chosen = choice(inner.config, attention, settings, seed, passes, evaluation_settings)
     if size := chosen["settings"].get("conv_kernel_size"):
         convolve_values(inner, size)
-    inner.config.albert_lsh, inner.config._attn_implementation = chosen, INTERFACE
-    count_passes(inner)
-    mark(inner.config)
+    keep_choice(inner.config, chosen)
     return model
 
 
@@ -249,7 +244,6 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
         ModelError: there is no tokenizer.
     """
     with loading(f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"):
-        check_files(Path(pretrained.tokenizer_of(name_or_path)), "*.json")
         sides = {"padding_side": "right", "truncation_side": "right"}
         tokenizer = AutoTokenizer.from_pretrained(pretrained.tokenizer_of(name_or_path), **sides)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
@@ -266,6 +260,6 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """The most tokens of an input: the tokenizer's limit, but never more than the model has positions.
 
-    A run keeps its max_length as its tokenizer's limit (`recipe.keep_model`).
+    A run keeps its max_length as its tokenizer's limit (`train.keep_model`).
     """
     return min(tokenizer.model_max_length, max_positions(model.config))

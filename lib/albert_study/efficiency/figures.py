@@ -10,7 +10,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from albert_lsh.training.files import repository_root
+from albert_lsh.files import repository_root
 from albert_study.evidence.growth import IN_BLOCKS, NOT_DRAWN, crossing_bounds, slopes
 from albert_study.evidence.looks import LOOK, add_legend, new_figure, save, style_of
 from albert_study.evidence.records import load_measurements

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from albert_lsh.tasks.predictions import read_predictions
+from albert_lsh.record import read_predictions
 from albert_study.evidence.bootstrap import CLEAR_FROM, difference, holm, not_inferior
 from albert_study.evidence.formats import scale_of
 

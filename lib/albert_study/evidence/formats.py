@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from albert_lsh.tasks.table import TASKS
+from albert_lsh.tasks import TASKS
 
 
 class Table(NamedTuple):

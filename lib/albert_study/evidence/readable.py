@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from albert_lsh import attention
-from albert_lsh.tasks.table import TASKS
+from albert_lsh.tasks import TASKS
 from albert_study.evidence.formats import Table
 from albert_study.evidence.front import front_table
 from albert_study.evidence.masked_words import masked_words_tables

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from albert_lsh.tasks.table import TASKS
+from albert_lsh.tasks import TASKS
 from albert_study.evidence.formats import Named, Table, about, commits, form, listing, rounded, spread, wide
 from albert_study.evidence.growth import crossing_bounds
 from albert_study.evidence.records import load_details
-from albert_study.long_range import duplication
 
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
 OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
@@ -199,7 +198,7 @@ def long_tables(load: Callable) -> Named:
     if not (rows := load("duplication", "long_range")).empty:
         published = rows["published"].map(lambda share: f" ({form(share, '%1')})" if pd.notna(share) else "")
         rows["shown"] = rows["accuracy"].map(lambda share: form(share, "%1")) + published
-        of_paper = rows["evaluated"].isin(duplication.PUBLISHED_ACCURACY["full"])
+        of_paper = rows["published"].notna()
         softmax_first = rows[~of_paper].sort_values("label", key=lambda label: label != "softmax", kind="stable")
         for length, some in softmax_first.groupby("max_length"):
             columns = {"": ("shown", "")}

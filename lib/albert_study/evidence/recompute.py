@@ -8,7 +8,7 @@ In a fresh checkout it writes what is committed: `git diff` then shows nothing.
 import warnings
 from pathlib import Path
 
-from albert_lsh.training.files import repository_root
+from albert_lsh.files import repository_root
 from albert_study.evidence.records import list_studies
 from albert_study.evidence.study_figures import write_figures
 from albert_study.evidence.tables import write_tables

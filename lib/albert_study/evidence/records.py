@@ -19,20 +19,19 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.errors import OneLineError
-from albert_lsh.tasks.table import TASKS
-from albert_lsh.training.files import placed, repository_root
-from albert_lsh.training.parameters import WHERE, Parameters, errors_named, from_given
-from albert_lsh.training.record import read_result
+from albert_lsh.files import repository_root
+from albert_lsh.record import read_result
+from albert_lsh.run import Run, Settings
+from albert_lsh.tasks import TASKS
 from albert_study.carried import carried
-from albert_study.jobs import load_jobs
+from albert_study.study import load_jobs
 
 COSTS = ("attended_share", "attention_mass", "full_cost", "train_seconds", "examples_per_second", "peak_memory_bytes")
 SETTINGS = ("max_length", "batch_size", "learning_rate", "epochs", "precision", "attention_settings")
@@ -41,18 +40,11 @@ HASHED = re.compile(r"-[0-9a-f]{6}$")  # of a notebook's run: what differs from 
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Settings):
     """The parameters of results.ipynb."""
 
+    notebook: ClassVar[str] = "results.ipynb"
     study: str
-    results_root: str | None = None
-
-    @classmethod
-    def check(cls, given: dict[str, Any]) -> "Shown":
-        """From a notebook's variables (pass `globals()`); ParameterError says what is wrong with them."""
-        with errors_named("results.ipynb"):
-            return placed(from_given(cls, given, "results.ipynb"), [])
 
     @property
     def root(self) -> Path:
@@ -105,8 +97,8 @@ def name_arms(runs: pd.DataFrame) -> pd.DataFrame:
 def decisive(run: dict[Any, Any]) -> dict[str, str]:
     """The parameters of a run that may differ between arms of an attention, its settings among them, as texts."""
     settings = attention.recorded(run["attention"], run["attention_settings"])
-    same = ("task", "model", "attention", "attention_settings", "seed", "device", *WHERE)
-    values = {f.name: run.get(f.name) for f in fields(Parameters) if f.name not in same} | settings
+    same = ("task", "model", "attention", "attention_settings", "seed", "device", *Run.where)
+    values = {name: run.get(name) for name in Run.model_fields if name not in same} | settings
     return {name: f"{v:g}".replace("e-0", "e-") if isinstance(v, float) else str(v) for name, v in values.items()}
 
 

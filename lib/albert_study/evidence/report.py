@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from albert_lsh.training.files import repository_root, write_atomically
+from albert_lsh.files import repository_root, write_atomically
 from albert_study.carried import carried
 from albert_study.evidence.differences import ARMS
 from albert_study.evidence.formats import between, commits, form, scale_of

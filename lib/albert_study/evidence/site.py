@@ -17,8 +17,8 @@ import pandas as pd
 import vl_convert
 from matplotlib.colors import to_hex, to_rgb
 
-from albert_lsh.training.files import repository_root, write_atomically
-from albert_lsh.training.record import read_result
+from albert_lsh.files import repository_root, write_atomically
+from albert_lsh.record import read_result
 from albert_study.carried import carried
 from albert_study.evidence.charts import Shown, charts, drawing
 from albert_study.evidence.explored import model_name

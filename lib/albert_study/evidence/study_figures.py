@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from albert_lsh.tasks.table import TASKS
-from albert_lsh.training.files import repository_root
+from albert_lsh.files import repository_root
+from albert_lsh.tasks import TASKS
 from albert_study.evidence.bootstrap import MARGIN
 from albert_study.evidence.differences import ARMS, TRAINED, in_order
 from albert_study.evidence.formats import METRICS, between, form, scale_of, spread

@@ -5,11 +5,11 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from albert_lsh.tasks.predictions import read_predictions
+from albert_lsh.record import read_predictions
+from albert_study.candidates import Candidate
 from albert_study.evidence.bootstrap import difference
 from albert_study.evidence.formats import form, listed
 from albert_study.evidence.looks import add_legend, hollow, new_figure, plain
-from albert_study.probe.candidates import Candidate
 
 DIAGNOSTICS = ["share", "mass", "recall", "error", "drift", "changed"]
 DRAWS = 500  # of examples, for an interval

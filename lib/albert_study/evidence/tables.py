@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from albert_lsh import attention
-from albert_lsh.training.files import repository_root, write_atomically
+from albert_lsh.files import repository_root, write_atomically
 from albert_study.carried import carried
 from albert_study.evidence.bootstrap import holm
 from albert_study.evidence.calibration import calibration

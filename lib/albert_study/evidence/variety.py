@@ -7,7 +7,7 @@ SQuAD, whose gold answers no prediction keeps, it is not set against theirs: it 
 import numpy as np
 import pandas as pd
 
-from albert_lsh.tasks.table import Task, find_task
+from albert_lsh.tasks import Task, find_task
 from albert_study.evidence.differences import predictions_of
 from albert_study.evidence.formats import Named, Table, about, wide
 

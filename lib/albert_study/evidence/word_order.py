@@ -1,6 +1,6 @@
 """Does a model see the order of words? Its scores on texts as they are, and on the same texts with shuffled words.
 
-A run with `shuffle_words` keeps its answers to both (see `albert_lsh.tasks.data.with_shuffled_words`). What sees no
+A run with `shuffle_words` keeps its answers to both (see `albert_lsh.tasks.with_shuffled_words`). What sees no
 order, such as a bag of words, answers both alike.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from albert_lsh.tasks.table import find_task
+from albert_lsh.tasks import find_task
 from albert_study.evidence.bootstrap import crossed, difference
 from albert_study.evidence.differences import ARMS, TRAINED, in_order, predictions_of
 from albert_study.evidence.formats import METRICS, Named, Table, about, commits, form, listing

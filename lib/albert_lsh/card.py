@@ -1,0 +1,91 @@
+"""The card of a fine-tuned model, README.md in its folder: made from the run's record alone, with the text of card.md.
+
+The Hub shows the scores that the card's first lines (`model-index`) name.
+"""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from albert_lsh.pretrained import FOLDERS
+from albert_lsh.run import Run
+from albert_lsh.tasks import Task, find_task
+
+HUB_METRICS = {
+    "matthews": "matthews_correlation",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+    "exact": "exact_match",
+}
+
+
+def write_card(folder: Path, record: dict[str, Any]) -> None:
+    """Write the card of a run's model into its folder.
+
+    Args:
+        record: what result.json says of the run, as `record.read_result` reads it.
+    """
+    run, task = dict(record["parameters"]), find_task(record["parameters"]["task"])
+    is_on_hub = run["model"] not in FOLDERS and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", run["model"]) is not None
+    if Path(run["model"]).is_absolute():  # a card names no folder of a machine
+        run["model"] = Path(run["model"]).name
+    kind = "question-answering" if task.is_squad else "text-classification"
+    name = f"{Path(run['model']).name}-{run['attention']}-{task.name}"
+    data = ModelCardData(
+        model_name=name,
+        library_name="transformers",
+        pipeline_tag=kind,
+        base_model=run["model"] if is_on_hub and not run["random_weights"] else None,
+        datasets=None if task.dataset == "mini" else [task.dataset],
+        metrics=[HUB_METRICS.get(name, name) for name in task.metrics],
+        tags=["albert-lsh", run["attention"]],
+        eval_results=results(task, kind, record),
+    )
+    text = ModelCard.from_template(
+        data,
+        template_path=str(Path(__file__).with_suffix(".md")),
+        name=name,
+        run=run,
+        record=record,
+        task=task,
+        digits=1 if task.is_squad else 3,
+        splits={split: n for split, n in record["examples"].items() if split != "train"},
+        settings={k: v for k, v in run["attention_settings"].items() if v is not None and v is not False},
+        command=command(run, "squad" if task.is_squad else "glue"),
+    )
+    text.save(folder / "README.md")
+
+
+def results(task: Task, kind: str, record: dict[str, Any]) -> list[EvalResult]:
+    """The task's scores as the Hub knows them; those of a second split are called f1_mismatched, for instance."""
+    first, *others = [split for split in record["examples"] if split != "train"]
+    suffixes = {"": first} | {f"_{split.removeprefix('validation_')}": split for split in others}
+    return [
+        EvalResult(
+            task_type=kind,
+            dataset_type=task.name if task.dataset == "mini" else task.dataset,
+            dataset_name=task.name,
+            dataset_config=task.config,
+            dataset_split=split,
+            metric_type=HUB_METRICS.get(name, name),
+            metric_name=name,
+            metric_value=record["metrics"][name + suffix],
+        )
+        for suffix, split in suffixes.items()
+        for name in task.metrics
+        if name + suffix in record["metrics"]
+    ]
+
+
+def command(run: dict[str, Any], notebook: str) -> str:
+    """What is typed to have the run again; what is None, False or empty is so in the notebooks."""
+    parameters = {
+        name: value
+        for name, value in run.items()
+        if name not in Run.where and value is not None and value is not False and value != {}
+    }
+    return f"papermill notebooks/{notebook}.ipynb out.ipynb -y {shlex.quote(json.dumps(parameters))}"

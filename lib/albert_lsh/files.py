@@ -1,0 +1,116 @@
+"""Where results go, files that are written in one step, and folders that one process at a time works in."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from albert_lsh.errors import OneLineError
+
+DRIVE = Path("/content/drive")  # where Colab mounts it
+WAIT = 30.0  # seconds; a notebook's kernel outlives the process that started it by some
+
+
+class FolderInUseError(OneLineError):
+    """Another process works in a folder; the message names it."""
+
+
+def repository_root() -> Path:
+    """The folder that holds `results/`: the checkout of this library, or the working directory without one."""
+    checkout = Path(__file__).resolve().parents[2]
+    return checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()
+
+
+def root_of(results_root: str | None = None) -> Path:
+    """Where results, figures and relative paths are: `results_root`, or `repository_root()` if that is None.
+
+    Raises:
+        ValueError: it is on Google Drive, which is not mounted: what is written there would be lost.
+    """
+    try:
+        root = (repository_root() / Path(results_root or "").expanduser()).resolve()
+    except RuntimeError as error:
+        raise ValueError(f"results_root={results_root!r}: there is no such home folder") from error
+    if root.is_relative_to(DRIVE) and not DRIVE.is_mount():
+        raise ValueError(f"results_root={results_root!r}: Drive is not mounted; the notebook's set-up cell does it")
+    return root
+
+
+def run_folder(study: str, task: str, model: str, arm: str, seed: int, results_root: str | None = None) -> Path:
+    """results/runs/<study>/<task>/<model>/<arm>/seed-<n>; of the model's name the part behind the last slash."""
+    return root_of(results_root) / "results" / "runs" / study / task / Path(model).name / arm / f"seed-{seed}"
+
+
+def relative_to_root(path: Path) -> str:
+    """The path as seen from the checkout, so that records name no folder of a machine."""
+    path = path.resolve()
+    return str(path.relative_to(repository_root()) if path.is_relative_to(repository_root()) else path)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write under a temporary name, then rename: a reader sees the old file or the new one, never a part of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def delete(folder: Path) -> None:
+    """Delete a folder, or a link to one."""
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def lock(folder: Path, name: str = "run", wait: float = WAIT) -> Iterator[None]:
+    """Work in a folder alone: no other process holds its lock of that name meanwhile.
+
+    The operating system frees the lock of a process that ends, in whatever way.
+
+    Args:
+        folder: made if it is not there. wait: seconds to wait for another process to end.
+    Raises:
+        FolderInUseError: another process still works there. ValueError: not a folder, or not writable.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; results need a folder")
+    held = FileLock(folder / f".{name}.lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held.acquire(timeout=wait)
+    except Timeout as error:
+        raise FolderInUseError(f"{folder} is in use by another process (waited {wait:g} s)") from error
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be locked: {error}") from error
+    try:
+        yield
+    finally:
+        held.release()
+
+
+@contextmanager
+def explain_disk(folder: Path) -> Iterator[None]:
+    """Turn errors of reading and writing checkpoints into a ValueError that says what to do.
+
+    Torch says nothing about a full disk; it counts the bytes that should be written, and finds fewer.
+    """
+    again = "a run goes on from its last checkpoint when it is started again"
+    try:
+        yield
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        if re.search("Transport endpoint|Input/output error|Stale file handle", said):
+            raise ValueError(f"{folder} cannot be reached ({error}); mount it again: {again}") from error
+        if re.search("PytorchStreamReader|Error while deserializing|UnpicklingError|EOFError|JSONDecodeError", said):
+            kind = type(error).__name__
+            raise ValueError(f"a checkpoint in {folder} is damaged ({kind}); delete it, and start again") from error
+        if re.search(r"No space left|Disk quota|inline_container\.cc|PytorchStreamWriter", said):
+            free = f"{shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free / 1e6:,.1f} MB"
+            raise ValueError(f"{folder}: No space left on device? ({free} are free there); {again}") from error
+        raise

@@ -1,0 +1,318 @@
+"""The record of a run: result.json, which is written last and in one step. Where it is, the run is complete.
+
+Beside it are history.csv, the curves, and predictions.parquet: what the model says of every example, so that questions
+about examples need no new run. The latter has numbers only, never a text, and a row per evaluated example:
+
+    classification, regression    split; id, GLUE's `idx` or else the row's number in its split; label; answer, the
+                                  class; logit_0, logit_1, ... (regression: label and logit_0 are the values)
+    SQuAD                         id of the question; start, end: the best span, [start, end) in the paragraph's
+                                  characters; score: its start logit plus its end logit; null_score: the same of no
+                                  answer; answered: False if no answer was given; is_answerable
+"""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from huggingface_hub import constants
+from huggingface_hub.file_download import repo_folder_name
+
+from albert_lsh import attention as attentions
+from albert_lsh.files import relative_to_root, repository_root, write_atomically
+from albert_lsh.run import ParameterError, on_this_machine
+from albert_lsh.tasks import TASKS
+
+# The parts of Trainer's arguments and of a model's config that decide a result.
+RECIPE = (
+    "optim", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler_type", "learning_rate",
+    "warmup_steps", "weight_decay", "per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed",
+    "train_sampling_strategy", "bf16", "fp16",
+)  # fmt: skip
+SHAPE = (
+    "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
+    "max_position_embeddings", "hidden_dropout_prob", "attention_probs_dropout_prob",
+)  # fmt: skip
+THREADS = "OMP_NUM_THREADS"  # where it is set, it holds
+LOOK = 0.3  # seconds in which other programs are watched
+SCHEMA = 3  # of result.json
+LIMIT = 200_000  # bytes of predictions.parquet
+PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A result.json of schema 3, as `write_result` writes it.
+
+    Records that were converted from an older schema also have `inferred`: the names of what they did not say.
+
+    Raises:
+        ValueError: naming the file, which is damaged, not a complete run's, or of another schema.
+        OSError: the file may not be read; nothing is known of what it holds.
+    """
+    again = "look at it; moved away, its run is made again"
+    try:
+        result = json.loads(path.read_text(encoding="utf-8-sig"))  # editors of Windows put a mark in front
+        complete, schema = result["status"] == "complete", result.get("schema")
+        whole = "checksum" not in result or result["checksum"] == checksum_of(result)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}); {again}") from error
+    if not whole:
+        raise ValueError(f"{path} is damaged (its checksum is another); {again}")
+    if complete and schema != SCHEMA:
+        raise ValueError(f"{path} has schema {schema}; this version of albert-lsh reads schema {SCHEMA}")
+    if not complete or not {"parameters", "metrics"} <= set(result):
+        raise ValueError(f"{path} is not of a complete run; {again}")
+    return result
+
+
+def record_of(
+    run: Any, trainer: Any, headline: str, scores: dict[str, dict[str, float]], coverage: attentions.Coverage,
+    cost: dict[str, float], examples: dict[str, int], started: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """What result.json says of a run.
+
+    Args:
+        run: of a subclass of `run.Settings`. headline: the metric that stands for the task.
+        scores: {"score": {metric: value}, "majority": {...}, "chance": {...}}.
+        coverage: what the attention attends to in evaluation.
+        examples: how many there were of each split. started: the `environment` when the run began.
+    """
+    parameters = run.recorded()
+    return {
+        "parameters": parameters,
+        "resolved": resolved(run, trainer),
+        "metrics": scores["score"],
+        "headline": {"name": headline, "value": scores["score"][headline]},
+        "majority": scores["majority"],
+        "chance": scores["chance"],
+        "attended_share": coverage.pairs,
+        "attention_mass": coverage.mass,
+        "full_cost": coverage.cost,
+        **cost,
+        "examples": examples,
+        "revisions": revisions(parameters.get("model"), parameters.get("task")),
+        "environment": started,
+    }
+
+
+def resolved(run: Any, trainer: Any) -> dict[str, Any]:
+    """What the parameters came to: full settings in training and evaluation, the recipe, the model's shape."""
+    config, arguments, name = trainer.model.config, trainer.args.to_dict(), run.attention
+    passes, settings = getattr(run, "passes", None), attentions.check(name, run.attention_settings)
+    in_evaluation = attentions.check_evaluation(name, settings, getattr(run, "evaluation_settings", None))
+    return {
+        "attention_settings": settings,
+        "evaluation_settings": in_evaluation,
+        "passes": list(range(config.num_hidden_layers)) if passes is None else passes,
+        "steps": trainer.state.max_steps,
+        "recipe": {name: arguments[name] for name in RECIPE},
+        "model": {name: getattr(config, name, None) for name in SHAPE},
+        "parameters_of_model": sum(p.numel() for p in trainer.model.parameters()),
+    }
+
+
+def write_result(
+    folder: Path, record: dict[str, Any], history: pd.DataFrame, predictions: pd.DataFrame | None = None
+) -> Path:
+    """Write history.csv, predictions.parquet and, last, result.json; returns its path. One that is there stays."""
+    path = folder / "result.json"
+    if not path.exists():
+        write_atomically(folder / "history.csv", history.to_csv(index=False))
+        if predictions is not None:
+            write_predictions(folder / "predictions.parquet", predictions)
+        record = {"status": "complete", "schema": SCHEMA, **record}
+        record["checksum"] = checksum_of(json.loads(json.dumps(record)))
+        write_atomically(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    return path
+
+
+def checksum_of(record: dict[str, Any]) -> str:
+    """The SHA-256 of what a record says, "checksum" left out: a flipped bit of a score is another, and still JSON."""
+    rest = {name: value for name, value in record.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def differences(result: dict[str, Any], identity: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
+    """What a result was made with, where it is not this run: "name=value, not value" for each parameter.
+
+    A parameter, or an attention's setting, that the record lacks counts with its default: it came later.
+
+    Args:
+        result: of `read_result`. identity, defaults: of the run, see `run.Settings`.
+    """
+    recorded, identity = defaults | result["parameters"], json.loads(json.dumps(identity))
+    recorded["attention_settings"] = attentions.recorded(recorded["attention"], recorded["attention_settings"])
+    return [f"{k}={recorded.get(k)!r}, not {v!r}" for k, v in identity.items() if recorded.get(k) != v]
+
+
+def check_made(run: Any) -> None:
+    """Say that a run was made already, in whose folder there is a result.
+
+    Args:
+        run: of a subclass of `run.Settings`, with output_dir.
+    Raises:
+        ParameterError: the result is another run's, which would be overwritten. ValueError: it is damaged.
+    """
+    path = Path(run.output_dir) / "result.json"
+    result = read_result(path)
+    if other := differences(result, run.identity(), run.defaults()):
+        raise ParameterError(
+            f"output_dir={run.output_dir!r} holds the result of another run, made with {'; '.join(other)}; "
+            "choose another output_dir, or move that result away"
+        )
+    made = result.get("environment", {}).get("date", "before")
+    print(f"this run was made already ({made}): {relative_to_root(path)} stays as it is")
+
+
+def write_predictions(path: Path, table: pd.DataFrame) -> None:
+    """Write a table of predictions in one step; logits and scores in half precision if they exceed 200 kB otherwise.
+
+    Answers, labels and positions are exact either way.
+
+    Raises:
+        ValueError: a column of text other than id and split.
+    """
+    texts = [name for name in table if table[name].dtype == object or pd.api.types.is_string_dtype(table[name])]
+    if unknown := [name for name in texts if name not in ("id", "split")]:
+        raise ValueError(f"{path.name}: column {unknown[0]!r} holds text; predictions are numbers")
+    # Differences of whole numbers and of ids, bytes of floats side by side.
+    kinds = {"i": "DELTA_BINARY_PACKED", "u": "DELTA_BINARY_PACKED", "f": "BYTE_STREAM_SPLIT", "b": "PLAIN"}
+    packed = {name: kinds.get(table[name].dtype.kind, "DELTA_BYTE_ARRAY") for name in table if name != "split"}
+    options = {"compression": "zstd", "compression_level": 19, "column_encoding": packed}
+    options["use_dictionary"] = ["split"] if "split" in table else False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    for precision in (np.float32, np.float16):
+        outputs = [name for name in map(str, table) if name.startswith("logit_") or name in ("score", "null_score")]
+        rounded = table.astype(dict.fromkeys(outputs, precision))
+        pq.write_table(pa.Table.from_pandas(rounded, preserve_index=False), partial, **options)
+        if partial.stat().st_size <= LIMIT:
+            break
+    os.replace(partial, path)
+
+
+def read_predictions(path: Path) -> pd.DataFrame:
+    """The table that `write_predictions` wrote.
+
+    Raises:
+        ValueError: the file is missing or damaged; the message names it.
+    """
+    try:
+        return pq.read_table(path).to_pandas()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+# Where a run ran -------------------------------------------------------------------------------------------------
+
+
+def seconds_of_others() -> float:
+    """CPU seconds that other programs have used since the machine started."""
+    everything, this = psutil.cpu_times(), os.times()
+    return everything.user + everything.system + getattr(everything, "nice", 0.0) - this.user - this.system
+
+
+def choose_threads(device: str) -> int:
+    """Let torch compute on as many threads as cores are free, at least one, and say so; on a CPU only.
+
+    Small operations on all cores of a busy machine wait for one another: a run that took 13 seconds with one thread
+    took 98 with two, beside another on two cores.
+    """
+    if device != "cpu" or THREADS in os.environ:
+        return torch.get_num_threads()
+    before = seconds_of_others()
+    time.sleep(LOOK)
+    busy = (seconds_of_others() - before) / LOOK
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = max(1, cores - round(busy))
+    if threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+        print(f"threads: {threads} of {cores} cores; other programs use {busy:.1f}; {THREADS} sets another number")
+    return threads
+
+
+def peak_memory(on_gpu: bool) -> int:
+    """The most bytes allocated on the GPU, or resident in this process."""
+    if on_gpu:
+        return torch.cuda.max_memory_allocated()
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset
+    import resource  # which Windows does not have
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions, device, threads of the CPU, commit (with "-dirty" if the code differs), date.
+
+    Raises:
+        ParameterError: device is "cuda", and there is none.
+    """
+    device = on_this_machine(device, "auto")["device"]
+    installed = {distribution.name: distribution.version for distribution in distributions()}
+    return {
+        "python": platform.python_version(),
+        "packages": {name: installed.get(name) for name in PACKAGES},
+        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
+        "threads": torch.get_num_threads(),
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def provenance(device: str) -> dict[str, str]:
+    """`environment` for the rows of a table: every value a text."""
+    values = environment(device)
+    packages = " ".join(f"{name}=={number}" for name, number in values.pop("packages").items())
+    values |= {"threads": str(values["threads"]), "commit": values["commit"] or "unknown"}  # none outside a checkout
+    return {**values, "packages": packages}
+
+
+def revisions(model: str | None, task: str | None) -> dict[str, str]:
+    """The commits of the Hub's repositories that a run's model and data came from, as the cache has them."""
+    data, commits = TASKS[task].dataset if task in TASKS else None, {}
+    for part, name, kind in (("model", model, "model"), ("data", data, "dataset")):
+        if not name:
+            continue  # trained from nothing, or on data that are drawn here
+        folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type=kind)
+        if (main := folder / "refs" / "main").exists():
+            commits[part] = main.read_text(encoding="utf-8").strip()
+    return commits
+
+
+def processor() -> str:
+    """The CPU's name, and the instructions that torch uses on it: bf16 is computed otherwise without AVX512."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = (line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    return f"cpu, {next(names, platform.machine())}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def commit() -> str | None:
+    """The checkout's commit, with "-dirty" when code or studies were changed since; None without one."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(repository_root()), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    if not Path(__file__).is_relative_to(repository_root()):
+        return None  # the working directory may be in somebody else's repository
+    try:
+        changed = git("status", "--porcelain", "--", "lib", "studies")  # notebooks are edited where they are run
+        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,1 +1,0 @@
-"""The tasks: their data, how it is encoded, and how answers are scored."""

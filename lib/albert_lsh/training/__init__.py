@@ -1,1 +1,0 @@
-"""Training a model on a task: parameters, recipe, checkpoints, and the record of a run."""

@@ -1,0 +1,187 @@
+"""Execute a study's notebooks, and keep them without any folder of the machine or text of others.
+
+    python -m albert_study.execute mini mini-mrpc/mini/lsh/seed-0      one job; prints a line with its score and time
+    python -m albert_study.execute mini                                what there is of a study: scores, and places
+
+The Snakefile makes all of a study with these two. papermill and nbformat take seconds to import, so they are imported
+where they are used.
+"""
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from albert_lsh.files import repository_root
+from albert_lsh.record import read_result
+from albert_study.carried import carried
+from albert_study.forecast import forecast
+from albert_study.study import Job, StudyError, load_jobs
+
+# An absolute path of two parts or more; it may follow a colour code, but is no part of a URL, a tag or a fraction.
+PATH = re.compile(r"(?:(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm)|(?<![\w.:/<~)-]))(?:/[\w.+@~-]+){2,}/?")
+# Folders of a checkout or an environment: a path is kept from the first of them on.
+ANCHORS = re.compile(r"/((?:site-packages|notebooks|results|figures|studies|report|lib/albert_\w+)(?:/.*|$))")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+WAIT = 30  # seconds; a kernel outlives the process that started it by some seconds
+
+
+def without_folders(value: Any) -> Any:
+    """A copy of a part of a notebook, every absolute path shortened: from the checkout on, or else to its last part."""
+
+    def shorten(path: re.Match[str]) -> str:
+        anchored = ANCHORS.search(path[0])
+        return anchored[1] if anchored else Path(path[0]).name
+
+    if isinstance(value, dict):  # a picture is encoded as text
+        return {key: part if key.startswith("image/p") else without_folders(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [without_folders(part) for part in value]
+    return PATH.sub(shorten, value) if isinstance(value, str) else value
+
+
+def clean(path: Path, texts_are_ours: bool) -> None:
+    """Rewrite an executed notebook `without_folders`; the cells tagged `examples` show texts of our own data alone."""
+    import nbformat
+
+    notebook = nbformat.from_dict(without_folders(nbformat.read(path, as_version=4)))
+    for cell in notebook.cells:
+        if not texts_are_ours and "examples" in cell.metadata.get("tags", []):
+            cell.outputs = []
+    about = notebook.metadata.papermill
+    about["output_path"] = about["output_path"].replace(".partial.ipynb", ".ipynb")
+    nbformat.write(notebook, path)
+
+
+def gpus() -> list[str]:
+    """The GPUs that torch sees, as CUDA_VISIBLE_DEVICES names them: numbers or UUIDs."""
+    import torch
+
+    count = torch.cuda.device_count()
+    return os.environ.get(VISIBLE, ",".join(map(str, range(count)))).split(",")[:count]
+
+
+def execute(job: Job) -> None:
+    """Execute a job's notebook under a temporary name, and rename it; it stays there if it fails.
+
+    Raises:
+        StudyError: another process executes it; the model that it reads is not there; a result was not written.
+        papermill.PapermillExecutionError: a cell failed.
+    """
+    root, missing = repository_root(), job.missing()
+    (kept := root / job.kept).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(kept.with_name(f".{kept.stem}.lock"), timeout=WAIT):
+            job.check_result()
+            if (job.run or missing) and not job.missing():
+                return  # made by the process for which this one had to wait
+            trained = job.parameters.get("trained")
+            if trained and not (root / trained / "model").is_dir():
+                raise StudyError(
+                    f"{trained}/model is not there (models are not kept in the repository), so that {job.results[0]} "
+                    "cannot be made; delete the run's folder to make all of it again"
+                )
+            if len(visible := gpus()) > 1:  # Trainer would use all of them
+                os.environ[VISIBLE] = visible[0]
+            run_notebook(carried(f"notebooks/{job.notebook}"), root / job.partial, job.parameters)
+            if unwritten := [path for path in job.results if not (root / path).exists()]:
+                raise StudyError(f"the notebook ended without writing {', '.join(unwritten)}")
+            clean(root / job.partial, texts_are_ours=job.task.startswith("mini-"))
+            os.replace(root / job.partial, kept)
+    except Timeout as error:
+        raise StudyError(
+            f"{job.kept} is in use by another process (waited {WAIT} s); wait for it, or end it"
+        ) from error
+
+
+def run_notebook(source: Path, target: Path, parameters: dict[str, Any], attempts: int = 3) -> None:
+    """papermill, from the repository's root; a kernel that loses a race for a port while starting is started again."""
+    import papermill
+
+    look = {"progress_bar": False, "kernel_name": "python3"}
+    try:
+        papermill.execute_notebook(source, target, parameters, cwd=str(repository_root()), **look)
+    except RuntimeError as error:
+        if "before replying to kernel_info" not in str(error) or attempts == 1:
+            raise
+        run_notebook(source, target, parameters, attempts - 1)
+
+
+def execute_with_a_line(name: str, study: str) -> None:
+    """Execute a job, and print how many of its study are done, its score if it is a run, and its time."""
+    jobs = load_jobs(study)
+    if name not in jobs:
+        raise StudyError(f"study {study!r} has no job {name!r}; it has: {', '.join(jobs)}")
+    job, began, said, score = jobs[name], time.monotonic(), "failed ", ""
+    try:
+        execute(job)
+        said = f"{sum(not other.missing() for other in jobs.values()):2} of {len(jobs)}"
+        if job.run:
+            headline = read_result(repository_root() / job.results[0])["headline"]
+            score = f"  {headline['name']} {headline['value']:.3g}"
+    finally:
+        print(f"{said}  {name}{score}  {time.monotonic() - began:.0f} s", flush=True)
+
+
+def opening(study: str, count: int, missing: list[Job], at_once: int) -> str:
+    """What will be made of a study with so many jobs, so many at once, and how long it may take."""
+    lines = [f"study {study}: {count - len(missing)} of {count} jobs are done"]
+    if missing:
+        are = "is" if len(missing) == 1 else "are"
+        lines[0] += f", {len(missing)} {are} made now, each with a line; more in logs/{study}/"
+        lines += filter(None, [forecast([job.run for job in missing if job.run], at_once, repository_root())])
+    return "\n".join(lines)
+
+
+def failures(study: str, missing: dict[str, Job]) -> str:
+    """What the logs of failed jobs say, of jobs by the file that was missing; or else what the newest log says."""
+    logs, errors = repository_root() / "logs" / study, []
+    for path, job in missing.items():
+        if job.missing() and (log := logs / f"{path}.log").exists():
+            _, _, error = log.read_text(encoding="utf-8").partition("FAILED ")
+            silent = f"{job.name}\nits process ended without a word (killed, or out of memory?)"
+            errors.append(f"FAILED {error or silent}")
+    newest = max(logs.rglob("*.log"), key=lambda log: log.stat().st_mtime, default=None)
+    return "\n\n".join(errors) or (newest.read_text(encoding="utf-8")[-3000:] if newest else "")
+
+
+def summary(study: str) -> str:
+    """The scores of a study, and where its tables, figures, report and notebooks are."""
+    from albert_study.evidence.readable_studies import pivot
+    from albert_study.evidence.records import load_measurements
+
+    root, jobs = repository_root(), load_jobs(study).values()
+    places = {
+        "tables": sorted(root.glob(f"results/tables/{study}-*.csv")),
+        "figures": sorted(root.glob(f"figures/{study}-*.svg")),
+        "report": [root / "report" / "build" / f"{study}.pdf"],
+        "notebooks": [root / job.kept for job in jobs],
+    }
+    scores = load_measurements(f"{study}-scores", "tables", root)
+    lines = [f"\n{pivot(scores).to_string()}"] if len(scores) else []
+    for kind, paths in places.items():
+        there = [f"  {path.relative_to(root)}" for path in paths if path.exists()]
+        lines += [f"\n{kind}:", *there] if there else []
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case [study]:
+            print(summary(study))
+        case [study, job]:
+            try:
+                execute_with_a_line(job, study)
+            except (Exception, KeyboardInterrupt) as error:
+                text = re.sub(r"\x1b\[[0-9;]*m", "", str(error) or "interrupted; the next start goes on where it was")
+                raise SystemExit(f"FAILED {job}\n{text}") from error
+        case _:
+            raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,374 @@
+"""Time and memory of the attentions, alone and in a training step, and what they keep of softmax on real text.
+
+reformer-pytorch stands beside ours; each has about the same number of keys per query. Cases are timed in one process
+and take turns: what disturbs one disturbs all, and ratios stay meaningful. Each row names its commit and machine. Rows
+that are there are not measured again.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from datetime import datetime
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from pydantic import Field
+from reformer_pytorch import LSHAttention
+from torch import Tensor
+from transformers import AlbertConfig, PreTrainedModel
+
+from albert_lsh import attention
+from albert_lsh.model.layers import save_memory
+from albert_lsh.model.load import load_model
+from albert_lsh.record import provenance
+from albert_lsh.run import Count, Settings, on_this_machine
+from albert_lsh.tasks import load_data
+from albert_study.candidates import Candidate, GrowingTable
+from albert_study.probe import compare, summary, trace
+from albert_study.reading import open_encoder
+
+HEADS, HEAD_DIM, VOCABULARY = 12, 64, 30_000  # ALBERT-base's
+SEVERAL_ROUNDS = 4  # of hashing, where there are several
+STEP_TOKENS = 1024  # a training step has two sequences, or one if two are more tokens
+LONGEST_STORED = 4096  # tokens up to which a step may store its activations; reformer's at 8,192 take more than 24 GB
+ENOUGH = 30  # seconds that a case has taken, after which it is not repeated
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+PASSES = {"forward": False, "forward+backward": True}
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # of tensors (1, HEADS, length, HEAD_DIM)
+Workload = Callable[[], None]
+
+
+class Contender(NamedTuple):
+    """One attention to be measured, at a length and a number of keys."""
+
+    attention: str  # "reformer" stands for the package's own class
+    settings: Callable[[int, int], dict[str, Any]] = lambda length, keys: {}
+    quadratic: bool = False  # stores matrices of length x length numbers
+    longest: int = 2**24  # tokens; longer sequences need more than 24 GB
+
+    def build(self, length: int, keys: int) -> Attend:
+        settings = self.settings(length, keys)
+        if self.attention != "reformer":
+            return lambda query, key, value: attention.attend(self.attention, query, key, value, **settings)
+        layer = LSHAttention(**settings, dropout=0.0)
+        return lambda query, key, value: layer(query.flatten(0, 1), value.flatten(0, 1))[0].view(value.shape)
+
+
+def ours(name: str, *, budget: bool = False, quadratic: bool = False, **fixed: Any) -> Contender:
+    """One of our attentions with fixed settings; with a budget it also gets the number of keys."""
+    return Contender(name, lambda length, keys: {"keys": min(keys, length), **fixed} if budget else fixed, quadratic)
+
+
+def reformer_pytorch(rounds: int) -> Contender:
+    """In each round a query sees its bucket and the one before it, keys / rounds in all.
+
+    The hashes of four rounds, rounds x length x length / bucket_size numbers, take 26 GB at 65,536 tokens.
+    """
+
+    def settings(length: int, keys: int) -> dict[str, Any]:
+        return {"n_hashes": rounds, "bucket_size": min(keys, length) // rounds // 2}
+
+    return Contender("reformer", settings, longest=2**15)
+
+
+CONTENDERS: dict[str, Contender] = {
+    "softmax": ours("softmax"),
+    "softmax-eager": ours("softmax-eager", quadratic=True),
+    "shared-qk": ours("shared-qk", quadratic=True),
+    "reformer-pytorch": reformer_pytorch(SEVERAL_ROUNDS),
+    "reformer-pytorch, one round": reformer_pytorch(1),
+    "shared-qk-lsh": ours("shared-qk-lsh", budget=True, n_hashes=SEVERAL_ROUNDS),
+    "plain-lsh": ours("plain-lsh", budget=True, n_hashes=SEVERAL_ROUNDS),
+    "plain-lsh, one round": ours("plain-lsh", budget=True, n_hashes=1),
+    "lsh": ours("lsh", budget=True),
+    "random": ours("random", budget=True, n_hashes=1),
+    "window": ours("window", budget=True, quadratic=True),
+    "top-k": ours("top-k", budget=True, quadratic=True),
+    "nystrom": ours("nystrom", budget=True),
+    "yoso": ours("yoso"),
+    "yoso-e": ours("yoso-e", quadratic=True),
+}
+# A training step: a contender, and whether activations are recomputed.
+STEPS = {name: (name, False) for name in CONTENDERS}
+STEPS |= {f"{name}, recomputed": (name, True) for name in ("softmax", "lsh")}
+
+Size = Annotated[int, Field(ge=64, le=2**24)]  # a power of two: reformer-pytorch cuts a sequence into equal buckets
+
+
+class Efficiency(Settings):
+    """The parameters of efficiency.ipynb, which explains each."""
+
+    notebook: ClassVar[str] = "efficiency.ipynb"
+    paths: ClassVar[tuple[str, ...]] = ("output_dir", "figures_dir")
+    sources: ClassVar[tuple[str, ...]] = ("text_model",)
+    lengths: Annotated[list[Size], Field(min_length=1)]
+    cases: Annotated[list[str], Field(min_length=1)]
+    step_lengths: list[Size]
+    step_cases: list[str]
+    keys: Size = 512
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    repeats: Count = 5
+    longest_quadratic: Count = 4096
+    slowest: Annotated[float, Field(ge=0)] = 50.0
+    memory: bool = True
+    text_model: str | None = None
+    text_length: Size = 2048
+    output_dir: str = "results/runs/notebook/efficiency"
+    figures_dir: str = "results/runs/notebook/efficiency"
+
+    def completed(self, place: str) -> Self:
+        for name, known in (("cases", CONTENDERS), ("step_cases", STEPS)):
+            cases = getattr(self, name)
+            if unknown := [case for case in cases if case not in known]:
+                raise ValueError(f"{name}: {unknown[0]!r} is not one of: {', '.join(known)}")
+            if "softmax" not in cases and (name == "cases" or self.step_lengths):
+                raise ValueError(f"{name} must have 'softmax', with which the others are compared")
+        for size in (*self.lengths, *self.step_lengths, self.keys, self.text_length):
+            if size & (size - 1):
+                raise ValueError(f"{size} is no power of two, as lengths and keys must be")
+        if self.memory and self.device != "cpu":
+            raise ValueError(f"memory=True needs device='cpu', not {self.device!r}")
+        folders = {name: str(Path(str(self.results_root), getattr(self, name))) for name in self.paths}
+        return self.model_copy(update=folders | on_this_machine(self.device, self.precision))
+
+    def table(self, kind: str) -> Path:
+        return Path(self.output_dir) / f"{kind}-{self.device}-{self.precision}.csv"
+
+    @property
+    def kinds(self) -> list[str]:
+        """The tables that are asked for."""
+        asked = {"time": True, "step": self.step_lengths, "memory": self.memory, "quality": self.text_model}
+        return [kind for kind, wanted in asked.items() if wanted]
+
+    @property
+    def results(self) -> list[str]:
+        """What the notebook writes last."""
+        return [str(self.table(kind)) for kind in self.kinds]
+
+    def fitting(self, length: int) -> list[str]:
+        """The cases that can be measured at a length."""
+        known = [(case, CONTENDERS[case]) for case in self.cases]
+        return [case for case, one in known if length <= (self.longest_quadratic if one.quadratic else one.longest)]
+
+    def fitting_steps(self, length: int) -> list[str]:
+        """The training steps that a machine with 24 GB has room for at a length."""
+        return [case for case in self.step_cases if length <= LONGEST_STORED or STEPS[case][1]]
+
+
+# What is timed, and whose memory is measured
+
+
+def inputs(length: int, settings: Efficiency) -> list[Tensor]:
+    """Query, key and value, (1, HEADS, length, HEAD_DIM), the same for every case."""
+    generator = torch.Generator().manual_seed(length)
+    tensors = [torch.randn((1, HEADS, length, HEAD_DIM), generator=generator) for _ in range(3)]
+    return [tensor.to(settings.device, PRECISIONS[settings.precision]) for tensor in tensors]
+
+
+def one_pass(attend: Attend, *passes: list[Tensor], backward: bool) -> Workload:
+    """A function that goes through an attention once for each query, key and value: forward, or also backward."""
+
+    def run() -> None:
+        for tensors in passes:
+            leaves = [tensor.detach().requires_grad_(backward) for tensor in tensors]
+            with torch.set_grad_enabled(backward):
+                out = attend(*leaves)
+            if backward:
+                out.backward(torch.ones_like(out))
+
+    return run
+
+
+def base_model(length: int, keys: int, step: str) -> PreTrainedModel:
+    """A model of ALBERT-base's shape in training mode, with random weights and positions for `length` tokens.
+
+    Its attention is that of STEPS[step], and sees at most half of the keys.
+    """
+    case, recompute = STEPS[step]
+    config = AlbertConfig(
+        vocab_size=VOCABULARY, hidden_size=HEADS * HEAD_DIM, num_attention_heads=HEADS, intermediate_size=3072,
+        max_position_embeddings=max(512, length), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    settings = CONTENDERS[case].settings(length, min(keys, length // 2))
+    model = load_model(config, attention=CONTENDERS[case].attention, settings=settings)
+    return save_memory(model, recompute=recompute).train()
+
+
+def batch_of(length: int) -> int:
+    """Sequences of a training step."""
+    return min(2, max(1, STEP_TOKENS // length))
+
+
+def training_step(length: int, step: str, settings: Efficiency) -> Workload:
+    """A function that trains a `base_model` for one step: forward, backward, AdamW."""
+    model = base_model(length, settings.keys, step)
+    model.to(torch.device(settings.device))  # type: ignore[arg-type]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    batch = batch_of(length)
+    ids = torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(0)).to(model.device)
+    labels = torch.arange(batch, device=model.device) % 2
+    dtype, kind = PRECISIONS[settings.precision], model.device.type
+
+    def run() -> None:
+        with nullcontext() if dtype is torch.float32 else torch.autocast(kind, dtype=dtype):
+            loss = model(ids, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return run
+
+
+def seconds_of(runs: dict[str, Workload], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each function, called in turn; slow ones are repeated less. The first call warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats + 1):
+        for name, run in runs.items():
+            if sum(seconds[name]) < ENOUGH:
+                began = time.perf_counter()
+                run()
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                seconds[name].append(time.perf_counter() - began)
+    return {name: taken[1:] or taken for name, taken in seconds.items()}
+
+
+def peak_memory(kind: str, case: str, length: int, settings: Efficiency) -> int:
+    """Peak memory in bytes, above what there was before, as Linux counts it in a process that does nothing else.
+
+    A short run comes first, so that what is loaded at first use does not count.
+
+    Args:
+        kind: "attention", a forward and backward pass; or "step", a training step.
+    """
+
+    def prepare(length: int) -> Workload:
+        if kind == "step":
+            return training_step(length, case, settings)
+        return one_pass(CONTENDERS[case].build(length, settings.keys), inputs(length, settings), backward=True)
+
+    run = prepare(length)
+    prepare(64)()
+    ctypes.CDLL(None).malloc_trim(0)  # what the short run has freed would be taken again without being counted
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = resident_memory("VmRSS")
+    run()
+    return resident_memory("VmHWM") - before
+
+
+def resident_memory(name: str) -> int:
+    """Bytes of memory resident now (VmRSS), or at the peak (VmHWM)."""
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
+
+
+# The tables
+
+
+def measure_efficiency(settings: Efficiency) -> dict[str, pd.DataFrame]:
+    """Measure what the tables lack, and write them to output_dir; prints what is being measured.
+
+    Returns:
+        Tables by kind: time, and step, memory and quality where asked for, without rows measured with other keys.
+    """
+    measure = {"time": time_passes, "step": time_steps, "memory": measure_memory, "quality": measure_quality}
+    tables = {}
+    for kind in settings.kinds:
+        table = GrowingTable(settings.table(kind))
+        measure[kind](settings, table)
+        table.finish()
+        rows = pd.DataFrame(table.tables[0])
+        tables[kind] = rows[rows["keys"] == np.minimum(settings.keys, rows["length"] // 2 if kind == "step" else 2**24)]
+    return tables
+
+
+def lacking(table: GrowingTable, cases: list[str], unit: dict[str, Any]) -> list[str]:
+    """The cases of which a table has no row for a unit, such as a length and a number of keys; they are printed."""
+    missing = [case for case in cases if not table.find({"case": case, **unit})]
+    if missing:
+        where = ", ".join(f"{name} {value}" for name, value in unit.items())
+        print(f"{datetime.now():%H:%M:%S}  {table.paths[0].stem}, {where}: {'; '.join(missing)}", flush=True)
+    return missing
+
+
+def put_seconds(
+    table: GrowingTable, runs: dict[str, Workload], settings: Efficiency, unit: dict[str, Any], **columns: Any
+) -> None:
+    """A row for each case: its median, least and most seconds, how often it was repeated, and the columns."""
+    columns |= {"precision": settings.precision, "threads": torch.get_num_threads(), **provenance(settings.device)}
+    for case, seconds in seconds_of(runs, settings.repeats).items():
+        row = {"case": case, "seconds": float(np.median(seconds)), "least": min(seconds), "most": max(seconds)}
+        table.put({"case": case, **unit}, [row | {"repeats": len(seconds), **unit, **columns}])
+
+
+def time_passes(settings: Efficiency, table: GrowingTable) -> None:
+    """Seconds by case, length and pass: forward, or forward and backward.
+
+    Left out are cases that took more than `slowest` seconds at a smaller length.
+    """
+    for length, (name, backward) in product(sorted(settings.lengths), PASSES.items()):
+        slow = [row["case"] for row in table.tables[0] if row["seconds"] > settings.slowest and row["length"] < length]
+        cases = [case for case in settings.fitting(length) if case not in slow]
+        unit, tensors = {"length": length, "pass": name, "keys": settings.keys}, inputs(length, settings)
+        built = {case: CONTENDERS[case].build(length, settings.keys) for case in lacking(table, cases, unit)}
+        runs = {case: one_pass(attend, tensors, backward=backward) for case, attend in built.items()}
+        put_seconds(table, runs, settings, unit)
+
+
+def time_steps(settings: Efficiency, table: GrowingTable) -> None:
+    """Seconds of a training step of ALBERT-base's shape, by case and length."""
+    for length in sorted(settings.step_lengths):
+        unit = {"length": length, "batch": batch_of(length), "keys": min(settings.keys, length // 2)}
+        missing = lacking(table, settings.fitting_steps(length), unit)
+        put_seconds(table, {case: training_step(length, case, settings) for case in missing}, settings, unit)
+
+
+def measure_memory(settings: Efficiency, table: GrowingTable) -> None:
+    """Peak memory in bytes, by kind (attention or step), case and length, each in a process of its own.
+
+    An attention that was too slow to be timed is left out.
+    """
+    timed = GrowingTable(settings.table("time"))
+    units = [("attention", length, settings.fitting(length)) for length in settings.lengths]
+    units += [("step", length, settings.fitting_steps(length)) for length in sorted(settings.step_lengths)]
+    for kind, length, cases in units:
+        unit = {"kind": kind, "length": length, "keys": settings.keys, "precision": settings.precision}
+        cases = [case for case in cases if kind == "step" or timed.find({"case": case, "length": length})]
+        for case in lacking(table, cases, unit):
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                row = {"bytes": pool.submit(peak_memory, kind, case, length, settings).result()}
+            table.put({"case": case, **unit}, [row | provenance(settings.device)])
+
+
+def measure_quality(settings: Efficiency, table: GrowingTable) -> None:
+    """What each case keeps of softmax attention on a real text, its cost, and its seconds, all layers together.
+
+    An encoder reads paragraphs of SQuAD, one after the other, in one sequence.
+    reformer-pytorch is left out: it does not take a model's own queries and keys.
+    Columns: pairs (share attended), mass (of softmax, on these), error (of the output), cost (multiply-adds as a share
+    of full attention's).
+    """
+    length = settings.text_length
+    unit = {"length": length, "keys": settings.keys, "text_model": settings.recorded()["text_model"]}
+    cases = [case for case in settings.fitting(length) if CONTENDERS[case].attention != "reformer"]
+    missing = lacking(table, cases, unit)
+    texts = list(dict.fromkeys(load_data("squad")["validation"]["context"])) if missing else []
+    passes = trace(*open_encoder(str(settings.text_model), texts, length, 1)).passes[0] if missing else []
+    for case in missing:
+        name, chosen = CONTENDERS[case].attention, CONTENDERS[case].settings(length, settings.keys)
+        candidate = Candidate(case, name, chosen)
+        rows = pd.concat(compare(one, candidate).assign(layer=n, batch=0) for n, one in enumerate(passes))
+        columns: Any = summary(rows.assign(all=0), ["all"])[["pairs", "mass", "error"]].iloc[0].to_dict()
+        columns["cost"] = attention.cost(name, length, passes[0].query.shape[-1], **chosen)
+        tensors = [[one.query, one.key, one.value] for one in passes]
+        run = one_pass(CONTENDERS[case].build(length, settings.keys), *tensors, backward=True)
+        put_seconds(table, {case: run}, settings, unit, **columns)

@@ -1,0 +1,403 @@
+"""Pretraining an ALBERT with any of our attentions, or continuing with another one or with longer positions.
+
+`pretrain` is what notebooks/pretrain.ipynb calls, and what several devices run as a script:
+
+    accelerate launch --num_processes 2 -m albert_study.experiments.pretrain text=corpus.txt size=nano attention=lsh
+
+Hugging Face's Trainer does the training, on one device or many. An interrupted run resumes from its last complete
+checkpoint; one is written every `eval_steps`.
+"""
+
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from accelerate import PartialState
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+from torch import Tensor
+from torch.utils.data import SequentialSampler
+from transformers import (
+    AlbertConfig,
+    AlbertForPreTraining,
+    DataCollatorForTokenClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainingArguments,
+    set_seed,
+)
+
+from albert_lsh import attention as attentions
+from albert_lsh.files import delete, lock, write_atomically
+from albert_lsh.model.layers import save_memory
+from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, without_bars
+from albert_lsh.model.passes import mean_attended
+from albert_lsh.record import SCHEMA, choose_threads, differences, environment, resolved
+from albert_lsh.run import HIGHEST, Count, ParameterError, Positive, Seed, Settings, Share, on_this_machine
+from albert_lsh.train import CURVE_POINTS, StudyTrainer, history_of, newest, train_loop, training_arguments
+from albert_study.experiments import corpus, first_weights
+
+# From base on as in ALBERT (Lan et al. 2020, table 1): width, layers, heads.
+SIZES = {"nano": (256, 6, 4), "small": (384, 12, 6), "base": (768, 12, 12)}
+SIZES |= {"large": (1024, 24, 16), "xlarge": (2048, 24, 16)}
+DRY_STEPS = 2
+EXAMINED_SEQUENCES = 32  # held-out sequences in which attended pairs are counted
+POSITIONS = 512  # learned by a new model, or max_length if that is more
+
+
+class Pretraining(Settings):
+    """The parameters of pretrain.ipynb, which explains each."""
+
+    notebook: ClassVar[str] = "pretrain.ipynb"
+    paths: ClassVar[tuple[str, ...]] = ("output_dir",)
+    sources: ClassVar[tuple[str, ...]] = ("text", "tokenizer", "start")
+    where: ClassVar[tuple[str, ...]] = (*Settings.where, "dry_run")
+    text: str = corpus.EMBEDDED
+    text_column: str = "text"
+    text_config: str | None = None
+    tokenizer: str | None = None
+    vocabulary: Annotated[int, Field(ge=100, le=HIGHEST)] = 8000
+    size: Literal["nano", "small", "base", "large", "xlarge"] = "nano"
+    start: str | None = None
+    first_weights: Literal["counted", "random"] = "counted"  # of a new model: see `begin_as_bag_of_words`
+    attention: str = "softmax"
+    attention_settings: dict[str, Any] = Field(default={}, validate_default=True)
+    seed: Seed = 0
+    max_length: Annotated[int, Field(ge=16, le=HIGHEST)] = 128
+    steps: Count = 100
+    batch_size: Count = 32
+    accumulation: Count = 1
+    learning_rate: Positive = 1e-3
+    warmup_share: Share = 0.05
+    masked_share: Annotated[float, Field(gt=0, lt=1)] = corpus.MASKED_SHARE
+    weight_decay: Share = 0.01
+    eval_steps: Count = 20
+    eval_sequences: Count = 128
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    recompute: bool = False
+    feed_forward_chunk: Count | None = None
+    resume: bool = True
+    dry_run: bool = False
+    output_dir: str | None = None
+
+    @field_validator("attention_settings")
+    @classmethod
+    def complete(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """All settings of the attention."""
+        return attentions.check(info.data["attention"], settings) if "attention" in info.data else settings
+
+    @model_validator(mode="after")
+    def consistent(self) -> Self:
+        if self.attention == "reformer":
+            raise ValueError("attention='reformer' is the students' transplant; to pretrain take shared-qk-lsh")
+        if self.start and self.tokenizer:
+            raise ValueError(f"tokenizer={self.tokenizer!r}: start={self.start!r} has a tokenizer of its own")
+        if self.start and self.first_weights == "random":
+            raise ValueError(f"first_weights='random': start={self.start!r} has weights of its own")
+        return self
+
+    def completed(self, place: str) -> Self:
+        """In a folder of its own, one more for every change of the parameters; a dry run in a temporary one."""
+        named = ("size", "start", "attention", "seed", "results_root")
+        usual = type(self).model_validate({name: getattr(self, name) for name in named}).identity()
+        changes = {name: value for name, value in self.identity().items() if value != usual[name]}
+        digest = hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:6]
+        name = f"{Path(self.start).name if self.start else self.size}-{self.attention}" + f"-{digest}" * bool(changes)
+        folder = self.output_dir or f"{self.results_root}/results/pretraining/{name}/seed-{self.seed}"
+        update: dict[str, Any] = {"output_dir": folder, **on_this_machine(self.device, self.precision)}
+        if self.dry_run:
+            update |= {"steps": min(self.steps, DRY_STEPS), "eval_sequences": self.batch_size}
+            update |= {"output_dir": tempfile.mkdtemp()}
+        return self.model_copy(update=update)
+
+    @property
+    def folder(self) -> Path:
+        return Path(str(self.output_dir))
+
+    @property
+    def results(self) -> list[str]:
+        """What the notebook writes last."""
+        return [f"{self.output_dir}/result.json"]
+
+
+class Material(NamedTuple):
+    """What a model is trained with."""
+
+    tokenizer: PreTrainedTokenizerBase
+    train: corpus.Sequences
+    held_out: corpus.Sequences
+    ids: np.ndarray  # of the text before the held-out sequences, (tokens,)
+    tokens: int  # of the text
+    counting: dict[str, float]  # scores of counting pieces
+
+
+def prepare_text(run: Pretraining, devices: int = 1) -> Material:
+    """The text, tokenised and packed; its last sequences, a tenth at most, are held out.
+
+    A tokenizer that is learned from the text is kept in the run's folder.
+
+    Args:
+        devices: that train, each with batch_size sequences.
+    Raises:
+        CorpusError: a text that is not there, cannot be read, or is too short for two sequences.
+        ModelError: no such tokenizer.
+    """
+    text, named = corpus.load_text(run.text, run.text_column, run.text_config), run.start or run.tokenizer
+    kept, partial = run.folder / "tokenizer", run.folder / "tokenizer.partial"
+    if not named and (partial.exists() or not kept.exists()):  # both: renaming was copying, and was cut off
+        delete(kept)
+        corpus.train_tokenizer(text, run.vocabulary).save_pretrained(partial)
+        partial.rename(kept)
+    tokenizer = load_tokenizer(named or str(kept))
+    sentences = corpus.tokenise(text, tokenizer)
+    packed = corpus.pack(sentences.lengths, run.max_length, run.seed)
+    if len(packed) < 2:
+        raise corpus.CorpusError(
+            f"text={run.text!r} is too short: {len(packed)} sequence(s) of up to {run.max_length} tokens, and "
+            "two are needed, one of them to be held out"
+        )
+    n = len(packed) - min(run.eval_sequences, max(1, len(packed) // 10))
+    per_step = run.batch_size * run.accumulation * devices
+    same = (per_step, run.max_length, corpus.Pieces.of(tokenizer), run.seed)
+    train = corpus.Sequences(sentences, packed[:n], run.steps * per_step, *same, run.masked_share)
+    held_out = corpus.Sequences(sentences, packed[n:], len(packed) - n, *same)
+    before = sentences.ids[: sentences.lengths[: packed[n, 0]].sum()]
+    counting = counting_scores(np.bincount(sentences.ids, minlength=len(tokenizer)), held_out)
+    return Material(tokenizer, train, held_out, before, len(sentences.ids), counting)
+
+
+def counting_scores(counts: np.ndarray, held_out: corpus.Sequences) -> dict[str, float]:
+    """The scores of a model that knows how often each piece occurs, and nothing else.
+
+    `mlm_loss` in nats and `mlm_accuracy`, on the masked tokens of the held-out sequences; `sop_accuracy` of a coin.
+    """
+    share = (counts + 1) / (counts + 1).sum()
+    labels = np.concatenate([held_out[i]["labels"] for i in range(len(held_out))])
+    labels = labels[labels != corpus.IGNORED]
+    accuracy = float((labels == counts.argmax()).mean())
+    return {"mlm_loss": float(-np.log(share[labels]).mean()), "mlm_accuracy": accuracy, "sop_accuracy": 0.5}
+
+
+def prepare_albert(run: Pretraining, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """A new model of this size, or that of `start`, with the attention; its positions reach max_length.
+
+    Raises:
+        ModelError: no such `start`. ParameterError: `start` is no ALBERT, whose objectives these are.
+    """
+    set_seed(run.seed)
+    width, layers, heads = SIZES[run.size]
+    config = AlbertConfig(
+        hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4 * width,
+        embedding_size=128, vocab_size=len(tokenizer), max_position_embeddings=max(POSITIONS, run.max_length),
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0,
+        pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id,
+    )  # fmt: skip
+    chosen: dict[str, Any] = {"attention": run.attention, "settings": run.attention_settings, "seed": run.seed}
+    model = load_model(run.start or config, head="pretraining", **chosen)
+    if not isinstance(model, AlbertForPreTraining):
+        raise ParameterError(f"start={run.start!r} is of type {model.config.model_type}, not albert ({run.notebook})")
+    save_memory(model, recompute=run.recompute, feed_forward_chunk=run.feed_forward_chunk)
+    return model if run.max_length <= max_positions(model.config) else extend_positions(model, run.max_length)
+
+
+# Training
+
+
+class PretrainingTrainer(StudyTrainer):
+    """Trainer with ALBERT's two losses; only masked tokens go through the prediction head.
+
+    The loss is the mean over all masked tokens of a step plus the mean over its examples, counted over all devices and
+    accumulated batches: two devices with half of the batch each compute the same as one with all of it.
+    """
+
+    model: Any
+    eval_dataset: Any
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.model_accepts_loss_kwargs = True  # Trainer counts the masked tokens of a whole step, over devices too
+        self.wanted: Tensor | None = None
+        self.model.predictions.register_forward_pre_hook(
+            lambda _, states: None if self.wanted is None else (states[0][self.wanted],)
+        )
+
+    def _get_train_sampler(self, train_dataset: Any = None):
+        return SequentialSampler(train_dataset)  # the examples are shuffled already
+
+    def predict_both(self, model, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Logits of the masked tokens (n, vocabulary) and of the order (batch, 2), float32, each with its labels."""
+        labels, order = inputs.pop("labels"), inputs.pop("sentence_order_label")
+        self.wanted = labels != corpus.IGNORED
+        out = model(**inputs)
+        self.wanted = None
+        return out.prediction_logits.float(), labels[labels != corpus.IGNORED], out.sop_logits.float(), order
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        devices, arguments = self.accelerator.num_processes, self.args
+        masked, labels, order, order_labels = self.predict_both(model, inputs)
+        examples = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * devices
+        loss = F.cross_entropy(masked, labels, reduction="sum") / num_items_in_batch
+        loss = loss + F.cross_entropy(order, order_labels, reduction="sum") / examples
+        return loss * devices  # whose gradients are averaged
+
+    @torch.no_grad()
+    def prediction_step(self, model, inputs, *args: Any, **kwargs: Any) -> tuple[None, Tensor, Tensor]:
+        """By sequence: its masked tokens, their summed loss, how many were found, whether the order was, (batch, 4)."""
+        inputs = self._prepare_inputs(inputs)
+        sequence = (inputs["labels"] != corpus.IGNORED).nonzero()[:, 0]
+        with self.compute_loss_context_manager():
+            masked, labels, order, order_labels = self.predict_both(model, inputs)
+        lost = F.cross_entropy(masked, labels, reduction="none").double()
+        of_tokens = torch.stack([torch.ones_like(lost), lost, masked.argmax(-1) == labels], dim=1)
+        sums = lost.new_zeros(len(order), 3).index_add_(0, sequence, of_tokens)
+        sums = torch.cat([sums, (order.argmax(-1) == order_labels).double()[:, None]], dim=1)
+        return None, sums, sums
+
+
+def scores_of(sums: Any) -> dict[str, float]:
+    """Held-out loss (nats per masked token), and accuracies of both objectives, from the sums of `prediction_step`."""
+    tokens, lost, hits, right = sums.sum(0).tolist()
+    return {"mlm_loss": lost / tokens, "mlm_accuracy": hits / tokens, "sop_accuracy": right / len(sums)}
+
+
+class Pretrained(NamedTuple):
+    """The result of pretraining."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    history: pd.DataFrame  # one row per logged step: train_loss, learning_rate, mlm_loss, mlm_accuracy, sop_accuracy
+    record: dict[str, Any]  # what result.json holds
+
+
+def pretrain(run: Pretraining) -> Pretrained:
+    """Train, evaluate and save: output_dir/model, history.csv, held-out.csv and, last, result.json.
+
+    A finished run is read instead. A dry run does two steps, and leaves nothing behind.
+
+    Raises:
+        ParameterError: output_dir holds another run, or the parameters do not fit a model. CorpusError: see
+        `prepare_text`. ModelError: no such model or tokenizer. DivergedError: a loss is not finite.
+    """
+    if (run.folder / "result.json").exists():
+        return read_finished(run)
+    choose_threads(run.device)
+    arguments = training_arguments(
+        run, run.folder, max_steps=run.steps, gradient_accumulation_steps=run.accumulation,
+        warmup_steps=run.warmup_share,  # below 1: a share of all steps
+        weight_decay=run.weight_decay, average_tokens_across_devices=True, ddp_find_unused_parameters=False,
+        include_num_input_tokens_seen="non_padding", remove_unused_columns=False,
+        logging_steps=max(1, min(run.eval_steps, run.steps // CURVE_POINTS)),
+        eval_on_start=True,  # scores of the first weights
+        eval_strategy="steps", eval_steps=run.eval_steps, save_strategy="steps", save_steps=run.eval_steps,
+    )  # fmt: skip
+    with lock(run.folder) if arguments.process_index == 0 else nullcontext():
+        return train(run, arguments)
+
+
+def train(run: Pretraining, arguments: TrainingArguments) -> Pretrained:
+    """What `pretrain` does in a folder that is its own, on each of the devices."""
+    started, decisive = environment(run.device), run.identity() | {"devices": arguments.world_size}
+    with arguments.main_process_first(local=False, desc="text"):  # the others find it in folder and cache
+        checkpoint = newest(run.folder / "checkpoints", decisive, resume=run.resume)
+        material = prepare_text(run, arguments.world_size)
+    model = prepare_albert(run, material.tokenizer)
+    if not run.start and not checkpoint and run.first_weights == "counted":
+        first_weights.begin_as_bag_of_words(model, material.ids)
+    trainer = PretrainingTrainer(
+        model=model, args=arguments, train_dataset=material.train, eval_dataset=material.held_out,
+        data_collator=DataCollatorForTokenClassification(material.tokenizer),
+        compute_metrics=lambda seen: scores_of(seen.predictions),
+    )  # fmt: skip
+    _, cost = train_loop(trainer, checkpoint)
+    trainer.evaluate()  # for the history
+    sums = trainer.predict(material.held_out).predictions
+    record, history = record_of(run, material, trainer, cost, started, scores_of(sums)), history_of(trainer)
+    if trainer.is_world_process_zero():
+        with without_bars():
+            model.save_pretrained(run.folder / "model")
+        material.tokenizer.save_pretrained(run.folder / "model")
+        write_atomically(run.folder / "history.csv", history.to_csv(index=False))
+        each = pd.DataFrame(sums, columns=["tokens", "lost", "found", "order"])
+        write_atomically(run.folder / "held-out.csv", each.to_csv(index=False))
+        write_atomically(run.folder / "result.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
+        delete(run.folder / "tokenizer")
+        delete(run.folder / "checkpoints")
+        if run.dry_run:
+            shutil.rmtree(run.folder)
+    trainer.accelerator.wait_for_everyone()
+    return Pretrained(model, material.tokenizer, history, record)
+
+
+def read_finished(run: Pretraining) -> Pretrained:
+    """A finished run, as `pretrain` gives it; ParameterError if it is another one."""
+    path = run.folder / "result.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if other := differences(record, run.identity(), run.defaults()):
+        raise ParameterError(
+            f"{path} is of a run made with {'; '.join(other)}; choose another output_dir, or delete that folder"
+        )
+    print(f"{path} is there, and nothing is trained; delete its folder to make the run again")
+    model, tokenizer = (
+        load_model(str(run.folder / "model"), head="pretraining"),
+        load_tokenizer(str(run.folder / "model")),
+    )
+    return Pretrained(model, tokenizer, pd.read_csv(run.folder / "history.csv"), record)
+
+
+def record_of(
+    run: Pretraining,
+    material: Material,
+    trainer: PretrainingTrainer,
+    cost: dict[str, float],
+    started: dict[str, Any],
+    scores: dict[str, float],
+) -> dict[str, Any]:
+    """What result.json holds. started: the `environment` when the run began."""
+    held_out, model = material.held_out, trainer.model
+    settled, tokens = resolved(run, trainer), int(trainer.state.num_input_tokens_seen)
+    batch = trainer.data_collator([held_out[n] for n in range(min(EXAMINED_SEQUENCES, len(held_out)))])
+    inputs = {name: batch[name].to(model.device) for name in ("input_ids", "token_type_ids", "attention_mask")}
+    coverage = mean_attended(model, [inputs])
+    return {
+        "status": "complete",
+        "schema": SCHEMA,
+        "parameters": run.recorded(),
+        "resolved": settled,
+        "metrics": scores,
+        "counting": material.counting,
+        "attended_share": coverage.pairs,
+        "attention_mass": coverage.mass,
+        "full_cost": coverage.cost,
+        "tokens": {"text": material.tokens, "trained": tokens},
+        "sequences": {"train": len(material.train.packed), "held_out": len(held_out)},
+        "parameters_of_model": settled["parameters_of_model"],
+        "devices": trainer.args.world_size,
+        **cost,
+        "tokens_per_second": tokens / cost["train_seconds"],
+        "environment": started,
+    }
+
+
+def main(words: list[str]) -> int:
+    """The command: name=value ..., as papermill's `-p name value`."""
+    try:
+        done = pretrain(Pretraining.parse({name: value for name, _, value in (word.partition("=") for word in words)}))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if PartialState().is_main_process:
+        print(json.dumps({**done.record["metrics"], "tokens_per_second": done.record["tokens_per_second"]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,1 +1,0 @@
-"""Small models trained from nothing on long sequences."""

@@ -1,1 +1,0 @@
-"""Pretraining small ALBERTs on plain text, with any attention."""

@@ -1,1 +1,0 @@
-"""A trained model asked again under other attentions, and what those attentions do in it."""

@@ -1,0 +1,193 @@
+"""A pretrained model reads paragraphs under softmax, then under other attentions: no labels, nothing trained.
+
+    Reading       an encoder: how far its output drifts, and what the attention does layer by layer
+    MaskedWords   a masked-language model: its loss on hidden words, the same ones under every attention
+
+A sequence has `max_length` tokens and no padding.
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from pydantic import field_validator
+from torch import Tensor
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+
+from albert_lsh import attention
+from albert_lsh.errors import OneLineError
+from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, switch_attention
+from albert_lsh.record import choose_threads, provenance
+from albert_lsh.run import Count
+from albert_lsh.tasks import find_task, load_data
+from albert_study.candidates import Candidate, Measured, fill
+from albert_study.probe import Probe, diagnose, summary, trace
+
+MASKED_SHARE = 0.15  # of the tokens, as in pretraining
+AT_ONCE = 2048  # tokens of a batch
+
+
+class Paragraphs(Probe):
+    """What both notebooks have in common."""
+
+    sources: ClassVar[tuple[str, ...]] = ("model",)
+    model: str
+    task: str
+    split: str
+    max_length: Count
+    paragraphs: Count = 100
+
+    @field_validator("task")
+    @classmethod
+    def of_paragraphs(cls, task: str) -> str:
+        if not find_task(task).is_squad:
+            raise ValueError(f"task={task!r} has no paragraphs; squad, squad-v2 and mini-squad have")
+        return task
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What every row of the table says."""
+        names = {"model": self.recorded()["model"], "task": self.task, "split": self.split}
+        return names | {"length": self.max_length, "paragraphs": self.paragraphs}
+
+    def texts(self) -> list[str]:
+        """The paragraphs of the task's split, each once, in their order."""
+        return list(dict.fromkeys(load_data(self.task)[self.split]["context"]))
+
+
+class Reading(Paragraphs):
+    """The parameters of reading.ipynb."""
+
+    notebook: ClassVar[str] = "reading.ipynb"
+    usual: ClassVar[str] = "results/runs/notebook/reading-{max_length}.csv"
+    model: str = "sentence-transformers/all-MiniLM-L6-v2"
+    task: str = "squad"
+    split: Literal["validation"] = "validation"
+    max_length: Count = 256
+
+
+class MaskedWords(Paragraphs):
+    """The parameters of masked_words.ipynb; the seed is also that of the words that are hidden."""
+
+    notebook: ClassVar[str] = "masked_words.ipynb"
+    usual: ClassVar[str] = "results/runs/notebook/masked-words-{split}-{max_length}.csv"
+    model: str = "kykim/albert-kor-base"
+    task: str = "korquad"
+    split: Literal["train", "validation"] = "train"
+    max_length: Count = 128
+
+
+def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: int, count: int, join: bool) -> Tensor:
+    """Sequences of `max_length` tokens, (count, max_length), special tokens included: the first texts so long.
+
+    Args:
+        join: where too few texts are, cut all of them, one after the other.
+    Raises:
+        OneLineError: there is not enough text.
+    """
+    cut: dict[str, Any] = {"truncation": True, "max_length": max_length}
+    rows = [ids for ids in tokenizer(texts, **cut)["input_ids"] if len(ids) == max_length]
+    if len(rows) < count and join:
+        rows = tokenizer(" ".join(texts), return_overflowing_tokens=True, **cut)["input_ids"]
+        rows = [ids for ids in rows if len(ids) == max_length]
+    if len(rows) < count:
+        raise OneLineError(
+            f"paragraphs={count} of max_length={max_length}: only {len(rows)} are that long; take fewer or shorter ones"
+        )
+    return torch.tensor(rows[:count])
+
+
+def open_encoder(
+    name: str, texts: list[str], max_length: int, count: int
+) -> tuple[PreTrainedModel, list[BatchEncoding]]:
+    """An encoder, its positions extended where it has fewer, and batches of `sequences` for it."""
+    model, tokenizer = load_model(name, head="base", complete=True), load_tokenizer(name)
+    if max_length > max_positions(model.config):
+        extend_positions(model, max_length)
+    parts = sequences(texts, tokenizer, max_length, count, join=True).split(max(1, AT_ONCE // max_length))
+    return model, [BatchEncoding({"input_ids": part, "attention_mask": torch.ones_like(part)}) for part in parts]
+
+
+def measure_reading(settings: Reading) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Read under softmax, then under every candidate that the table at settings.output lacks (see `fill`).
+
+    Returns:
+        The table, a row for each candidate; and what each does layer by layer, beside it with "-layers" in its name.
+    """
+
+    def measure(missing: list[Candidate]) -> Measured:
+        choose_threads("cpu")
+        model, batches = open_encoder(settings.model, settings.texts(), settings.max_length, settings.paragraphs)
+        base, about = trace(model, batches), provenance("cpu")
+        for candidate in missing:
+            row, rows = diagnose(model, batches, base, candidate, settings.seed)
+            yield row | about, summary(rows, ["layer"])
+
+    same = settings.columns | {"hash_seed": settings.seed}
+    return fill(Path(str(settings.output)), "layers", settings.candidates, same, measure)
+
+
+def hide(tokens: Tensor, seed: int) -> Tensor:
+    """Which tokens are hidden; never the first and the last one, which are special."""
+    hidden = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(seed)) < MASKED_SHARE
+    hidden[:, 0] = hidden[:, -1] = False
+    return hidden
+
+
+@torch.no_grad()
+def losses(model: Any, tokens: Tensor, hidden: Tensor, mask_id: int) -> Tensor:
+    """Cross-entropy of each hidden token, in nats, in the order of the text."""
+    parts, rows = [], max(1, AT_ONCE // tokens.shape[1])
+    for ids, where in zip(tokens.split(rows), hidden.split(rows), strict=True):
+        logits = model(ids.masked_fill(where, mask_id)).logits[where]
+        parts.append(F.cross_entropy(logits.float(), ids[where], reduction="none"))
+    return torch.cat(parts)
+
+
+def by_paragraph(words: Tensor, hidden: Tensor) -> Tensor:
+    """The sums over each paragraph's hidden words, (paragraphs,)."""
+    return torch.stack([part.sum() for part in words.split(hidden.sum(1).tolist())])
+
+
+def mean_and_error(words: Tensor, hidden: Tensor) -> tuple[float, float]:
+    """Mean over words, and its standard error with paragraphs as units: words of one are not independent."""
+    counts, sums = hidden.sum(1), by_paragraph(words, hidden)
+    mean = sums.sum() / counts.sum()
+    residual, n = sums - mean * counts, len(counts)
+    return mean.item(), (residual.square().sum() * n / (n - 1)).sqrt().item() / int(counts.sum())
+
+
+def measure_masked_words(settings: MaskedWords) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The loss under softmax, then under every candidate that the table at settings.output lacks (see `fill`).
+
+    Returns:
+        The table, a row for each candidate: loss, softmax_loss, their difference with its standard error, change (the
+        mean absolute difference of a word's loss) likewise, and the full cost at this length; and the sums of both
+        losses by paragraph.
+    """
+
+    def measure(missing: list[Candidate]) -> Measured:
+        choose_threads("cpu")
+        tokenizer = load_tokenizer(settings.model)
+        model = load_model(settings.model, head="masked-lm", attention="softmax", complete=True)
+        head_dim = model.config.hidden_size // model.config.num_attention_heads
+        tokens = sequences(settings.texts(), tokenizer, settings.max_length, settings.paragraphs, join=False)
+        hidden, mask_id, about = hide(tokens, settings.seed), tokenizer.mask_token_id, provenance("cpu")
+        softmax = losses(model, tokens, hidden, mask_id)
+        for candidate in missing:
+            switch_attention(model, candidate.attention, candidate.settings, settings.seed, candidate.passes)
+            words = losses(model, tokens, hidden, mask_id)
+            row = {"loss": words.mean().item(), "softmax_loss": softmax.mean().item(), "words": len(words)}
+            row["difference"], row["standard_error"] = mean_and_error(words - softmax, hidden)
+            row["change"], row["change_error"] = mean_and_error((words - softmax).abs(), hidden)
+            switched = 1 if candidate.passes is None else len(candidate.passes) / model.config.num_hidden_layers
+            cost = attention.cost(candidate.attention, settings.max_length, head_dim, **candidate.settings)
+            row["cost"] = 1 + (cost - 1) * switched
+            sums = {"softmax_loss": by_paragraph(softmax, hidden), "loss": by_paragraph(words, hidden)}
+            details = pd.DataFrame({"words": hidden.sum(1).tolist()} | {k: v.tolist() for k, v in sums.items()})
+            yield row | about, details.rename_axis("paragraph").reset_index()
+
+    same = settings.columns | {"seed": settings.seed}
+    return fill(Path(str(settings.output)), "paragraphs", settings.candidates, same, measure)

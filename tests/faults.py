@@ -1,0 +1,344 @@
+"""Kill, starve and damage runs and studies, 200 times and more; the next start must end as if nothing had happened.
+
+    make faults                                         a line for each fault, also in logs/faults.csv; an hour
+    python tests/faults.py 1 "out of memory" truncated  one fault of each of these kinds
+
+Disks can be filled where a file system may be mounted (`unshare -rm`); elsewhere these kinds are left out.
+"""
+
+import contextlib
+import csv
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import torch
+
+from albert_lsh import load_model, load_tokenizer, mini
+from albert_study.evidence.study_figures import write_figures
+from albert_study.evidence.tables import write_tables
+from checkouts import copy_code, start_study, write_study
+from disturbed import (
+    ATTENTIONS,
+    LOG,
+    PLACE,
+    RUN,
+    WAIT,
+    WHOLE,
+    Work,
+    check_same,
+    contents,
+    end,
+    failed,
+    finish,
+    folder_of,
+    last_error,
+    run,
+    start,
+    watched,
+)  # fmt: skip
+from hub import TROUBLES, Hub
+
+SECOND_LOG, CHECKOUT = PLACE / "second-log", PLACE / "checkout"
+DISK, CACHE, BALLAST = PLACE / "disk", PLACE / "disk" / "cache", PLACE / "disk" / "ballast"
+FULL = r"[Nn]o space left|[Nn]ot enough disk space"
+NO_MEMORY = r"out of memory|MemoryError|[Cc]annot allocate memory|can't allocate|memory allocation of"
+PAGE = 4096  # bytes, in which room is given
+Fault = tuple[str, str, str]  # where it struck, what a user was told, how the run ended
+OPERATIONS: list[str] = []  # what the run does to files, in order
+
+
+def begin(root: Path = PLACE / "run", made: Iterable[str] = ("softmax",)) -> Path:
+    """A root in which these runs are finished, and nothing else is made."""
+    for path in (path for name in ("results", "figures", "logs", "report/build") for path in (root / name).glob("*")):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for attention in made:
+        shutil.copytree(folder_of(WHOLE, attention), folder_of(root, attention))
+    return root
+
+
+def take_up(root: Path, task: str = "mini-mrpc") -> str:
+    """Start the run again: it must go on where it was, and end as the undisturbed one."""
+    BALLAST.unlink(missing_ok=True)
+    folder = folder_of(root, task=task)
+    seals = folder.glob("checkpoints/checkpoint-*/trainer_state.json")
+    newest = max((int(seal.parent.name.rpartition("-")[2]) for seal in seals), default=None)
+    finished = contents(folder) if (folder / "result.json").exists() else {}
+    step = re.search(r"^going on after step (\d+)", finish(partial(run, root, task=task)), re.MULTILINE)
+    assert finished or (step and int(step[1])) == newest, f"went on after {step and step[1]}, not {newest}"
+    assert not finished or contents(folder).items() <= finished.items(), "a finished run was changed"
+    check_same(folder, folder_of(WHOLE, task=task))
+    assert contents(folder_of(root, "softmax")) == contents(folder_of(WHOLE, "softmax")), "another run was changed"
+    return "was finished" if finished else f"went on after step {newest}" if newest else "began anew"
+
+
+# Faults of a run: each draws where it strikes, lets it strike, and starts the run again
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fill(left: int) -> None:
+    """Fill the disk but for so many bytes."""
+    room = os.statvfs(DISK)
+    with BALLAST.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, room.f_bavail * room.f_frsize - left))
+
+
+def killed(rng: random.Random) -> Fault:
+    """SIGKILL at any moment."""
+    root, seconds = begin(), rng.uniform(0.1, 2.0)
+    failed(lambda: (threading.Timer(seconds, die).start(), run(root)))
+    return f"after {seconds:.2f} s", "", take_up(root)
+
+
+def struck(rng: random.Random, act: Work, cause: str = "", root: Path = PLACE / "run") -> Fault:
+    """`act` before what the run does to one of its files."""
+    begin(root)
+    number, count = rng.randrange(3, len(OPERATIONS)), iter(range(len(OPERATIONS)))
+    message = failed(partial(watched, root, lambda _: next(count, None) == number and act()), cause)
+    return f"before {OPERATIONS[number]}", message, take_up(root)
+
+
+def killed_in_saving(rng: random.Random) -> Fault:
+    """SIGKILL, or some milliseconds later."""
+    later = rng.choice([0.0, rng.uniform(0, 0.02)])
+    return struck(rng, threading.Timer(later, die).start if later else die)
+
+
+def disk_full(rng: random.Random) -> Fault:
+    return struck(rng, partial(fill, rng.choice([0, 0, 1, rng.randrange(250)]) * PAGE), FULL, DISK / "run")
+
+
+def out_of_memory(rng: random.Random) -> Fault:
+    """No more memory for the process, but for some of it."""
+    left, held = rng.randrange(1_000_000), []
+
+    def limit() -> None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
+        resource.setrlimit(resource.RLIMIT_AS, (used, resource.RLIM_INFINITY))
+        spare = bytearray(left)
+        for size in (1 << 20, 1 << 16, 1 << 12):  # what is free inside of the process
+            with contextlib.suppress(MemoryError):
+                while True:
+                    held.append(bytes(size))
+        del spare
+
+    return struck(rng, limit, NO_MEMORY)
+
+
+def disk_full_for_tables(rng: random.Random) -> Fault:
+    """No room for the tables and figures of a study."""
+    root, write = begin(DISK / "run", ATTENTIONS), rng.choice([write_tables, write_figures])
+    write_all, left = partial(write, "faults-mini-mrpc", root=root), rng.randrange(12) * PAGE
+    message = failed(lambda: (fill(left), write_all()), FULL)
+    BALLAST.unlink()
+    finish(write_all)
+    finish(partial(write_all, root=WHOLE))
+    for path in (path for folder in ("results/tables", "figures") for path in (root / folder).glob("*.[cs]*")):
+        assert path.read_bytes() == (WHOLE / path.relative_to(root)).read_bytes(), f"{path} is another"
+    return f"{write.__name__}, {left // 1024} kB left", message, take_up(root)
+
+
+def disk_full_for_caches(rng: random.Random) -> Fault:
+    """No room for what comes from the Hub."""
+    root, left = begin(), rng.randrange(24) * PAGE
+    shutil.rmtree(CACHE)
+    message = failed(lambda: (fill(left), run(root, task="sst2")), FULL)
+    return f"cache of the Hub, {left // 1024} kB left", message, take_up(root, "sst2")
+
+
+def hub_in_trouble(rng: random.Random, hub: Hub) -> Fault:
+    """It stops, or answers late or wrongly, from one of the requests on, and is well at the next start."""
+    root, hub.trouble, hub.left = begin(), rng.choice(TROUBLES), rng.randrange(12)
+    place = f"{hub.trouble} after {hub.left} requests"
+    shutil.rmtree(CACHE)
+    try:
+        message = failed(partial(run, root, task="sst2"), "task='sst2': the data could not be loaded")
+    finally:
+        hub.trouble = ""
+    return place, message, take_up(root, "sst2")
+
+
+def started_twice(rng: random.Random) -> Fault:
+    """The same run, a moment later."""
+    root, seconds = begin(), rng.uniform(0, 2)
+    first = start(partial(run, root), SECOND_LOG)
+    time.sleep(seconds)
+    said = finish(partial(run, root))
+    assert end(first) == 0, last_error(SECOND_LOG)
+    assert ("'eval_loss'" in said) + ("'eval_loss'" in SECOND_LOG.read_text()) == 1, "it was not made once"
+    return f"{seconds:.2f} s later", "", take_up(root)
+
+
+def damaged(rng: random.Random, how: str) -> Fault:
+    """A file of a result, which has a checksum; a truncated one also of a model, a checkpoint or the Hub's cache."""
+    kind = rng.choice(["model", "result", "checkpoint", "cache"] if how == "truncated" else ["result"])
+    root = begin(made=ATTENTIONS if kind in ("model", "result") else ["softmax"])
+    folder, task = folder_of(root), "sst2" if kind == "cache" else "mini-mrpc"
+    pattern = {"model": "model/*", "result": "result.json", "checkpoint": "checkpoints/checkpoint-4/*"}.get(kind, "")
+    if kind == "checkpoint":
+        failed(partial(watched, root, lambda operation: operation == "mkdir checkpoints/checkpoint-6" and die()))
+    elif kind == "cache":
+        shutil.rmtree(CACHE)
+        shutil.copytree(PLACE / "cache", folder := CACHE, symlinks=True)
+        if (pattern := rng.choice(["**/blobs/*", "**/*.arrow", "**/dataset_info.json"])) == "**/blobs/*":
+            shutil.rmtree(CACHE / "datasets")  # blobs are read only where nothing was made of them
+    path = rng.choice(sorted(path for path in folder.glob(pattern) if path.is_file() and path.stat().st_size))
+    content = bytearray(path.read_bytes())
+    at = rng.randrange(len(content))
+    content[at] ^= 1 << rng.randrange(8)
+    path.write_bytes(content[:at] if how == "truncated" else content)
+    cause = {"model": "model=", "result": "result.json.*is damaged", "cache": "task='sst2'"}.get(kind, kind)
+    message = failed(partial(ask, folder / "model") if kind == "model" else partial(run, root, task=task), cause)
+    if message:  # what is beyond mending is moved away by hand
+        shutil.rmtree(path.parent if kind == "checkpoint" else folder)
+    elif kind in ("model", "result"):  # nothing depends on this bit
+        shutil.copytree(folder_of(WHOLE), folder, dirs_exist_ok=True)
+    return f"{kind}: {path.name}, {how} at byte {at} of {len(content)}", message, take_up(root, task)
+
+
+def ask(folder: Path) -> None:
+    """A model must answer as the undisturbed run's."""
+    answers = []
+    for place in (folder_of(WHOLE) / "model", folder):
+        tokens = load_tokenizer(str(place))("It rained.", "There was rain.", return_tensors="pt")
+        with torch.no_grad():
+            answers.append(load_model(str(place), complete=True).eval()(**tokens).logits)
+    assert torch.equal(*answers), "other answers, and nothing is said"
+
+
+# Faults of a study, of two runs of which one is finished, in a copy of the code whose results are on the small disk
+
+
+def in_a_study(rng: random.Random, part: str) -> Fault:
+    """Some seconds after a part of it has begun, this is killed; or the disk is full, or the study is started again."""
+    begin(CHECKOUT)
+    process, seconds, parts = study(LOG), rng.uniform(0, 12), dict[str, psutil.Process]()
+    words = {"job": "albert_study.execute", "kernel": "ipykernel_launcher", "snakemake": "snakemake"}
+    awaited = part if part in words else "snakemake" if part == "twice" else "kernel"
+    while process.poll() is None and awaited not in parts:
+        with contextlib.suppress(psutil.Error):
+            for member in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
+                parts |= {
+                    name: member for name, word in words.items() if f"-m {word} " in " ".join(member.cmdline()[:9])
+                }
+        time.sleep(0.05)
+    time.sleep(seconds)
+    if part == "disk":
+        fill(0)
+    elif part == "twice":
+        status = study(SECOND_LOG).wait(WAIT)
+        said = last_error(SECOND_LOG)
+        assert status == 0 or "is being made by another" in said, said
+    for name in words if part == "all" else (part,):
+        with contextlib.suppress(psutil.Error, KeyError):
+            parts[name].kill()
+    status, said = process.wait(WAIT), LOG.read_text(errors="replace")
+    cause = {"kernel": "FAILED mini-mrpc.*[Kk]ernel died", "disk": FULL, "job": "FAILED mini-mrpc.*without a word"}
+    assert status <= 0 or re.search(cause.get(part, "."), said, re.DOTALL), f"the cause is not named: {said[-300:]}"
+    message = said[said.find("FAILED ") :] if "FAILED " in said else ""
+    return f"{part}, {seconds:.1f} s after its start", message, make_again()
+
+
+def study(log: Path) -> subprocess.Popen:
+    with log.open("w") as file:
+        return start_study(CHECKOUT, "faults-mini-mrpc", file)
+
+
+def make_again() -> str:
+    """The study ends as if undisturbed, and what was finished stays as it was."""
+    BALLAST.unlink(missing_ok=True)
+    runs, folder = CHECKOUT / "results" / "runs", folder_of(CHECKOUT)
+    done, finished = (folder / "result.json").exists(), {**contents(runs)}
+    assert study(LOG).wait(WAIT) == 0, f"the next start failed: {LOG.read_text()[-300:]}"
+    for path in (path for path in finished if path.endswith("result.json") or "/softmax/" in path):
+        assert (runs / path).read_bytes() == finished[path], f"{path} of a finished run was changed"
+    for attention in ATTENTIONS:
+        check_same(folder_of(CHECKOUT, attention), folder_of(WHOLE, attention))
+    assert [path.name for path in folder.glob("*.ipynb")] == ["notebook.ipynb"], "no notebook is kept, or a part of it"
+    tables = (pd.read_csv(root / "results/tables/faults-mini-mrpc-scores.csv") for root in (CHECKOUT, WHOLE))
+    assert next(tables)["score"].equals(next(tables)["score"]), "other scores"
+    return "was finished" if done else "made"
+
+
+KINDS: dict[str, tuple[int, Callable[..., Fault]]] = {  # how many there are of each
+    "SIGKILL in training": (24, killed),
+    "SIGKILL in saving": (30, killed_in_saving),
+    "disk full: files of a run": (30, disk_full),
+    "disk full: tables and figures": (10, disk_full_for_tables),
+    "disk full: caches": (10, disk_full_for_caches),
+    "truncated": (24, partial(damaged, how="truncated")),
+    "bit flipped": (24, partial(damaged, how="bit flipped")),
+    "Hub in trouble": (20, hub_in_trouble),
+    "out of memory": (12, out_of_memory),
+    "run started twice": (10, started_twice),
+    "SIGKILL of a kernel": (10, partial(in_a_study, part="kernel")),
+    "SIGKILL of a job": (5, partial(in_a_study, part="job")),
+    "SIGKILL of the workflow": (5, partial(in_a_study, part="snakemake")),
+    "SIGKILL of all": (5, partial(in_a_study, part="all")),
+    "disk full: notebooks": (10, partial(in_a_study, part="disk")),
+    "study started twice": (10, partial(in_a_study, part="twice")),
+}
+
+
+def prepare() -> None:
+    """The undisturbed runs, the Hub's cache, and a checkout with the study."""
+    said = finish(partial(watched, WHOLE, lambda operation: print("file:", operation, flush=True)))
+    OPERATIONS.extend(re.findall("^file: (.*)$", said, re.MULTILINE))
+    finish(partial(run, WHOLE, "softmax"))
+    finish(partial(run, WHOLE, task="sst2"))
+    finish(partial(write_tables, "faults-mini-mrpc", root=WHOLE))
+    shutil.copytree(CACHE, PLACE / "cache", symlinks=True)
+    (DISK / "results").mkdir()
+    (copy_code(CHECKOUT) / "results").symlink_to(DISK / "results")
+    arms = {name: {"attention_settings": settings} for name, settings in ATTENTIONS.items()}
+    write_study(CHECKOUT, "faults-mini-mrpc", parameters=RUN, tasks={"mini-mrpc": {"arms": arms}})
+
+
+def campaign(rounds: int, kinds: list[str]) -> int:
+    """Draw the faults, kinds in turn, each from its name and number; how many broke what must hold."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(DISK)]
+    mounted = not subprocess.run(mount, stderr=subprocess.DEVNULL).returncode
+    table, broken = csv.writer(sys.stdout), 0
+    splits = {split: rows.select(range(200)) for split, rows in mini.build("mini-sst2").items()}
+    hub = Hub(int(os.environ["HF_ENDPOINT"].rpartition(":")[2]), PLACE, "sst2", splits)
+    prepare()
+    table.writerow(["kind", "number", "place", "message", "outcome"])
+    for number in range(rounds):
+        for kind, (count, make) in KINDS.items():
+            if number < count and kind in kinds and (mounted or "disk full" not in kind):
+                try:
+                    row = make(random.Random(f"{kind} {number}"), *([hub] if make is hub_in_trouble else []))
+                except Exception as error:
+                    row = ("", "", f"BROKEN: {error!r}")
+                    broken += 1
+                table.writerow([kind, number, *(text.replace(f"{PLACE}/", "")[:300] for text in row)])
+                sys.stdout.flush()
+    return broken
+
+
+if __name__ == "__main__":
+    if "FAULTS" in os.environ:
+        sys.exit(min(campaign(int(sys.argv[1]), sys.argv[2:] or [*KINDS]), 1))
+    with tempfile.TemporaryDirectory() as folder:
+        hub = {"HF_ENDPOINT": f"http://127.0.0.1:{20_000 + os.getpid() % 40_000}", "HF_HOME": f"{folder}/disk/cache"}
+        hub |= {"HF_HUB_DOWNLOAD_TIMEOUT": "2", "HF_HUB_ETAG_TIMEOUT": "2", "HF_HUB_DISABLE_XET": "1"}
+        os.mkdir(f"{folder}/disk")
+        private = ["unshare", "-rm"] if not subprocess.run(["unshare", "-rm", "true"]).returncode else []
+        command = [*private, sys.executable, __file__, *(sys.argv[1:] or ["30"])]
+        sys.exit(subprocess.run(command, env={**os.environ, **hub, "FAULTS": folder}).returncode)

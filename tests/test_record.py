@@ -1,0 +1,130 @@
+"""Records: complete or not there; predictions small, without texts; where a run ran."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from datasets import Dataset
+
+from albert_lsh import find_task, metrics, record
+from albert_lsh.files import write_atomically
+from albert_lsh.record import differences, read_predictions, read_result, write_predictions, write_result
+from albert_lsh.run import ParameterError, Run
+
+WHOLE = {"parameters": {}, "metrics": {}, "headline": {}}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"status": "running"}', '{"status": "complete", "schema": 3}'])
+def test_a_damaged_result_is_named(tmp_path, text):
+    path = tmp_path / "result.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="result.json is (damaged|not of a complete run).*look at it; moved away"):
+        read_result(path)
+
+
+def test_a_flipped_bit_of_a_record_is_noticed_and_another_schema_not_read(tmp_path):
+    path = write_result(tmp_path, {**WHOLE, "metrics": {"f1": 0.5}}, pd.DataFrame({"step": [1]}))
+    text = path.read_text()
+    assert write_result(tmp_path, WHOLE, pd.DataFrame()) == path  # a finished result stays
+    assert read_result(path)["metrics"] == {"f1": 0.5}
+    path.write_bytes(text.replace("\n", "\r\n").encode())  # as a clone by Git for Windows has it
+    assert read_result(path)["metrics"] == {"f1": 0.5}
+    path.write_text(text, encoding="utf-8-sig")  # as an editor leaves it
+    assert read_result(path)["metrics"] == {"f1": 0.5}
+    path.write_text(text.replace("0.5", "0.7"))
+    with pytest.raises(ValueError, match=r"result.json is damaged \(its checksum is another\)"):
+        read_result(path)
+    for schema in (None, 2, "3"):
+        path.write_text(json.dumps({**WHOLE, "status": "complete", "schema": schema}))
+        with pytest.raises(ValueError, match=f"has schema {schema}; this version of albert-lsh reads schema 3"):
+            read_result(path)
+
+
+def test_a_parameter_or_setting_that_a_record_lacks_counts_with_its_default():
+    run = Run.parse({"task": "mini-mrpc", "attention": "lsh"})
+    older = {k: v for k, v in run.recorded().items() if k not in ("folds", "projections", "weight_decay")}
+    older["attention_settings"] = {"share": 0.25}
+    assert differences({"parameters": older}, run.identity(), run.defaults()) == []
+    other = run.model_copy(update={"weight_decay": 0.0, "seed": 1}).identity()
+    said = differences({"parameters": older}, other, run.defaults())
+    assert said == ["seed=0, not 1", "weight_decay=0.01, not 0.0"]
+
+
+def test_writing_leaves_the_old_file_when_it_fails(tmp_path):
+    write_atomically(tmp_path / "it", "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(tmp_path / "it", "\ud800")
+    assert (tmp_path / "it").read_text() == "old"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for CUDA where there is none")
+def test_where_a_run_ran_names_the_processor_and_no_device_that_is_not_there():
+    device = record.provenance("cpu")["device"]
+    assert device.startswith("cpu, ")
+    assert device.endswith(torch.backends.cpu.get_cpu_capability())
+    with pytest.raises(ParameterError, match="device='cuda', but torch finds no CUDA device here"):
+        record.provenance("cuda")
+
+
+def test_a_run_takes_the_cores_that_are_free_and_says_so(monkeypatch, capsys):
+    before, used = torch.get_num_threads(), iter([10.0, 10.0 + 99 * record.LOOK])
+    monkeypatch.setattr(record, "seconds_of_others", lambda: next(used))
+    monkeypatch.setenv("OMP_NUM_THREADS", str(before))
+    assert record.choose_threads("cpu") == before  # somebody has chosen
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    try:
+        torch.set_num_threads(2)
+        assert record.choose_threads("cpu") == torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert "threads: 1 of" in capsys.readouterr().out
+
+
+def test_the_predictions_of_a_regression_are_its_values(tmp_path):
+    task, values = find_task("stsb"), np.array([[0.5], [3.25], [4.75]], dtype=np.float32)
+    rows = Dataset.from_dict({"labels": [0.0, 2.6, 5.0], "idx": [4, 7, 9]})
+    write_predictions(tmp_path / "it.parquet", metrics.predictions(task, "validation", values, rows))
+    table = read_predictions(tmp_path / "it.parquet")
+    assert list(table) == ["split", "id", "label", "logit_0"]
+    assert table["id"].tolist() == [4, 7, 9]
+    assert metrics.scores_of(task, table) == metrics.scores(task.metrics, table["label"].to_numpy(), values[:, 0])
+
+
+def like_squad(n, rng):
+    """Answers to n questions, whose ids are numbers in a row in groups of five, as SQuAD's are."""
+    groups, start = [rng.bytes(10).hex() for _ in range(n // 5 + 1)], rng.integers(0, 800, n).astype("int32")
+    answers = {"start": start, "end": start + rng.integers(1, 60, n).astype("int32")}
+    floats = {name: rng.normal(8, 4, n).astype("float32") for name in ("score", "null_score")}
+    flags = {name: rng.random(n) < 0.5 for name in ("answered", "is_answerable")}
+    return pd.DataFrame({"id": [f"{groups[i // 5]}{4096 + i % 5:04x}" for i in range(n)], **answers, **floats, **flags})
+
+
+def like_qqp(n, rng):
+    classes = {name: rng.integers(0, 2, n).astype("int8") for name in ("label", "answer")}
+    logits = {f"logit_{i}": rng.normal(0, 3, n).astype("float32") for i in range(2)}
+    return pd.DataFrame({"split": "validation", "id": np.arange(n, dtype="int32"), **classes, **logits})
+
+
+@pytest.mark.parametrize(("made", "n", "kept"), [(like_squad, 11_873, "float32"), (like_qqp, 40_430, "float16")])
+def test_the_largest_development_sets_fit(made, n, kept, tmp_path):
+    """Noise compresses worst. Only outputs are rounded, and only where the file is too large otherwise."""
+    table, path = made(n, np.random.default_rng(0)), tmp_path / "predictions.parquet"
+    write_predictions(path, table)
+    assert path.stat().st_size <= 200_000
+    again = read_predictions(path)
+    outputs = [name for name in table if table[name].dtype == "float32"]
+    assert {str(again[name].dtype) for name in outputs} == {kept}
+    np.testing.assert_allclose(again[outputs], table[outputs], rtol=1e-3)
+    for name in set(table) - set(outputs):
+        assert again[name].tolist() == table[name].tolist()
+
+
+def test_texts_and_damaged_files_are_refused(tmp_path):
+    path = tmp_path / "predictions.parquet"
+    with pytest.raises(ValueError, match=r"predictions.parquet: column 'answer' holds text"):
+        write_predictions(path, pd.DataFrame({"id": ["a"], "answer": ["in 1943"]}))
+    path.write_text(json.dumps({}))
+    with pytest.raises(ValueError, match="predictions.parquet cannot be read"):
+        read_predictions(path)

@@ -1,0 +1,263 @@
+"""Parameters: converted, completed, placed, or refused with a message that helps; from a notebook in whatever order."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from albert_lsh import attention, load_data, load_model, load_tokenizer
+from albert_lsh.files import root_of, run_folder
+from albert_lsh.model.config import ModelError
+from albert_lsh.run import ParameterError, Run, fastest_precision
+from albert_lsh.tasks import TaskError
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+GOOD = {"task": "mini-mrpc", "attention": "lsh", "output_dir": "out"}
+
+
+def test_text_becomes_numbers_and_defaults_are_filled_in():
+    texts = {"learning_rate": "1e-5", "epochs": "2", "max_length": "64", "train_examples": "None", "resume": "False"}
+    texts |= {"attention_settings": '{"n_hashes": 2}', "evaluation_settings": '{"n_hashes": 8}', "passes": "[0, 2]"}
+    run = Run.parse({**GOOD, **texts, "seed": 3.0, "recompute": "True", "feed_forward_chunk": "16"})
+    assert (run.learning_rate, run.epochs, run.max_length, run.seed) == (1e-5, 2.0, 64, 3)
+    assert run.attention_settings == attention.check("lsh", {"n_hashes": 2})
+    assert (run.train_examples, run.resume) == (None, False)
+    assert (run.evaluation_settings, run.passes) == ({"n_hashes": 8}, [0, 2])
+    assert (run.recompute, run.feed_forward_chunk) == (True, 16)
+    assert run.device in ("cpu", "cuda")
+    assert run.precision in ("bf16", "fp32", "fp16")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"learning_rte": 1e-5}, "'learning_rte' is not a parameter of glue.ipynb; did you mean 'learning_rate'"),
+        ({"zzz": 1}, "'zzz' is not a parameter of glue.ipynb; there are: results_root, task, model"),
+        ({"task": "mprc"}, "task='mprc' is not one of: mrpc, mnli"),
+        ({"task": "squad"}, "task='squad' belongs to squad.ipynb"),
+        ({"attention": "lhs"}, "attention='lhs' is not one of"),
+        ({"attention_settings": {"buckets": 2}}, "attention 'lsh' has no setting 'buckets'"),
+        ({"attention_settings": "n_hashes=2"}, "attention_settings='n_hashes=2' must be a valid dictionary"),
+        ({"attention_settings": '{"a":' * 50_000}, "must be a valid dictionary"),
+        ({"learning_rate": "fast"}, "learning_rate='fast' must be a valid number"),
+        ({"learning_rate": 0}, "learning_rate=0 must be greater than 0"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan must be"),
+        ({"epochs": 1e308}, "epochs=1e+308 must be less than or equal to 10000"),
+        ({"batch_size": "2.5"}, "batch_size=2.5 must be a valid integer"),
+        ({"batch_size": True}, "batch_size=True must be a valid integer"),
+        ({"batch_size": 2**53 + 1}, "batch_size=9007199254740993 must be less than or equal to 2147483647"),
+        ({"data_dir": "~nobody-here/x"}, "data_dir='~nobody-here/x': there is no such home folder"),
+        ({"results_root": "~nobody-here"}, "results_root='~nobody-here': there is no such home folder"),
+        ({"seed": None}, "seed=None must be a valid integer"),
+        ({"seed": 10**400}, "must be less than or equal to 4294967295"),
+        ({"max_length": "1e400"}, "max_length=inf must be a valid integer"),
+        ({"resume": "maybe"}, "resume='maybe' must be a valid boolean"),
+        ({"model": 7}, "model=7 must be a valid string"),
+        ({"precision": "int8"}, "precision='int8' must be 'auto', 'fp32', 'bf16' or 'fp16'"),
+        ({"attention": "nystrom", "max_length": 48}, "num_landmarks=64 is above max_length=48"),
+        (
+            {"attention": "nystrom", "evaluation_settings": {"num_landmarks": 129}},
+            "num_landmarks=129 is above max_length=128",
+        ),
+        ({"evaluation_settings": {"buckets": 2}}, "evaluation_settings: attention 'lsh' has no setting 'buckets'"),
+        (
+            {"attention": "reformer", "evaluation_settings": {"n_hashes": 8}},
+            "'reformer' has in evaluation the settings",
+        ),
+        ({"passes": []}, "passes=[] must have at least 1 item"),
+        ({"passes": [0, -1]}, "passes[1]=-1 must be greater than or equal to 0"),
+        ({"passes": 3}, "passes=3 must be a valid list"),
+        ({"attention": "reformer", "passes": [0]}, "passes=[0]: 'reformer' replaces the projections of all passes"),
+        ({"feed_forward_chunk": 1.5}, "feed_forward_chunk=1.5 must be a valid integer"),
+        ({"folds": 3, "held_out_examples": 9}, "folds=3 and held_out_examples=9: take one of them"),
+        ({"results_root": "/content/drive/MyDrive"}, "Drive is not mounted; the notebook's set-up cell does it"),
+    ],
+)
+def test_bad_parameters_are_named(change, message):
+    with pytest.raises(ParameterError) as caught:
+        Run.parse({**GOOD, **change}, "glue.ipynb")
+    assert message in str(caught.value)
+    assert "glue.ipynb" in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for CUDA where there is none")
+@pytest.mark.parametrize("change", [{"device": "cuda"}, {"precision": "fp16"}], ids=str)
+def test_cuda_where_there_is_none_is_an_error(change):
+    with pytest.raises(ParameterError, match="CUDA"):
+        Run.parse({**GOOD, **change})
+
+
+def test_a_gpu_that_only_emulates_bf16_trains_in_fp16(monkeypatch):
+    for computed, expected in ((True, "bf16"), (False, "fp16")):  # the latter stands for a T4
+        supported = lambda including_emulation=True, computed=computed: including_emulation or computed  # noqa: E731
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+        assert fastest_precision("cuda") == expected
+
+
+def unnamed(**changes):
+    return Run.parse({"task": "mini-mrpc", "attention": "lsh", **changes}).folder
+
+
+def test_an_unnamed_run_has_a_folder_for_what_differs_from_the_defaults():
+    plain = unnamed()
+    assert plain == run_folder("notebook", "mini-mrpc", "mini", "lsh", 0)
+    assert plain.parts[-6:] == ("runs", "notebook", "mini-mrpc", "mini", "lsh", "seed-0")
+    same = [{"learning_rate": "1e-3"}, {"attention_settings": {"share": 0.25}}, {"save_model": True, "resume": False}]
+    assert {unnamed(**changes) for changes in same} == {plain}
+    sweep = [{"learning_rate": 1e-5}, {"learning_rate": 2e-5}, {"attention_settings": {"share": 0.5}}]
+    sweep += [{"evaluation_settings": {"share": 0.5}}, {"precision": "bf16"}, {"model": "nano", "epochs": 4}]
+    folders = [unnamed(**changes) for changes in sweep]
+    assert len({plain, *folders}) == len(sweep) + 1
+    assert folders == [unnamed(**changes) for changes in sweep]
+    assert re.fullmatch("lsh-[0-9a-f]{6}", folders[0].parent.name)
+    assert unnamed(learning_rate=1e-5, seed=1) == folders[0].with_name("seed-1")  # seeds of one arm stay together
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "recipe"),
+    [
+        ("mrpc", "albert/albert-base-v2", (128, 32, 2e-5, 3)),
+        ("squad", "albert/albert-base-v2", (384, 12, 3e-5, 2)),
+        ("mini-mrpc", "mini", (128, 32, 1e-3, 3)),
+        ("mini-squad", "mini", (128, 32, 1e-3, 3)),  # mini has 128 positions, and starts from nothing
+    ],
+)
+@pytest.mark.parametrize("absent", [True, False], ids=["absent", "None"])
+def test_what_is_left_open_follows_from_task_and_model(task, model, recipe, absent):
+    named = dict(zip(("max_length", "batch_size", "learning_rate", "epochs"), recipe, strict=True))
+    run = Run.parse({"task": task, "model": model} | ({} if absent else dict.fromkeys(named, "None")))
+    assert {name: getattr(run, name) for name in named} == named
+    assert Run.parse({"task": task, "model": model, **named}) == run  # and so the same folder
+
+
+# Notebooks --------------------------------------------------------------------------------------------------------
+
+
+def execute(names, parameters, *, first=True):
+    """Set-up, parameters and the cell that checks them; `first` is False where the set-up is not executed again."""
+    if first:
+        names["before"] = {*names, "before"}
+    names |= parameters
+    run = Run.from_notebook(names, names["before"])
+    names |= {"run": run, "sentence": "a later cell's", "losses": [0.5], "data": object()}
+    return run
+
+
+def test_a_misspelling_is_refused_however_often_the_cells_are_executed():
+    names = {"display": print}
+    assert execute(names, {"task": "mrpc", "seed": 1}).seed == 1
+    assert execute(names, {"seed": 2}).seed == 2
+    assert execute(names, {"seed": 3}, first=False).seed == 3
+    for first in (True, False, True):
+        with pytest.raises(ParameterError, match="'learning_rte' is not a parameter of glue.ipynb; did you mean"):
+            execute(names, {"learning_rte": 1e-3}, first=first)
+    assert execute(names, {"learning_rate": 1e-3}).learning_rate == 1e-3
+
+
+def test_what_was_there_before_the_parameters_is_none_of_them():
+    assert execute({"rounds": 3}, {"task": "mrpc"}).task == "mrpc"
+    with pytest.raises(ParameterError, match="'rounds' is not a parameter of glue.ipynb; there are: "):
+        execute({}, {"task": "mrpc", "rounds": 3})
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "from albert_lsh import Run; Run.parse({'task': 'mini-mrpc', 'epochs': 'many'})",
+        "from albert_lsh import load_data; load_data('mprc')",
+        "from albert_lsh import load_tokenizer; load_tokenizer('./no/model')",
+    ],
+)
+def test_a_notebook_shows_an_error_in_one_line(cell, capsys):
+    shell = InteractiveShell()
+    shell.run_cell("%colors nocolor")
+    shell.run_cell(cell)
+    (line,) = capsys.readouterr().out.strip().splitlines()
+    assert re.match("(Parameter|Task|Model)Error: ", line)
+
+
+def cells(path):
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]
+
+
+def set_up(setup, folder):
+    """Run a notebook's set-up cell in a kernel; what it shows."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(setup)])
+    try:
+        NotebookClient(notebook, resources={"metadata": {"path": str(folder)}}).execute()
+    except CellExecutionError:
+        assert notebook.cells[0].outputs[-1].output_type == "error"
+    return notebook.cells[0].outputs
+
+
+def test_set_up_stops_where_pip_fails_and_says_why_in_one_line(tmp_path):
+    setup, nowhere = cells(NOTEBOOKS[0])[1], "file://localhost/nowhere/albert-lsh"
+    address = next(line for line in setup.splitlines() if "https://" in line).split('"')[1]
+    (shown,) = set_up(setup.replace(address, nowhere).replace('spec("albert_lsh")', 'spec("not_there")'), tmp_path)
+    (line,) = shown.traceback
+    assert line.startswith(f"SetUpError: albert-lsh could not be installed from {nowhere} (a placeholder")
+    assert line.endswith(": '/nowhere/albert-lsh' does not appear to be a git repository")
+
+
+def test_set_up_says_in_colab_that_results_die_with_the_machine_and_mounts_drive_where_asked_to(tmp_path, monkeypatch):
+    setup = cells(NOTEBOOKS[0])[1]
+    assert set_up(setup, tmp_path) == []
+    monkeypatch.setitem(os.environ, "COLAB_RELEASE_TAG", "release-colab-2026")
+    assert 'results_root = "/content/drive/MyDrive/albert-lsh"' in set_up(setup, tmp_path)[0].text
+    package = tmp_path / "google" / "colab"  # Colab's own cannot be had elsewhere; this one says what it is asked for
+    package.mkdir(parents=True)
+    (package / "drive.py").write_text("def mount(path): print('mounted', path)")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    asked = setup.replace("KEEP_ON_DRIVE = False", "KEEP_ON_DRIVE = True")
+    assert asked != setup
+    assert set_up(asked, tmp_path)[0].text.startswith("mounted /content/drive\n")
+
+
+def test_every_notebook_has_the_same_set_up_and_ends_its_parameters_with_the_root():
+    assert len({cells(path)[1] for path in NOTEBOOKS}) == 1
+    assert cells(NOTEBOOKS[0])[1].splitlines()[-1].startswith("before = set(globals())")
+    for path in NOTEBOOKS:
+        parameters = next(cell for cell in cells(path) if "results_root = " in cell and "print" not in cell)
+        assert parameters.splitlines()[-1].startswith("results_root = None  # ")
+
+
+# Places -----------------------------------------------------------------------------------------------------------
+
+
+def test_all_paths_are_below_the_root_and_recorded_without_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # beside the notebook nothing is written
+    folder = tmp_path / "runs" / "one"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text((ROOT / "lib/albert_lsh/pretrained/nano/config.json").read_text())
+    for root in (None, str(tmp_path)):
+        run = Run.parse({**GOOD, "model": "runs/one", "data_dir": "data", "results_root": root})
+        assert run.folder == (tmp_path if root else ROOT) / "out"
+        assert run.data_dir == str((tmp_path if root else ROOT) / "data")
+        assert run.model == (str(folder) if root else "runs/one")  # a name, where the root has no such path
+        assert (run.recorded()["output_dir"], run.recorded()["model"]) == ("out", "runs/one")
+        assert str(tmp_path) not in json.dumps(run.recorded())
+        assert unnamed(results_root=root).is_relative_to(tmp_path if root else ROOT)
+    assert Run.parse({**GOOD, "output_dir": "/there"}).folder == Path("/there")
+    assert root_of() == root_of("") == ROOT
+
+
+def test_the_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for part in (load_model("mini"), load_tokenizer("mini")):
+        part.save_pretrained(tmp_path / "kept")
+    for field in ("output_dir", "data_dir", "model"):
+        assert getattr(Run.parse({**GOOD, field: "~/kept"}), field) == str(tmp_path / "kept")
+    assert load_model("~/kept").config.hidden_size == load_model("mini").config.hidden_size
+    assert load_tokenizer("~/kept").vocab_size == load_tokenizer("mini").vocab_size
+    with pytest.raises(ModelError, match="model='~/nowhere'"):
+        load_model("~/nowhere")
+    with pytest.raises(TaskError, match="data_dir='.*/nowhere' is not a folder"):
+        load_data("sst2", "~/nowhere")

@@ -1,0 +1,272 @@
+"""A run from its parameters to its record: what it trains, what it resumes from, what it refuses."""
+
+import logging
+import re
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import torch
+from datasets import Dataset
+from transformers import RobertaConfig, RobertaModel, Trainer
+
+from albert_lsh import fit, load_data, load_tokenizer, squad
+from albert_lsh.metrics import attended, hardly_trained
+from albert_lsh.model.load import load_model, max_positions
+from albert_lsh.model.passes import record_passes
+from albert_lsh.run import ParameterError, Run
+from albert_lsh.tasks import encode, find_task
+from albert_lsh.train import Clock, DivergedError, prepare_model, training_arguments
+
+SMALL = {
+    "task": "mini-mrpc",
+    "model": "mini",
+    "attention": "lsh",
+    "epochs": 2,
+    "train_examples": 64,
+    "eval_examples": 40,
+}
+SMALL |= {"attention_settings": {"n_hashes": 2, "cluster_size": 4}, "batch_size": 8, "max_length": 48}
+SMALL |= {"learning_rate": 1e-3, "precision": "fp32", "device": "cpu"}
+SOFTMAX = {"attention": "softmax", "attention_settings": {}}
+
+
+def make(folder, **changes):
+    return Run.parse({**SMALL, "output_dir": str(folder), **changes})
+
+
+def test_a_run_has_its_curves_costs_and_scores_and_is_made_once(tmp_path, capsys, monkeypatch):
+    run = make(tmp_path, eval_steps=3, tensorboard=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "predict", None)  # what was evaluated after the last step is not predicted again
+        trained = fit(run)
+    evaluated = trained.history.dropna(subset=["eval_loss"])
+    assert evaluated["step"].tolist() == [3, 6, 8, 9, 12, 15, 16]  # every third step, and both epochs' ends
+    assert trained.history["train_loss"].notna().all()
+    assert trained.record["examples_per_second"] == pytest.approx(128 / trained.record["train_seconds"])
+    assert trained.record["peak_memory_bytes"] > 1e8
+    assert 0.2 < trained.record["attended_share"] < 0.7
+    assert list((tmp_path / "logs").iterdir())
+    assert not (tmp_path / "checkpoints").exists()
+    table = trained.predictions
+    assert trained.record["metrics"] == evaluated.iloc[-1][["accuracy", "f1"]].to_dict()
+    assert (table["label"] == table["answer"]).mean() == trained.record["metrics"]["accuracy"]
+
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.*")}
+    capsys.readouterr()
+    again = fit(make(tmp_path, eval_steps=3))  # where and how it is made does not matter
+    assert re.search(r"this run was made already \(20.*\): .*result.json stays as it is", capsys.readouterr().out)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.*")} == kept
+    assert again.record == trained.record
+    assert again.predictions.equals(table)
+    assert again.model is None
+    with pytest.raises(ParameterError, match="holds the result of another run, made with seed=0, not 1; choose"):
+        fit(make(tmp_path, eval_steps=3, seed=1))
+
+
+# The loss of a span is taken over padding too, and smaller batches have less of it.
+@pytest.mark.parametrize(("task", "apart"), [("mini-mrpc", 1e-4), ("mini-mnli", 1e-4), ("mini-squad", 0.1)])
+def test_a_step_of_several_batches_is_that_of_one_of_all_their_examples(tmp_path, task, apart):
+    losses, weights = [], []
+    for batch_size, accumulation in ((16, 1), (4, 4)):
+        changes = {"task": task, **SOFTMAX, "epochs": 1, "train_examples": 32, "eval_examples": 8, "max_length": 96}
+        sizes = {"batch_size": batch_size, "accumulation": accumulation}
+        trained = fit(make(tmp_path / str(batch_size), **changes, **sizes))
+        losses.append(trained.history["train_loss"].dropna().tolist())
+        weights.append(torch.cat([weight.detach().flatten() for weight in trained.model.parameters()]))
+    assert losses[0] == pytest.approx(losses[1], rel=apart)
+    assert apart == 0.1 or torch.allclose(*weights, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mini-mnli", "mini-squad", "mini-squad-v2"])
+def test_scores_follow_from_predictions_which_hold_no_text(name, tmp_path):
+    from albert_lsh.metrics import scores_of
+
+    trained = fit(make(tmp_path, task=name, epochs=1))
+    task, data, table = find_task(name), load_data(name, eval_examples=40), trained.predictions
+    if task.is_squad:
+        assert table["id"].tolist() == data["validation"]["id"][:]
+        assert squad.scores_of(data["validation"], table) == trained.record["metrics"]
+        means = table[["exact", "f1"]].astype(float).mean() * 100
+        assert means.to_dict() == pytest.approx({name: trained.record["metrics"][name] for name in ("exact", "f1")})
+        assert table["is_answerable"].tolist() == [bool(a["text"]) for a in data["validation"]["answers"]]
+    else:
+        assert scores_of(task, table) == trained.record["metrics"]
+        assert set(trained.record["metrics"]) == {"accuracy", "accuracy_mismatched"}
+        for split, rows in table.groupby("split"):
+            assert rows["label"].tolist() == data[split]["label"][:]
+            assert rows["id"].tolist() == data[split]["idx"][:]
+    whole = (tmp_path / "predictions.parquet").read_bytes()
+    assert not any(text in whole for text in (b"Anna", b"lovely"))
+
+
+def test_the_same_seed_trains_the_same_recomputed_too(tmp_path):
+    changes = ({}, {"recompute": True}, {"seed": 1})
+    same, again, other = (fit(make(tmp_path / str(i), **of)).history["train_loss"] for i, of in enumerate(changes))
+    assert again.tolist() == pytest.approx(same.tolist(), rel=1e-5)
+    assert not same.equals(other)
+
+
+def test_evaluation_settings_change_the_score_and_not_what_is_learned(tmp_path):
+    """Trained with two clusters of four; evaluated, during training and after it, with one cluster of one."""
+    few = {"n_hashes": 1, "cluster_size": 1, "global_tokens": 0}
+    plain, other = (
+        fit(make(tmp_path / str(len(chosen)), eval_examples=200, evaluation_settings=chosen)) for chosen in ({}, few)
+    )
+    for name, weight in plain.model.named_parameters():
+        assert torch.equal(other.model.get_parameter(name), weight), name
+    assert plain.history["train_loss"].equals(other.history["train_loss"])
+    evaluated = [trained.history["eval_loss"].dropna() for trained in (plain, other)]
+    assert not (evaluated[0] == evaluated[1]).any()
+    assert other.record["attended_share"] < 0.1 < plain.record["attended_share"]
+
+
+# Models -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_runs_parameters_reach_its_model(tmp_path):
+    run = make(tmp_path, passes=[1], feed_forward_chunk=5, evaluation_settings={"n_hashes": 3})
+    model, ids = prepare_model(run), torch.arange(5, 27)[None]
+    for training, n_hashes in ((True, 2), (False, 3)):
+        with record_passes(model.train(training)) as passes:
+            model(ids)
+        assert [p.attention for p in passes] == ["softmax", "lsh"]
+        assert passes[1].settings["n_hashes"] == n_hashes
+    lengths = []
+    inner = model.get_submodule("albert.encoder.albert_layer_groups.0.albert_layers.0.ffn")
+    inner.register_forward_hook(lambda module, inputs, out: lengths.append(out.shape[1]))
+    model(ids)
+    assert lengths == [5, 5, 5, 5, 2] * 2
+    with pytest.raises(ValueError, match="passes=2 must be a whole number, 0 to 1"):
+        prepare_model(make(tmp_path, passes=[2]))
+
+
+def test_random_weights_have_the_models_shape_and_know_nothing_of_it(tmp_path):
+    torch.manual_seed(99)  # not the run's, whatever test came before
+    saved = load_model("mini", intermediate_size=64)
+    saved.save_pretrained(tmp_path)
+    models = [prepare_model(make(tmp_path, model=str(tmp_path), random_weights=new)) for new in (False, True, True)]
+    name = "albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.weight"
+    known, new, again = (model.get_parameter(name) for model in models)
+    assert torch.equal(known, saved.get_parameter(name))
+    assert new.shape == known.shape
+    assert (new != known).float().mean() > 0.99
+    assert torch.equal(new, again)
+    assert models[1].config.albert_lsh["attention"] == "lsh"
+
+
+def test_more_tokens_than_positions_are_refused_or_get_positions_that_are_trained_and_kept(tmp_path):
+    message = "max_length=192 is more than the 128 positions of model='mini'; extend_positions=True repeats them"
+    with pytest.raises(ParameterError, match=message):
+        prepare_model(make(tmp_path, max_length=192))
+    small = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16}
+    RobertaModel(RobertaConfig(**small, max_position_embeddings=42, pad_token_id=1)).save_pretrained(tmp_path / "it")
+    with pytest.raises(ParameterError, match="max_length=48 is more than the 40 positions .* positions of a roberta"):
+        prepare_model(make(tmp_path, model=str(tmp_path / "it"), extend_positions=True))
+
+    run = make(tmp_path, task="mini-squad", max_length=192, extend_positions=True, save_model=True, epochs=1)
+    before = prepare_model(run).base_model.embeddings.position_embeddings.weight.detach().clone()
+    assert torch.equal(before[128:], before[:64])
+    # Two paragraphs in one: the model reads beyond the 128 positions that it comes with.
+    long = load_data("mini-squad", train_examples=32, eval_examples=16)
+    long = long.map(lambda row: {"context": f"{row['context']} " + "It was Monday . " * 25 + row["context"]})
+    trained = fit(run, long)
+    positions = trained.model.base_model.embeddings.position_embeddings.weight
+    assert not (positions[128:152] == before[128:152]).all(-1).any()
+    again, tokenizer = fit(run).model, load_tokenizer(str(tmp_path / "model"))
+    assert (max_positions(again.config), tokenizer.model_max_length) == (192, 192)
+    assert load_tokenizer("mini").model_max_length == 128
+    ids = torch.arange(5, 180)[None] % 90
+    assert torch.equal(again(ids).start_logits, trained.model.eval()(ids).start_logits)
+
+
+def test_a_new_head_is_named_once_and_not_in_red(tmp_path, capsys):
+    log = logging.getLogger("albert_lsh")
+    fit(make(tmp_path, model="nano", epochs=0.1))
+    shown = capsys.readouterr()
+    assert shown.out.count("new weights, not in its file") == 1
+    assert "new weights" not in shown.err
+    assert log.handlers == []
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_says_where(tmp_path):
+    with pytest.raises(DivergedError, match=r"loss=nan at step \d of 16 \(epoch 0\.\d+, learning_rate=1e\+09\)"):
+        fit(make(tmp_path, learning_rate=1e9))
+    assert not list(tmp_path.glob("checkpoints/*/trainer_state.json"))
+
+
+@pytest.mark.parametrize(
+    ("failing", "message"),
+    [
+        (lambda *_, **__: torch.empty(2**50), "out of memory; a smaller batch_size or max_length, recompute=True"),
+        (
+            OSError(28, "No space left on device"),
+            r"No space left on device\? \([\d,.]+ MB are free there\); a run",
+        ),
+        (OSError(107, "Transport endpoint is not connected"), "cannot be reached .*; mount it again: a run goes on"),
+    ],
+    ids=["memory", "disk full", "disk gone"],
+)
+def test_what_does_not_suffice_or_is_gone_is_named(tmp_path, monkeypatch, failing, message):
+    def fail(*_, **__):
+        raise failing
+
+    monkeypatch.setattr(Clock, "on_step_begin", fail if isinstance(failing, OSError) else failing)
+    with pytest.raises(ValueError, match=message):
+        fit(make(tmp_path))
+
+
+def test_training_can_be_imported_where_unix_modules_are_missing():
+    """Windows has no `resource`, and no `fcntl`; other packages know what there is."""
+    code = "import sys; import datasets; from transformers import Trainer\n"
+    code += "sys.modules |= dict.fromkeys(('resource', 'fcntl'))\nimport albert_lsh.train, albert_lsh.predict"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_bf16_on_a_processor_without_it_is_called_slow(tmp_path, monkeypatch, capsys):
+    for has, said in ((True, ""), (False, 'bf16 is slow on this processor, .*; precision="fp32" is faster')):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda has=has: has)
+        training_arguments(make(tmp_path, precision="bf16"), tmp_path)
+        assert re.fullmatch(said, capsys.readouterr().out.strip())
+
+
+# What is said of a trained model ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("losses", "score", "constant", "said"),
+    [
+        ([1.0] * 8, 0.10, 0.0, "the score, 0.1, is near that of always the same answer, 0;"),
+        ([2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6], 0.9, 0.5, r"the training loss is still falling \(1.1 to 0.7 in"),
+        ([1.0, 0.5, 0.31, 0.30, 0.30, 0.29, 0.3, 0.29], 0.9, 0.5, None),
+        ([0.3], 0.9, 0.5, None),
+        ([2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6], 0.98, 0.5, None),  # what is left to gain is little
+        ([1.0] * 8, float("nan"), 0.0, "the score, nan, is near that of always the same answer"),
+        ([1.0] * 8, 1.0, 1.0, None),
+    ],
+)
+def test_a_run_that_was_hardly_trained_says_so(losses, score, constant, said):
+    remark = hardly_trained(pd.DataFrame({"train_loss": losses}), score, constant)
+    assert re.search(said, remark) if said else remark is None
+
+
+def test_a_sparse_attention_that_sees_everything_says_so_once(caplog):
+    rows = Dataset.from_dict({"input_ids": [[2, *range(5, 60), 3]] * 24, "attention_mask": [[1] * 57] * 24})
+    everything = """attention='lsh' attends to 100% of the pairs.*{"share": 0.25}"""
+    for settings, said in (({"n_hashes": 4, "cluster_size": 32}, [everything]), ({}, [])):
+        caplog.clear()
+        attended(load_model("mini", attention="lsh", settings=settings), load_tokenizer("mini"), rows)
+        lines = [line for line in caplog.messages if "of the pairs" in line]
+        assert len(lines) == len(said)
+        assert all(re.search(pattern, line) for pattern, line in zip(said, lines, strict=True))
+
+
+def test_pairs_and_cost_are_shares_of_the_whole_texts():
+    task, tokenizer = find_task("mini-mrpc"), load_tokenizer("mini")
+    data = load_data("mini-mrpc", train_examples=8, eval_examples=20)
+    whole, cut = (encode(data, task, tokenizer, length)["validation"] for length in (64, 16))
+    kept = sum(n**2 for n in cut["length"]) / sum(n**2 for n in whole["length"])
+    assert kept < 0.5
+    assert attended(load_model("mini"), tokenizer, cut) == pytest.approx((kept, 1.0, kept))
+    assert attended(load_model("mini"), tokenizer, whole) == pytest.approx((1.0, 1.0, 1.0))
