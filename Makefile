@@ -47,7 +47,7 @@ report: install
 recompute: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m albert_study.compare
 	$(BIN)/python -m albert_study.figures
-	$(BIN)/python -m albert_study.efficiency.figures
+	$(BIN)/python -m albert_study.growth
 	$(BIN)/python tools/refresh.py
 	$(BIN)/python -m albert_study.report
 	$(BIN)/python -m albert_study.explore

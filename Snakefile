@@ -1,15 +1,15 @@
 # A study from its YAML file to the report: notebooks (papermill), tables and figures, report.
 #
-#     snakemake --cores all --config study=mini
+#     snakemake --cores all --config study=mini               ( ... -- runs: the runs alone, without tables and report)
 #
 # (`make study` does this, and keeps what Snakemake says in logs/.) What is missing is made, what is there is kept. A
 # failed job stops no other (profiles/default) and is named at the end. `python -m albert_study.study mini` lists all jobs.
 
-import os
 import re
 import sys
+from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from albert_study.execute import failures, gpus, opening
 from albert_study.study import load_jobs, to_make
@@ -19,17 +19,18 @@ try:
     JOBS = load_jobs(NAME)
     MISSING = {job.output(): job for job in to_make(NAME, JOBS)}
     if workflow.is_main_process:  # on a cluster, every job reads this file again
-        os.makedirs("logs", exist_ok=True)
-        LOCK = FileLock(f"logs/.{NAME}.lock")  # until this process ends, in whatever way: two would write the same tables
+        Path("logs").mkdir(exist_ok=True)
+        LOCK = FileLock(f"logs/.{NAME}.lock")  # two would write the same tables; free when this process is gone
         LOCK.acquire(timeout=0)
 except (ValueError, OSError) as error:
-    print(f"error: logs/.{NAME}.lock is in use by another `make study`" if type(error) is Timeout else f"error: {error}")
+    problem = f"study {NAME} is being made by another process" if isinstance(error, TimeoutError) else error
+    print(f"error: {problem}")  # where `make study` shows it
     sys.exit(1)
 
+MODELS = {job.parameters["output_dir"]: path for path, job in MISSING.items() if job.run}
 DONE = [path for job in JOBS.values() if job not in MISSING.values() for path in job.results]
 TABLES = f"results/tables/{NAME}-scores.csv"
 REPORT = f"report/build/{NAME}.pdf"  # two pages of this study; `make report` writes what is committed
-HAS_RUNS = any(job.run for job in JOBS.values())  # only runs have tables and a place in the report
 
 # Every job has one GPU, in turn: Trainer would use all that it sees. A cluster gives its own (--config gpu=1).
 GPUS = [] if "gpu" in config else gpus()
@@ -37,33 +38,26 @@ GPU_OF = {path: number % len(GPUS) for number, path in enumerate(MISSING)} if GP
 workflow.global_resources.update({f"gpu_{number}": 1 for number in range(len(GPUS))})
 
 
-localrules: all  # fmt: skip
-
-
 rule all:
+    localrule: True
     input:
         list(MISSING),
-        [TABLES, REPORT] if HAS_RUNS else [],
+        [TABLES, REPORT] if any(job.run for job in JOBS.values()) else [],  # other notebooks have neither
     shell:
         "{PYTHON:q} -m albert_study.execute {NAME:q}"
 
 
-# The runs alone, without tables and report: snakemake --cores all --config study=mini -- runs
 rule runs:
     input:
         [path for path, job in MISSING.items() if job.run],
 
 
-# One job. Its output is a file that is not there yet: as a rule the executed notebook, which comes after the results. No
-# result that is there is an output, so that Snakemake has none to delete, nor to overwrite with an older one, as it does
-# with `update` alone when a job fails. An evaluation under other attentions needs the model of its run.
+# Its output is a file that is not there yet: as a rule the executed notebook, which comes after the results. No result that
+# is there is an output, so that Snakemake has none to delete, nor to overwrite with an older one, as `update` alone does
+# when a job fails. An evaluation under other attentions needs the model of its run.
 rule job:
     input:
-        lambda wildcards: [
-            path
-            for path, job in MISSING.items()
-            if f"{MISSING[wildcards.path].parameters.get('trained')}/result.json" in job.results
-        ],
+        lambda wildcards: MODELS.get(MISSING[wildcards.path].parameters.get("trained"), []),
     output:
         update("{path}"),
     wildcard_constraints:
@@ -71,7 +65,6 @@ rule job:
     params:
         job=lambda wildcards: MISSING[wildcards.path].name,
         gpu=lambda wildcards: f"CUDA_VISIBLE_DEVICES={GPUS[GPU_OF[wildcards.path]]}" if GPUS else "",
-    threads: 1
     resources:
         gpu=int(config.get("gpu", 0)),
         **{f"gpu_{n}": lambda wildcards, n=n: int(GPU_OF[wildcards.path] == n) for n in range(len(GPUS))},
@@ -111,7 +104,8 @@ rule report:
 
 
 onstart:
-    print(opening(NAME, len(JOBS), [*MISSING.values()], len(GPUS) or workflow.cores or 1), flush=True)
+    runners = len(GPUS) or workflow.resource_settings.nodes or workflow.resource_settings.cores
+    print(opening(NAME, len(JOBS), [*MISSING.values()], runners), flush=True)
 
 
 onerror:

@@ -19,11 +19,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from albert_lsh.attention.compute.cpu import BACKWARD, FORWARD
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import provenance
 from albert_study.experiments.efficiency import CONTENDERS, Efficiency, inputs, one_pass, seconds_of
 
+FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 SHAPES = [(64, 128), (128, 128), (256, 256), (512, 512)]  # queries and keys of a block
 DIM, PAIRS, LENGTH, KEYS = 64, 2**23, 4096, 512
 TIMED = ["softmax", "reformer-pytorch", "reformer-pytorch, one round", "plain-lsh", "plain-lsh, one round"]

@@ -1,5 +1,6 @@
 """The attentions with settings and shapes to test them on, and how outputs and gradients are taken and compared."""
 
+import pytest
 import torch
 
 from albert_lsh import attention
@@ -13,7 +14,6 @@ def reference_of(name: str):
 
 
 REFERENCES = {name: reference_of(name) for name in attention.names() if reference_of(name)}
-FAR = {"far_field": True, "n_hashes": 2}
 SETTINGS = {
     "shared-qk-lsh": [
         {"bucket_size": 5, "n_hashes": 3},
@@ -23,14 +23,8 @@ SETTINGS = {
     "lsh": [
         {"n_hashes": 3, "cluster_size": 3},
         {"share": 0.3},
-        {"share": 0.6},
         {"keys": 9, "rest": True},
-        {"n_hashes": 2, "cluster_size": 5, "block_size": 4, "global_tokens": 0, "rest": True},
-        {"n_hashes": 2, "cluster_size": 5, "block_size": 4, "window": 5},
-        {"n_hashes": 1, "cluster_size": 3, "window": 4, "rest": True},
-        {**FAR, "cluster_size": 4},
-        {**FAR, "cluster_size": 1, "n_hashes": 1, "global_tokens": 0},
-        {**FAR, "cluster_size": 3, "block_size": 3, "window": 4},
+        {"n_hashes": 2, "cluster_size": 5, "global_tokens": 0, "rest": True},
     ],
     "plain-lsh": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2}, {"share": 0.4, "rest": True}],
     "random": [
@@ -48,14 +42,26 @@ SETTINGS = {
     "yoso-e": [{"hash_code_len": 4}],
 }
 CASES = [(name, settings) for name in REFERENCES for settings in SETTINGS.get(name, [{}])]
-IDS = ["-".join([name, *(f"{k}={v}" for k, v in settings.items())]) for name, settings in CASES]
 ALL = [(name, SETTINGS.get(name, [{}])[0]) for name in attention.names()]
-BUDGETED = [name for name, known in attention.ATTENTIONS.items() if known.spend]
-WITH_REST = [name for name, known in attention.ATTENTIONS.items() if "rest" in known.settings]
+BUDGETED = [name for name in attention.names() if "share" in attention.check(name)]
+WITH_REST = [name for name in attention.names() if "rest" in attention.check(name)]
+QUARTER = [(name, {"share": 0.25} if name in BUDGETED else settings) for name, settings in ALL]
 # With all that follow from it, an attention that is new is tested as far as it can be without a list of settings.
 HASHED = ["shared-qk-lsh", "lsh", "plain-lsh", "random", "smyrf", "improved-clustered", "yoso"]
 # (batch, heads, length, head_dim): a lone token, fewer tokens than a cluster, no multiple of anything, a multiple
 SHAPES = [(1, 1, 1, 3), (2, 3, 5, 5), (2, 2, 37, 12), (1, 2, 60, 16)]
+
+
+def label(value):
+    """Of a case in a test's name."""
+    if isinstance(value, dict):
+        return "-".join(f"{k}={v}" for k, v in value.items()) or "default"
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def each(cases):
+    """Parametrises a test over attentions and settings."""
+    return pytest.mark.parametrize(("name", "settings"), cases, ids=label)
 
 
 def tensors(shape, dtype=torch.float32, seed=0):
@@ -76,7 +82,7 @@ def padding(shape, kind):
 
 
 def run(function, inputs, upstream, *args, **kwargs):
-    """Output and the three gradients, as float64."""
+    """Output and the gradients of all inputs, as float64."""
     leaves = [t.clone().requires_grad_() for t in inputs]
     out = function(*leaves, *args, **kwargs)
     out.backward(upstream.to(out.dtype))

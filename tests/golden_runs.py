@@ -1,8 +1,7 @@
-"""Runs of the old code and of this, side by side: scores and predictions must be equal.
+"""Runs of the old code and of this, side by side: scores, predictions, curves and kept weights must be equal.
 
     python tests/golden_runs.py OLD_CHECKOUT      of a commit that has albert_lsh.training, on the same machine
-
-By hand: choices of keys differ between processors, so that expected numbers cannot be kept. About three minutes.
+By hand, in half a minute: choices of keys differ between processors, so that expected numbers cannot be kept.
 """
 
 import json
@@ -11,15 +10,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[1]
-SAME = ("metrics", "headline", "majority", "chance", "attended_share", "attention_mass", "full_cost", "examples")
-SAME += ("parameters", "resolved", "intervals")
+SAME = ["metrics", "headline", "majority", "chance", "attended_share", "attention_mass", "full_cost", "examples"]
+SAME += ["parameters", "resolved", "intervals"]
 SMALL = {"model": "mini", "train_examples": 300, "eval_examples": 100, "epochs": 1, "precision": "fp32"}
-LSH = {"attention": "lsh", "attention_settings": {"share": 0.25}}
-KEPT = {"save_model": True, "train_examples": 64}
+LSH, KEPT = {"attention": "lsh", "attention_settings": {"share": 0.25}}, {"save_model": True, "train_examples": 64}
 CASES = {
     "softmax": {"task": "mini-mrpc"},
     "lsh": {"task": "mini-mrpc", **LSH},
@@ -32,13 +31,7 @@ CASES = {
     "squad 2.0, kept": {"task": "mini-squad-v2", **LSH, **KEPT, "eval_steps": 1},
     "squad, windows": {"task": "mini-squad", "max_length": 32, "accumulation": 2},
 }
-NEW = """
-from albert_lsh.run import Run
-from albert_lsh.train import fit
-
-for case in cases:
-    fit(Run.parse(case))
-"""
+NEW = "from albert_lsh import Run, fit\nfor case in cases:\n    fit(Run.parse(case))"
 OLD = """
 from albert_lsh import Parameters, find_task, load_data, load_tokenizer
 from albert_lsh.tasks import metrics, squad
@@ -49,7 +42,7 @@ from albert_lsh.training.record import environment, write_result
 for case in cases:
     task = find_task(case["task"])
     run = Parameters.check(case, "squad.ipynb" if task.is_squad else "glue.ipynb")
-    data, tokenizer = load_data(run.task, **run.examples), load_tokenizer(run.model)
+    data, tokenizer = load_data(run.task, run.data_dir, **run.examples), load_tokenizer(run.model)
     split = next(name for name in data if name != "train")
     if task.is_squad:
         encoded = {name: squad.windows(rows, tokenizer, max_length=run.max_length) for name, rows in data.items()}
@@ -70,35 +63,29 @@ for case in cases:
 
 def make(code: str, checkout: Path, folder: Path) -> None:
     """All cases, in a process that knows one of the two checkouts."""
-    cases = [{**SMALL, **case, "output_dir": str(folder / name)} for name, case in CASES.items()]
+    code = f"cases = {[{**SMALL, **case, 'output_dir': str(folder / name)} for name, case in CASES.items()]}\n{code}"
+    folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(checkout / "lib"), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", f"cases = {cases!r}\n{code}"], env=environment, cwd=folder, check=True)
+    subprocess.run([sys.executable, "-c", code], env=environment, cwd=folder, check=True)
 
 
-def compare(old: Path, new: Path) -> list[str]:
-    """What differs between the folders of a run."""
-    records = [json.loads((folder / "result.json").read_text()) for folder in (old, new)]
-    for record in records:
-        del record["parameters"]["output_dir"]
-    differing = [name for name in SAME if records[0].get(name) != records[1].get(name)]
-    for name, read in {"predictions.parquet": pd.read_parquet, "history.csv": pd.read_csv}.items():
-        differing += [] if read(old / name).equals(read(new / name)) else [name]
-    weights = [(folder / "model" / "model.safetensors") for folder in (old, new)]
-    same = [path.exists() and path.read_bytes() for path in weights]
-    return differing + (["model"] if same[0] != same[1] else [])
-
-
-def main(old_checkout: str) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folders = [Path(name) / "old", Path(name) / "new"]
-        for folder, code, checkout in zip(folders, (OLD, NEW), (Path(old_checkout).resolve(), ROOT), strict=True):
-            folder.mkdir()
-            make(code, checkout, folder)
-        found = {case: compare(*(folder / case for folder in folders)) for case in CASES}
-    for case, differing in found.items():
-        print(f"{case}: {', '.join(differing) or 'equal'}")
-    sys.exit(any(found.values()))
+def contents(folder: Path) -> dict[str, Any]:
+    """What is compared of a run, by name."""
+    record = json.loads((folder / "result.json").read_text())
+    del record["parameters"]["output_dir"]
+    values = {name: record.get(name) for name in SAME}
+    values["history.csv"] = (folder / "history.csv").read_text()
+    values["predictions.parquet"] = pd.read_parquet(folder / "predictions.parquet").to_csv()
+    weights = folder / "model" / "model.safetensors"
+    return values | {"model": weights.exists() and weights.read_bytes()}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    with tempfile.TemporaryDirectory() as name:
+        old, new = Path(name) / "old", Path(name) / "new"
+        make(OLD, Path(sys.argv[1]).resolve(), old)
+        make(NEW, ROOT, new)
+        pairs = {case: (contents(old / case), contents(new / case)) for case in CASES}
+    differing = {case: [key for key in one if one[key] != other[key]] for case, (one, other) in pairs.items()}
+    print("\n".join(f"{case}: {', '.join(names) or 'equal'}" for case, names in differing.items()))
+    sys.exit(any(differing.values()))

@@ -5,7 +5,7 @@ import os
 import pandas as pd
 import pytest
 
-from albert_study.candidates import SHARE, Candidate, candidates_of, fill
+from albert_study.candidates import SHARE, candidates_of, fill
 
 GIVEN = {name: {"attention": "lsh", "n_hashes": number} for number, name in enumerate(("few", "more", "9"), 1)}
 
@@ -77,7 +77,7 @@ SHARES = [0.125, 0.12, 1 / 3]
 
 
 def test_shares_that_read_alike_are_candidates_of_their_own(tmp_path):
-    asked = [Candidate("lsh", "lsh", {"share": share}) for share in SHARES] + [Candidate("window", "window", {})]
+    asked = candidates_of({"lsh": {"attention": "lsh", "shares": SHARES}, "window": {"attention": "window"}})
     path, done = tmp_path / "table.csv", []
     fill(path, "looks", asked[:1], {}, measured_into(done))
     for _ in range(2):

@@ -7,9 +7,8 @@ import pytest
 from albert_lsh.attention import coverage
 from albert_lsh.files import repository_root
 from albert_lsh.run import ParameterError
-from albert_study.efficiency.figures import redraw, save_efficiency
 from albert_study.experiments.efficiency import CONTENDERS, Efficiency, inputs, measure_efficiency, peak_memory
-from albert_study.growth import crossing_bounds, slopes
+from albert_study.growth import crossing_bounds, redraw, save_efficiency, slopes
 from albert_study.study import load_jobs
 
 FEW = {"lengths": [128], "cases": ["softmax", "lsh"], "step_lengths": [], "step_cases": [], "keys": 64, "repeats": 1}

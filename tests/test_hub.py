@@ -3,26 +3,27 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from datasets import Dataset
 
 from albert_lsh.hub import has_address
+from hub import Hub
 
 LOAD = "from albert_lsh import load_data; print(*load_data('sst2')['train']['sentence'])"
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch):
+def hub(tmp_path):
     """The environment of a client of a Hub that has two splits of nyu-mll/glue, and an empty cache."""
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
-    from faults.hub import Hub, glue_files
-
     texts = {"train": "a good film", "validation": "a bad one"}
     rows = {split: Dataset.from_dict({"sentence": [text], "label": [1], "idx": [0]}) for split, text in texts.items()}
-    server = Hub(glue_files(tmp_path, "sst2", rows))
-    places = {"HF_ENDPOINT": server.address, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
+    server = Hub(0, tmp_path, "sst2", rows)
+    places = {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HOME": str(tmp_path / "cache"),
+        "HF_HUB_DISABLE_XET": "1",
+    }
     yield {**os.environ, **places}
     server.shutdown()
 

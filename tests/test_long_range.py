@@ -182,7 +182,7 @@ def test_every_variant_is_trained_and_recorded(tmp_path, capsys):
     train_all(settings, data)
     assert "lsh (2 of 3): its result is there" in capsys.readouterr().out
     assert (tmp_path / "listops-32" / "lsh" / "seed-0" / "result.json").stat().st_mtime_ns == before
-    with pytest.raises(OneLineError, match="holds the result of another run, made with steps=4, not 5"):
+    with pytest.raises(OneLineError, match="is of a run made with steps=4, not 5; move it away"):
         train_all(ask(tmp_path, eval_steps=2, steps=5), data)
 
 

@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from albert_lsh import attention
-from albert_lsh.attention import rows
-from albert_lsh.attention.compute import cpu
-from attention_cases import tensors
+from albert_lsh.attention import keys
+from attention_cases import BUDGETED, tensors
 
 
 class Operations(TorchDispatchMode):
@@ -33,18 +32,10 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.fixture
-def as_on_a_gpu(monkeypatch):
-    """A GPU's sizes, and none of the ways that only a CPU has."""
-    monkeypatch.setattr(rows, "IN_CACHE", ())
-    monkeypatch.setattr(cpu, "is_available", lambda *_: False)
-    monkeypatch.setattr(cpu, "is_slow", lambda *_: False)
-
-
 def operations(name, shape, settings, monkeypatch):
-    inputs, lists = tensors(shape), []
-    tolist = Tensor.tolist
+    inputs, lists, tolist = tensors(shape), [], Tensor.tolist
     with monkeypatch.context() as patch, Operations() as counted:
+        patch.setattr(keys, "IN_CACHE", ())  # a GPU's sizes
         patch.setattr(Tensor, "tolist", lambda tensor: lists.append(None) or tolist(tensor))
         attention.attend(name, *inputs, **settings)
     return counted.counts + Counter(tolist=len(lists))
@@ -52,23 +43,19 @@ def operations(name, shape, settings, monkeypatch):
 
 @pytest.mark.parametrize(("length", "heads"), [(128, (8, 12)), (512, (8, 12)), (1500, (2, 3))], ids=str)
 @pytest.mark.parametrize("name", [name for name in attention.names() if name != "reformer"])
-def test_more_heads_and_sequences_take_no_more_operations(as_on_a_gpu, monkeypatch, name, length, heads):
+def test_more_heads_and_sequences_take_no_more_operations(monkeypatch, name, length, heads):
     """A loop over heads, or over pieces that fit a CPU's cache, is what made `lsh` slow on a GPU."""
-    settings = {"share": 0.25} if attention.ATTENTIONS[name].spend else {}
+    settings = {"share": 0.25} if name in BUDGETED else {}
     few, many = (operations(name, (*shape, length, 16), settings, monkeypatch) for shape in ((1, 2), heads))
     assert sum(few.values()) >= 1
     assert many == few
 
 
-def test_an_operation_and_a_wait_are_counted(monkeypatch):
+def test_an_operation_and_a_wait_are_counted():
     """The count sees what it is for: an item, a list, a mask as an index; and no view."""
-
-    class Waiting(Operations):
-        pass
-
-    rows_ = torch.arange(6.0).view(2, 3)
-    with Waiting() as counted:
-        rows_.transpose(0, 1)[0].exp()
-        int(rows_[0, 0])
-        rows_[rows_ > 2]
+    rows = torch.arange(6.0).view(2, 3)
+    with Operations() as counted:
+        rows.transpose(0, 1)[0].exp()
+        int(rows[0, 0])
+        rows[rows > 2]
     assert counted.counts == {"exp": 1, "_local_scalar_dense": 1, "gt": 1, "index.Tensor with a mask": 1}

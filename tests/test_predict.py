@@ -153,6 +153,10 @@ def test_answers_are_those_of_evaluation(saved, name, tmp_path, capsys):
         ({"context": "a"}, "input=.*'question': None.* must have question and context, both texts"),
         ({"inputs": "Who?"}, "input='Who\\?' must have question and context, both texts"),
         ({"question": "Who?", "context": "a", "top_k": 3}, "top_k: no option of .*max_length, no_answer, batch_size"),
+        ({"question": "Who?", "context": "a", "max_length": 0}, "max_length=0 must be a whole number, 8 to 512"),
+        ({"question": "Who?", "context": "a", "max_length": "20"}, "max_length='20' must be a whole number"),
+        ({"question": "Who?", "context": "a", "max_length": 10**6}, "max_length=1000000 must be .*, 8 to 512"),
+        ({"question": "Who?", "context": "a", "no_answer": "yes"}, "no_answer='yes' must be True or False"),
     ],
 )
 def test_what_the_pipeline_cannot_answer_is_named(options, message):
@@ -251,13 +255,8 @@ def test_a_model_with_parts_missing_is_refused(saved, tmp_path, capsys, damage, 
 def test_scores_that_are_not_finite_are_an_error_and_not_printed(saved, name, tmp_path, capsys):
     """The embedding of one word is broken, and only the second example has it."""
     folder, is_squad = shutil.copytree(saved(name).folder, tmp_path / "model"), find_task(name).is_squad
-    lines = (
-        "Who lost it?\tAnna lost a {0}.\nWho found it?\tAnna found a {1}."
-        if is_squad
-        else "It was {0}.\tIt.\n{1}.\tIt."
-    )
-    words = ("ball", "kite") if is_squad else ("great", "awful")
-    broken = load_tokenizer("mini").convert_tokens_to_ids(words[1])
+    lines = "Who lost it?\tAnna lost a ball.\nWho found it?\tAnna found a kite."
+    broken = load_tokenizer("mini").convert_tokens_to_ids("kite")
 
     def break_one(weights):
         weights["albert.embeddings.word_embeddings.weight"][broken] = float("nan")
@@ -266,7 +265,7 @@ def test_scores_that_are_not_finite_are_an_error_and_not_printed(saved, name, tm
     change_weights(folder, break_one)
     named = "question='Who found it.'" if is_squad else "example 2"
     with pytest.raises(SystemExit, match=f"^error: {named}: the model.s .* not finite"):
-        ask(capsys, folder, name, write(tmp_path / "texts.txt", lines.format("kite")))
+        ask(capsys, folder, name, write(tmp_path / "texts.txt", lines))
     assert "NaN" not in capsys.readouterr().out
 
 

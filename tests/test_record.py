@@ -31,6 +31,8 @@ def test_a_flipped_bit_of_a_record_is_noticed_and_another_schema_not_read(tmp_pa
     assert read_result(path)["metrics"] == {"f1": 0.5}
     path.write_bytes(text.replace("\n", "\r\n").encode())  # as a clone by Git for Windows has it
     assert read_result(path)["metrics"] == {"f1": 0.5}
+    path.write_text(text, encoding="utf-8-sig")  # as an editor leaves it
+    assert read_result(path)["metrics"] == {"f1": 0.5}
     path.write_text(text.replace("0.5", "0.7"))
     with pytest.raises(ValueError, match=r"result.json is damaged \(its checksum is another\)"):
         read_result(path)

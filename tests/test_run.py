@@ -54,6 +54,8 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
         ({"batch_size": "2.5"}, "batch_size=2.5 must be a valid integer"),
         ({"batch_size": True}, "batch_size=True must be a valid integer"),
         ({"batch_size": 2**53 + 1}, "batch_size=9007199254740993 must be less than or equal to 2147483647"),
+        ({"data_dir": "~nobody-here/x"}, "data_dir='~nobody-here/x': there is no such home folder"),
+        ({"results_root": "~nobody-here"}, "results_root='~nobody-here': there is no such home folder"),
         ({"seed": None}, "seed=None must be a valid integer"),
         ({"seed": 10**400}, "must be less than or equal to 4294967295"),
         ({"max_length": "1e400"}, "max_length=inf must be a valid integer"),

@@ -216,9 +216,13 @@ def test_a_context_without_tokens_has_no_answer_and_infinite_logits_are_refused(
             answer_of(words, {}, {(2, 3): value})
 
 
-@pytest.mark.parametrize("answer", ["the cafe\u0301", "a heart \u2764\ufe0f", "cafe\u0301\u0323", "e\u0301"])
-def test_an_answer_keeps_the_marks_at_its_end(tokenizer, answer):
-    """Combining marks and variation selectors, which no token holds."""
+KEPT = ["the cafe\u0301", "a heart \u2764\ufe0f", "cafe\u0301\u0323", "e\u0301", "end\u00ad", "\u00adstart", "ab\u200b"]
+KEPT += ["\ufeffab", "a\ue000", "a\ufffd", "\u2066abc\u2069", "a\u200d"]
+
+
+@pytest.mark.parametrize("answer", KEPT, ids=ascii)
+def test_an_answer_keeps_what_no_token_holds(tokenizer, answer):
+    """Combining marks and variation selectors, and characters that show nothing."""
     context = f"Ana liked {answer} most of all. It was {answer}"
     for place in (context.index(answer), context.rindex(answer)):
         row = example(context=context, question="What?")

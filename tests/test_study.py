@@ -4,13 +4,17 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 import pytest
 import yaml
 from datasets import Dataset
+from filelock import FileLock
 
 from albert_lsh.record import SCHEMA, read_predictions
 from albert_study.execute import without_folders
@@ -59,27 +63,20 @@ def test_a_result_made_with_other_parameters_is_refused_in_words(root, capsys):
 
 def test_a_notebook_is_done_when_what_it_writes_last_is_there(root):
     few = {"few": {"attention": "lsh"}}
-    sizes = {"lengths": [128], "cases": ["softmax"], "step_lengths": [], "step_cases": [], "precision": "bf16"}
-    written = {
-        "pretrain": ({"seed": 1}, ["pretraining/nano-softmax/seed-1/result.json"]),
-        "long_range": (
+    for notebook, values, result in (
+        ("pretrain", {"seed": 1}, "results/pretraining/nano-softmax/seed-1/result.json"),
+        ("reading", {"variants": few, "output": "results/r/256.csv"}, "results/r/256.csv"),
+        (
+            "long_range",
             {"max_length": 512, "variants": few, "task": "listops", "output_dir": "results/l"},
-            ["l/listops-512/few/seed-0/result.json"],
+            "results/l/listops-512/few/seed-0/result.json",
         ),
-        "efficiency": (
-            {**sizes, "output_dir": "results/e"},
-            ["e/time-cpu-bf16.csv", "e/memory-cpu-bf16.csv"],
-        ),
-        "reading": ({"variants": few, "output": "results/r/256.csv"}, ["r/256.csv"]),
-    }
-    for notebook, (values, results) in written.items():
+    ):
         (job,) = load(root, json.dumps({"notebooks": {"a": {"notebook": notebook, **values}}}))
-        assert job.results == tuple(f"results/{path}" for path in results)
-        assert (job.notebook, job.parameters) == (f"{notebook}.ipynb", values)
-        for path in job.results:
-            assert job.status().startswith("to make  a: no results/")
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).touch()
+        assert (job.notebook, job.parameters, job.results) == (f"{notebook}.ipynb", values, (result,))
+        assert job.status() == f"to make  a: no {result}"
+        (root / result).parent.mkdir(parents=True, exist_ok=True)
+        (root / result).touch()
         assert job.status().startswith("done")
 
 
@@ -227,3 +224,42 @@ def test_nothing_that_is_there_is_lost_when_a_job_is_made_again_or_fails(made):
     assert again.stdout.count("FAILED ") == 1
     assert (made["runs"] / SQUAD / "notebook.ipynb").exists()
     assert [path for path, content in before.items() if path.read_bytes() != content] == []
+
+
+def test_a_job_that_fails_after_its_result_loses_nothing(tmp_path):
+    """Not even if an older backup of Snakemake's lies there; its notebook is executed again."""
+    checkout, backup = copy_code(tmp_path), tmp_path / ".snakemake" / "backups" / "results" / "x.csv"
+    entry = {"notebook": "reading", "variants": {"lsh": {"attention": "lsh"}}, "output": "results/x.csv"}
+    write_study(checkout, "x", notebooks={"trial": entry})
+    backup.parent.mkdir(parents=True)
+    backup.write_text("old")
+    kernel = {"name": "python3", "display_name": "Python", "language": "python"}
+    source = "import pathlib\npathlib.Path('results/x.csv').write_text('new')\n"
+    for last, status in (("raise ValueError('broken')", 1), ("", 0)):
+        cells = [nbformat.v4.new_code_cell(text) for text in ("", source + last)]
+        cells[0].metadata.tags = ["parameters"]
+        notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+        nbformat.write(notebook, checkout / "notebooks" / "reading.ipynb")
+        done = make(checkout, "x")
+        assert (done.returncode, "ValueError: broken" in done.stdout) == (status, bool(status))
+        assert (checkout / "results" / "x.csv").read_text() == "new"
+    assert {path.name for path in (checkout / "results").glob("[!.]*")} == {"x.csv", "x.ipynb"}
+
+
+def test_the_same_study_is_not_made_twice_at_once(made):
+    """Both would write the same tables."""
+    with FileLock(made["checkout"] / "logs" / ".small.lock"):
+        done = make(made["checkout"], "small")
+    assert (done.returncode, done.stdout) == (1, "error: study small is being made by another process\n")
+
+
+def test_each_job_has_one_gpu(made):
+    """As it would be with two, of which one is named otherwise."""
+    arms = {"softmax": None, "lsh": None, "window": None}
+    write_study(made["checkout"], "three", parameters={"model": "mini"}, tasks={"mini-mrpc": {"arms": arms}})
+    code = "import sys, torch; torch.cuda.device_count = lambda: 2; from snakemake.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", code, *["-n", "-p", "--cores", "8", "--config", "study=three"]]
+    environment = os.environ | {"PYTHONPATH": str(made["checkout"] / "lib"), "CUDA_VISIBLE_DEVICES": "5,GPU-8a"}
+    said = subprocess.run(command, cwd=made["checkout"], env=environment, capture_output=True, text=True).stdout
+    assert sorted(re.findall(r"CUDA_VISIBLE_DEVICES=(\S+) ", said)) == ["5", "5", "GPU-8a"]
+    assert said.count("gpu_0=1, gpu_1=0") == 2

@@ -7,31 +7,31 @@ import os
 import subprocess
 import sys
 import warnings
+from importlib import import_module
 from unittest.mock import Mock
 
 import pytest
 import torch
 
 from albert_lsh import attention
-from albert_lsh.attention.compute import gpu, plain
-from albert_lsh.attention.rows import MASKED
-from albert_lsh.attention.seen import Seen
+from albert_lsh.attention import compute
+from albert_lsh.attention.compute.gathered import GatheredAttention
+from albert_lsh.attention.compute.masked import PieceSoftmax
+from albert_lsh.attention.keys import MASKED, Keys
 from attention_cases import REFERENCES, error, padding, run, tensors
 from references import naive
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.triton
+kernels = import_module("albert_lsh.attention.compute.triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 CASES = {
     "rounds, each key once": ("plain-lsh", {"n_hashes": 3, "cluster_size": 7}),
     "rounds and the rest": ("random", {"n_hashes": 2, "cluster_size": 9, "global_tokens": 1, "rest": True}),
-    "blocks, global, window, far": (
-        "lsh",
-        {"n_hashes": 2, "cluster_size": 4, "far_field": True, "block_size": 4, "window": 4},
-    ),
     "single queries, a share of the pairs": ("lsh", {"share": 0.3}),
     "chunks": ("shared-qk-lsh", {"bucket_size": 6, "n_hashes": 2}),
+    "chunks and the rest": ("shared-qk-lsh", {"bucket_size": 6, "n_hashes": 2, "rest": True}),
     "one chunk, its keys twice": ("shared-qk-lsh", {"bucket_size": 64, "n_hashes": 2}),
 }
 each_case = pytest.mark.parametrize(("name", "settings"), CASES.values(), ids=CASES)
@@ -40,9 +40,9 @@ each_case = pytest.mark.parametrize(("name", "settings"), CASES.values(), ids=CA
 @pytest.fixture
 def attend(monkeypatch):
     """`attention.attend` for tensors on the CPU by way of the kernels, which are sure to have been called."""
-    monkeypatch.setattr(gpu, "ON_CPU", True)
-    launch = Mock(wraps=gpu.launch)
-    monkeypatch.setattr(gpu, "launch", launch)
+    monkeypatch.setattr(compute, "KERNELS_ON_CPU", True)
+    launch = Mock(wraps=kernels.launch)
+    monkeypatch.setattr(kernels, "launch", launch)
 
     def attend(name, *inputs, **keywords):
         before = launch.call_count
@@ -96,7 +96,7 @@ def test_no_tokens_at_all_give_zeros_and_finite_gradients(attend, name, settings
 
 def test_trying_tiles_leaves_the_sums_alone(attend, monkeypatch):
     """What tuning does on a GPU: every choice that fits runs on the same tensors, then one of them once more."""
-    kernels, tried = gpu.kernels(), []
+    tried = []
     for kernel in (kernels.forward, kernels.backward):
         tiles = (16, 16), (32, 16), (16, 32), (64, 64)
         choices = [type(kernel.configs[0])({"TILE_Q": q, "TILE_K": k}) for q, k in tiles]
@@ -108,26 +108,38 @@ def test_trying_tiles_leaves_the_sums_alone(attend, monkeypatch):
     assert tried
 
 
-def test_log_sum_exp_is_the_plain_paths_with_its_gradient_and_low_where_a_query_sees_no_key(attend):
+def test_log_sum_exp_is_that_of_gathered_keys_and_low_where_a_query_sees_none():
     """Queries 0 and 1 see keys 0 and 1, query 2 an empty place, query 3 stands nowhere. Values are wider than keys."""
-    inputs = [torch.randn(1, 1, 4, n, generator=torch.Generator().manual_seed(n)).to(DEVICE) for n in (8, 8, 11)]
-    seen = Seen(*(torch.tensor(x, device=DEVICE)[None, None, None] for x in ([[0, 1], [2, 4]], [[0, 1], [4, 4]])))
+    inputs = [torch.randn(1, 4, n, generator=torch.Generator().manual_seed(n)).to(DEVICE) for n in (8, 8, 11)]
+    keys = Keys(*(torch.tensor(x, device=DEVICE)[None, None] for x in ([[0, 1], [2, 4]], [[0, 1], [4, 4]])))
     found = []
-    for way in (gpu.attend, plain.attend):
+    for way, how in ((kernels.TritonAttention, 0.5), (GatheredAttention, PieceSoftmax(0.5, 0.0, keys.keys.device))):
         leaves = [x.clone().requires_grad_() for x in inputs]
-        out, log_sum = way(*leaves, seen, scaling=0.5)
-        (out[:, :, :2].square().sum() + log_sum[:, :, :2].exp().sum()).backward()
-        found.append([out[:, :, :2], log_sum[:, :, :2], *(leaf.grad for leaf in leaves)])
-        assert (log_sum[:, :, 2] < MASKED / 2).all()
-        assert way is plain.attend or not out[:, :, 2:].any()  # what nobody asks for is undefined there
+        out, log_sum = way.apply(keys, how, *leaves)
+        (out[:, :2].square().sum() + log_sum[:, :2].exp().sum()).backward()
+        found.append([out[:, :2], log_sum[:, :2], *(leaf.grad for leaf in leaves)])
+        assert (log_sum[:, 2] < MASKED / 2).all()
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
 
 
-def test_long_rows_go_the_plain_way_and_say_so_once(monkeypatch):
-    monkeypatch.setattr(gpu, "ON_CPU", True)
-    monkeypatch.setattr(gpu, "attend", Mock(side_effect=AssertionError("called")))
-    gpu.warn_of.cache_clear()
+def test_who_goes_through_the_kernels(monkeypatch):
+    """No tensor on a CPU unless a test asks for it, nothing with dropout, of other kinds, or without Triton."""
+    query = torch.zeros(1, 1, 4, 8)
+    assert not compute.can_use_kernels(query, query, query, 0.0)
+    monkeypatch.setattr(compute, "KERNELS_ON_CPU", True)
+    assert compute.can_use_kernels(query, query, query, 0.0)
+    assert not compute.can_use_kernels(query, query, query, 0.1)
+    assert not compute.can_use_kernels(*[query.double()] * 3, 0.0)
+    assert not compute.can_use_kernels(query, query, query.half(), 0.0)
+    monkeypatch.setattr(compute, "find_spec", lambda name: None)
+    assert not compute.has_triton.__wrapped__()
+
+
+def test_long_rows_go_another_way_and_say_so_once(monkeypatch):
+    monkeypatch.setattr(compute, "KERNELS_ON_CPU", True)
+    monkeypatch.setattr(kernels, "launch", Mock(side_effect=AssertionError("called")))
+    compute.warn_of.cache_clear()
     inputs, settings = [t.to(DEVICE) for t in tensors((1, 1, 9, 136))], {"bucket_size": 4, "n_hashes": 1}
     with pytest.warns(UserWarning, match="head dimension 136 is above 128"):
         attention.attend("shared-qk-lsh", *inputs, **settings)
@@ -136,24 +148,11 @@ def test_long_rows_go_the_plain_way_and_say_so_once(monkeypatch):
         assert attention.attend("shared-qk-lsh", *inputs, **settings).isfinite().all()
 
 
-def test_who_goes_through_the_kernels(monkeypatch):
-    """No tensor on a CPU unless a test asks for it, nothing with dropout, of other kinds, or without Triton."""
-    query = torch.zeros(1, 1, 4, 8)
-    assert not gpu.is_available(query, query, query, 0.0)
-    monkeypatch.setattr(gpu, "ON_CPU", True)
-    assert gpu.is_available(query, query, query, 0.0)
-    assert not gpu.is_available(query, query, query, 0.1)
-    assert not gpu.is_available(*[query.double()] * 3, 0.0)
-    assert not gpu.is_available(query, query, query.half(), 0.0)
-    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
-    assert gpu.kernels.__wrapped__() is None
-
-
 COMPILE = """
 import torch
 from albert_lsh import attention
-from albert_lsh.attention.compute import gpu
-from albert_lsh.attention.compute import kernels
+from albert_lsh.attention import compute
+from albert_lsh.attention.compute import triton as kernels
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -169,7 +168,7 @@ class Compiled:  # in place of a kernel: what would be launched is compiled
         return lambda **given: print(self.function.warmup(**given, TILE_Q=16, TILE_K=16, grid=(1,)).metadata.name)
 
 driver.set_active(Driver())
-gpu.ON_CPU = True
+compute.KERNELS_ON_CPU = True
 kernels.forward, kernels.backward = Compiled(kernels.forward), Compiled(kernels.backward)
 for name, settings in CASES:
     inputs = [torch.randn(1, 1, 40, 12, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
@@ -178,8 +177,8 @@ for name, settings in CASES:
 
 
 def test_kernels_compile_for_a_gpu(tmp_path):
-    """The interpreter takes programs that the compiler does not. Between these two all kinds of bias occur."""
-    cases = CASES["rounds, each key once"], CASES["blocks, global, window, far"]
+    """The interpreter takes programs that the compiler does not. These two have all tables, and hide a query's key."""
+    cases = CASES["rounds, each key once"], CASES["chunks"]
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", COMPILE.replace("CASES", repr(cases))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -192,14 +191,14 @@ if torch.cuda.is_available():
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
     @pytest.mark.parametrize("shape", [(2, 3, 700, 64), (1, 2, 1500, 128), (3, 2, 333, 80)], ids=str)
     @each_case
-    def test_long_sequences_are_the_plain_paths(monkeypatch, attend, name, settings, shape, dtype):
-        """Against the plain path in float32: exact in float32, elsewhere no worse than it is in the same precision."""
+    def test_long_sequences_are_the_gathered_ones(monkeypatch, attend, name, settings, shape, dtype):
+        """Against gathered keys in float32: exact in float32, else no worse than they are in the same precision."""
         inputs, mask, upstream = tensors(shape, dtype), padding(shape, "padded"), torch.ones(shape)
         measured = run(lambda *t: attend(name, *t, mask, seed=3, **settings), inputs, upstream)
-        monkeypatch.setattr(gpu, "is_available", lambda *_: False)
+        monkeypatch.setattr(compute, "can_use_kernels", lambda *_: False)
 
-        def plain(*t):
+        def gathered(*t):
             return attention.attend(name, *(x.to(DEVICE) for x in (*t, mask)), seed=3, **settings).cpu()
 
-        reference = run(plain, [t.float() for t in inputs], upstream)
-        assert error(measured, reference) < max(2e-6, 2 * error(run(plain, inputs, upstream), reference))
+        reference = run(gathered, [t.float() for t in inputs], upstream)
+        assert error(measured, reference) < max(2e-6, 2 * error(run(gathered, inputs, upstream), reference))

@@ -39,7 +39,7 @@ def test_settings_are_named_or_complete(name, given):
 @given(NAMES, VALUES | st.integers(1, 4000), VALUES | st.floats(0, 1), VALUES | st.integers(1, 64), GIVEN)
 def test_a_budget_is_named_or_spent(name, length, share, keys, fixed):
     fixed = {str(key): value for key, value in fixed.items() if key not in ("share", "keys")}
-    named = (f"{name}", "length=", "lsh: share=", "lsh: keys=")
+    named = (f"{name}", "length=", "budget: share=", "budget: keys=")
     found = answer(lambda: attention.settings_for(name, length, share, keys=keys, **fixed), *named)
     if found is not REFUSED:
         may_be(name, found)

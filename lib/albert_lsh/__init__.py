@@ -16,6 +16,7 @@ from albert_lsh.model.passes import record_passes
 from albert_lsh.predict import QuestionAnsweringPipeline
 from albert_lsh.run import Run
 from albert_lsh.tasks import find_task, load_data
+from albert_lsh.train import fit
 
 __all__ = [
     "QuestionAnsweringPipeline",

@@ -31,7 +31,10 @@ def root_of(results_root: str | None = None) -> Path:
     Raises:
         ValueError: it is on Google Drive, which is not mounted: what is written there would be lost.
     """
-    root = (repository_root() / Path(results_root or "").expanduser()).resolve()
+    try:
+        root = (repository_root() / Path(results_root or "").expanduser()).resolve()
+    except RuntimeError as error:
+        raise ValueError(f"results_root={results_root!r}: there is no such home folder") from error
     if root.is_relative_to(DRIVE) and not DRIVE.is_mount():
         raise ValueError(f"results_root={results_root!r}: Drive is not mounted; the notebook's set-up cell does it")
     return root
@@ -75,6 +78,8 @@ def lock(folder: Path, name: str = "run", wait: float = WAIT) -> Iterator[None]:
     Raises:
         FolderInUseError: another process still works there. ValueError: not a folder, or not writable.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; results need a folder")
     held = FileLock(folder / f".{name}.lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,8 +107,7 @@ def explain_disk(folder: Path) -> Iterator[None]:
         said = f"{type(error).__name__}: {error}"
         if re.search("Transport endpoint|Input/output error|Stale file handle", said):
             raise ValueError(f"{folder} cannot be reached ({error}); mount it again: {again}") from error
-        is_read = re.search("PytorchStreamReader|SafetensorError|UnpicklingError|EOFError|JSONDecodeError", said)
-        if is_read and "No space" not in said:
+        if re.search("PytorchStreamReader|Error while deserializing|UnpicklingError|EOFError|JSONDecodeError", said):
             kind = type(error).__name__
             raise ValueError(f"a checkpoint in {folder} is damaged ({kind}); delete it, and start again") from error
         if re.search(r"No space left|Disk quota|inline_container\.cc|PytorchStreamWriter", said):

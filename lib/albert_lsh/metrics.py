@@ -162,18 +162,18 @@ def attended(model: PreTrainedModel, tokenizer: Any, data: Dataset, examples: in
 def hardly_trained(history: pd.DataFrame, score: float, constant: float, best: float = 1.0) -> str | None:
     """What speaks against taking a score for what the attention can do, in a sentence; None if nothing does.
 
-    Either the score is closer to always the same answer's than WORTH of the way to a perfect one, or the training loss
-    still fell by FALLING between the last two quarters of training.
+    Either the score is closer to always the same answer's than WORTH of the way to a perfect one, or it is not close to
+    a perfect one and the training loss still fell by FALLING between the last two quarters of training.
 
     Args:
         history: of `Trained`. score, constant: the headline, and that of always the same answer. best: a perfect one.
     """
-    reasons = []
-    if score - constant < WORTH * (best - constant):
+    reasons, gained = [], (score - constant) / (best - constant) if best > constant else 1.0
+    if not gained >= WORTH:  # nor is a score that is no number
         reasons.append(f"the score, {score:.3g}, is near that of always the same answer, {constant:.3g}")
     losses = history["train_loss"].dropna().to_numpy()
     third, last = (part.mean() for part in np.array_split(losses, 4)[2:]) if len(losses) >= 4 else (0.0, 0.0)
-    if last < (1 - FALLING) * third:
+    if not gained > 1 - WORTH and last < (1 - FALLING) * third:
         reasons.append(f"the training loss is still falling ({third:.3g} to {last:.3g} in the last half)")
     how = "more epochs, more examples or another learning_rate may change it"
     return f"hardly trained: {'; '.join(reasons)}; {how}" if reasons else None

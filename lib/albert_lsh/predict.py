@@ -89,12 +89,19 @@ class QuestionAnsweringPipeline(Base):
             if len(question) != len(context):
                 raise ValueError(f"question has {len(question)} texts, context {len(context)}; they must be as many")
             inputs = [{"question": q, "context": c} for q, c in zip(question, context, strict=True)]
+        if isinstance(inputs, list) and not inputs:
+            return []
         return super().__call__({"question": question, "context": context} if inputs is None else inputs, **kwargs)
 
     def _sanitize_parameters(self, max_length=None, no_answer=None, **others):
         if others:
             known = "max_length, no_answer, batch_size"
             raise ValueError(f"{', '.join(others)}: no option of {QUESTION_ANSWERING!r}; there are: {known}")
+        longest = longest_input(self.model, self.tokenizer)
+        if max_length is not None and (type(max_length) is not int or not 8 <= max_length <= longest):
+            raise ValueError(f"max_length={max_length!r} must be a whole number, 8 to {longest}")
+        if no_answer is not None and type(no_answer) is not bool:
+            raise ValueError(f"no_answer={no_answer!r} must be True or False")
         reading = {} if max_length is None else {"max_length": max_length}
         choosing = {} if no_answer is None else {"no_answer": no_answer}
         return reading, {}, choosing
@@ -141,7 +148,7 @@ def read_rows(file: str, task: Task) -> list[dict[str, str]]:
     Raises:
         ValueError: naming the line, or the entry of a JSON list, and what is wrong with it.
     """
-    name = "standard input" if file == "-" else file
+    name, file = "standard input" if file == "-" else file, os.path.expanduser(file)
     data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")

@@ -17,7 +17,6 @@ import platform
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
@@ -33,8 +32,8 @@ from huggingface_hub import constants
 from huggingface_hub.file_download import repo_folder_name
 
 from albert_lsh import attention as attentions
-from albert_lsh.files import repository_root, write_atomically
-from albert_lsh.run import on_this_machine
+from albert_lsh.files import relative_to_root, repository_root, write_atomically
+from albert_lsh.run import ParameterError, on_this_machine
 from albert_lsh.tasks import TASKS
 
 # The parts of Trainer's arguments and of a model's config that decide a result.
@@ -65,7 +64,7 @@ def read_result(path: Path) -> dict[str, Any]:
     """
     again = "look at it; moved away, its run is made again"
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(path.read_text(encoding="utf-8-sig"))  # editors of Windows put a mark in front
         complete, schema = result["status"] == "complete", result.get("schema")
         whole = "checksum" not in result or result["checksum"] == checksum_of(result)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -74,7 +73,7 @@ def read_result(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged (its checksum is another); {again}")
     if complete and schema != SCHEMA:
         raise ValueError(f"{path} has schema {schema}; this version of albert-lsh reads schema {SCHEMA}")
-    if not complete or not {"parameters", "metrics", "headline"} <= set(result):
+    if not complete or not {"parameters", "metrics"} <= set(result):
         raise ValueError(f"{path} is not of a complete run; {again}")
     return result
 
@@ -155,9 +154,27 @@ def differences(result: dict[str, Any], identity: dict[str, Any], defaults: dict
         result: of `read_result`. identity, defaults: of the run, see `run.Settings`.
     """
     recorded, identity = defaults | result["parameters"], json.loads(json.dumps(identity))
-    with suppress(ValueError):  # settings that the code no longer knows stay as they are, and differ
-        recorded["attention_settings"] = attentions.check(recorded["attention"], recorded["attention_settings"])
+    recorded["attention_settings"] = attentions.recorded(recorded["attention"], recorded["attention_settings"])
     return [f"{k}={recorded.get(k)!r}, not {v!r}" for k, v in identity.items() if recorded.get(k) != v]
+
+
+def check_made(run: Any) -> None:
+    """Say that a run was made already, in whose folder there is a result.
+
+    Args:
+        run: of a subclass of `run.Settings`, with output_dir.
+    Raises:
+        ParameterError: the result is another run's, which would be overwritten. ValueError: it is damaged.
+    """
+    path = Path(run.output_dir) / "result.json"
+    result = read_result(path)
+    if other := differences(result, run.identity(), run.defaults()):
+        raise ParameterError(
+            f"output_dir={run.output_dir!r} holds the result of another run, made with {'; '.join(other)}; "
+            "choose another output_dir, or move that result away"
+        )
+    made = result.get("environment", {}).get("date", "before")
+    print(f"this run was made already ({made}): {relative_to_root(path)} stays as it is")
 
 
 def write_predictions(path: Path, table: pd.DataFrame) -> None:

@@ -33,6 +33,8 @@ Count = Annotated[int, Field(ge=1, le=HIGHEST)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what NumPy takes
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Device = Literal["auto", "cpu", "cuda"]
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # in no path; surrogates in no file of ours
 OPEN = (None, "", "None")
 
@@ -135,10 +137,13 @@ class Settings(BaseModel):
                 value = values.get(name)
                 if not isinstance(value, str) or value in OPEN or value in FOLDERS or UNWRITABLE.search(value):
                     continue
-                path = folder / Path(value).expanduser()
+                path = folder / home(value, name)
                 if name in cls.paths or os.path.exists(path):  # False for a name that is too long
                     values[name] = str(path)
         return values
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.recorded().items())})"
 
     def recorded(self) -> dict[str, Any]:
         """All parameters but `results_root`, paths as seen from there: records name no folder of a machine."""
@@ -153,6 +158,14 @@ class Settings(BaseModel):
     def identity(self) -> dict[str, Any]:
         """Everything that decides the result: runs that differ in `where` alone are the same run."""
         return {name: value for name, value in self.recorded().items() if name not in self.where}
+
+
+def home(value: str, name: str) -> Path:
+    """The path, ~ being the home folder; ValueError for that of a user who has none here."""
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{name}={value!r}: there is no such home folder") from error
 
 
 def message_of(error: Any) -> str:
@@ -195,8 +208,8 @@ class Run(Settings):
     eval_steps: Count | None = None  # evaluate every so many steps, besides the end of every epoch
     warmup_share: Share = 0.1
     weight_decay: Share = 0.01
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Precision = "auto"
+    device: Device = "auto"
     recompute: bool = False
     feed_forward_chunk: Count | None = None
     train_examples: Count | None = None

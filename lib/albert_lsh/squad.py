@@ -124,15 +124,28 @@ def _first_answer(example_id: str, context: str, answers: dict[str, list]) -> tu
 
 
 def _with_marks(offsets: list, context: str) -> list:
-    """Offsets that hold the combining marks and variation selectors behind a token, which tokenizers drop: they are
-    part of the character before them, and an answer that ends there has them."""
-    starts = {left for left, _ in offsets}
-    extended = []
+    """Offsets that hold the characters beside a token that tokenizers drop: combining marks and variation selectors,
+    which are part of the character before them, and characters that show nothing (joiners, marks of direction, soft
+    hyphens, private ones). An answer that begins or ends there has them."""
+
+    starts, extended, previous = {left for left, _ in offsets}, [], 0
     for left, right in offsets:
-        while left >= 0 and right < len(context) and right not in starts and category(context[right])[0] == "M":
-            right += 1
+        if left < right:
+            while left > previous and _shows_nothing(context[left - 1]):
+                left -= 1
+            while right < len(context) and right not in starts and _is_dropped(context[right]):
+                right += 1
+            previous = right
         extended.append((left, right))
     return extended
+
+
+def _is_dropped(char: str) -> bool:
+    return category(char)[0] == "M" or _shows_nothing(char)
+
+
+def _shows_nothing(char: str) -> bool:
+    return (category(char)[0] == "C" and not char.isspace()) or char == "\N{REPLACEMENT CHARACTER}"
 
 
 def _token_span(offsets: list, answer: tuple[int, int] | None, has_left: bool, has_right: bool) -> tuple[int, int]:

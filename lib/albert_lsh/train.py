@@ -31,7 +31,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from albert_lsh import metrics, record
 from albert_lsh.card import write_card
 from albert_lsh.errors import OneLineError, explain_out_of_memory
-from albert_lsh.files import delete, explain_disk, lock, relative_to_root, write_atomically
+from albert_lsh.files import delete, explain_disk, lock, write_atomically
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.model.layers import draw_projections, save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention, without_bars
@@ -50,7 +50,7 @@ class Trained(NamedTuple):
     model: PreTrainedModel | None  # None where it was trained before, and not kept
     tokenizer: Any
     history: pd.DataFrame  # one row per logged step: step, epoch, learning_rate, train_loss, eval_loss, metrics
-    predictions: pd.DataFrame  # see `record`
+    predictions: pd.DataFrame | None  # see `record`; None of a record that is older than they are
 
 
 class DivergedError(OneLineError):
@@ -70,7 +70,9 @@ def fit(run: Run, data: DatasetDict | None = None, encoded: DatasetDict | None =
     folder, task, tokenizer = run.folder, find_task(run.task), load_tokenizer(run.model)
     with lock(folder), warnings_on_stdout():
         if (folder / "result.json").exists():
-            model = read_finished(run, task)
+            record.check_made(run)
+            kept = folder / "model"
+            model = load_model(str(kept), head=task.head) if (kept / "config.json").exists() else None
         else:
             data = data or load_data(run.task, run.data_dir, **run.examples)
             model = make(run, task, tokenizer, data, encoded or encode(data, task, tokenizer, run.max_length))
@@ -79,22 +81,9 @@ def fit(run: Run, data: DatasetDict | None = None, encoded: DatasetDict | None =
     constant = result["majority"][result["headline"]["name"]]
     if remark := metrics.hardly_trained(history, result["headline"]["value"], constant, 100 if task.is_squad else 1):
         print(remark)
-    predictions = record.read_predictions(folder / "predictions.parquet")
+    path = folder / "predictions.parquet"
+    predictions = record.read_predictions(path) if path.exists() else None
     return Trained(result, folder, model, tokenizer, history, predictions)
-
-
-def read_finished(run: Run, task: Task) -> PreTrainedModel | None:
-    """The model of a run that was made before, if it was kept."""
-    path, kept = run.folder / "result.json", run.folder / "model"
-    result = record.read_result(path)
-    if other := record.differences(result, run.identity(), run.defaults()):
-        raise ParameterError(
-            f"output_dir={run.output_dir!r} holds the result of another run, made with {'; '.join(other)}; "
-            "choose another output_dir, or move that result away"
-        )
-    made = result.get("environment", {}).get("date", "before")
-    print(f"this run was made already ({made}): {relative_to_root(path)} stays as it is")
-    return load_model(str(kept), head=task.head) if (kept / "config.json").exists() else None
 
 
 def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: DatasetDict) -> PreTrainedModel:
@@ -222,7 +211,8 @@ def training_arguments(run: Any, folder: Path, **recipe: Any) -> TrainingArgumen
         run: parameters with seed, batch_size, learning_rate, precision and device.
         folder: of the run; its checkpoints go into folder/checkpoints.
     """
-    if (run.precision, run.device) == ("bf16", "cpu") and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    computes = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if (run.precision, run.device) == ("bf16", "cpu") and not computes:
         print('bf16 is slow on this processor, which does not compute in it; precision="fp32" is faster')
     return TrainingArguments(
         output_dir=str(folder / "checkpoints"),

@@ -166,7 +166,11 @@ def read_rows(path: Path) -> Rows:
     if not path.exists():
         return []
     table = pd.read_csv(path, dtype={"variant": str})
-    return [{str(k): v for k, v in row.items() if pd.notna(v)} for row in table.to_dict("records")]
+    rows = [{str(k): v for k, v in row.items() if pd.notna(v)} for row in table.to_dict("records")]
+    for row in rows:
+        if {"attention", "settings"} <= row.keys():
+            row["settings"] = json.dumps(attentions.recorded(row["attention"], json.loads(row["settings"])))
+    return rows
 
 
 def fill(

@@ -1,6 +1,7 @@
 """One task under several attentions: fine-tuned one after the other, each run as glue.ipynb makes it."""
 
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -9,7 +10,7 @@ from pydantic import Field, field_validator
 
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.record import seconds_of_others
-from albert_lsh.run import Count, ParameterError, Positive, Run, Seed, Settings
+from albert_lsh.run import Count, Device, ParameterError, Positive, Precision, Run, Seed, Settings
 from albert_lsh.tasks import encode, find_task
 from albert_lsh.train import fit
 from albert_study.candidates import candidates_of
@@ -40,8 +41,8 @@ class Comparison(Settings):
     epochs: Positive | None = None
     train_examples: Count | None = None
     eval_examples: Count | None = None
-    precision: str = "auto"
-    device: str = "auto"
+    precision: Precision = "auto"
+    device: Device = "auto"
     data_dir: str | None = None
     resume: bool = True
     take_hours: bool = False

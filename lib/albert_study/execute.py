@@ -175,8 +175,8 @@ def main(arguments: list[str]) -> None:
         case [study, job]:
             try:
                 execute_with_a_line(job, study)
-            except Exception as error:
-                text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+            except (Exception, KeyboardInterrupt) as error:
+                text = re.sub(r"\x1b\[[0-9;]*m", "", str(error) or "interrupted; the next start goes on where it was")
                 raise SystemExit(f"FAILED {job}\n{text}") from error
         case _:
             raise SystemExit(__doc__)

@@ -1,7 +1,19 @@
-"""How time and memory grow with the length, and from which length on an attention is faster than softmax."""
+"""How time and memory grow with the length, and from which length on an attention is faster than softmax; figures."""
 
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+
+from albert_lsh.files import repository_root
+from albert_study.records import read_table
+from albert_study.show import LOOK, add_legend, look_of, new_figure, save
+
+IN_BLOCKS = "lsh, in blocks"  # looks like other forms of lsh
+NOT_DRAWN = ("random", "top-k", "shared-qk", "nystrom, transformers", "yoso-e", IN_BLOCKS)  # others are as fast
 
 
 def slopes(table: pd.DataFrame, value: str) -> pd.Series:
@@ -40,3 +52,82 @@ def crossing_bounds(table: pd.DataFrame) -> pd.DataFrame:
             crossing = np.exp(np.interp(0, -np.log(ratio.to_numpy()[near]), np.log(lengths[near])))
             bounds[case] = (crossing, crossing)
     return pd.DataFrame.from_dict(bounds, orient="index", columns=["above", "up_to"])
+
+
+def case_look(case: str) -> dict[str, Any]:
+    """Line and marker of a case: those of its attention, the marker hollow for a second form of it."""
+    kind = case.split(",")[0]
+    hollow = {"markerfacecolor": "white"} if "," in case else {}
+    return look_of("reformer" if kind == "reformer-pytorch" else kind) | hollow
+
+
+def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.0) -> Figure:
+    """A quantity of each case against the length, on log axes.
+
+    The legend has the fitted power of the length and, for times, the length from which a case is faster than softmax.
+    """
+    figure, axes = new_figure(6.6, 4.4)
+    axis, powers = axes[0, 0], slopes(table, value)
+    faster = crossing_bounds(table).dropna() if value == "seconds" else pd.DataFrame()
+    for case, rows in table.groupby("case", sort=False):
+        if case in NOT_DRAWN:
+            continue
+        notes = [f"{powers[case]:.1f}"] if pd.notna(powers.get(case)) else []
+        if case in faster.index:
+            above, up_to = faster.loc[case]
+            known = above in (0, up_to)
+            notes += [f"from {up_to:,.0f}" if known else f"from {above:,.0f} to {up_to:,.0f}"]
+        label = f"{case} ({', '.join(notes)})" if notes else str(case)
+        axis.plot(rows["length"], rows[value] / unit, label=label, **case_look(str(case)))
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set(xlabel="length (tokens)", ylabel=quantity)
+    add_legend(figure, axis, 2)
+    return figure
+
+
+def plot_quality(table: pd.DataFrame) -> Figure:
+    """What is kept of softmax attention on real text against the time it takes, one point per case."""
+    figure, axes = new_figure(6.6, 3.6, ncols=2)
+    table = table[table["case"] != IN_BLOCKS]
+    estimates = table["case"].str.startswith(("nystrom", "yoso"))  # no key is left out: all mass is there
+    panels = {"mass": ("softmax's mass on the keys attended", table[~estimates]), "error": ("error of output", table)}
+    for axis, (value, (label, rows)) in zip(axes[0], panels.items(), strict=True):
+        for case, seconds, found in zip(rows["case"], rows["seconds"], rows[value], strict=True):
+            axis.plot(seconds, found, label=case, **case_look(case) | {"linestyle": ""})
+        axis.set_xscale("log")
+        axis.set(xlabel="seconds, forward and backward, all layers", ylabel=label)
+    add_legend(figure, axes[0, 1], 3)  # its panel has all cases
+    return figure
+
+
+def draw_efficiency(tables: dict[str, pd.DataFrame]) -> dict[str, Figure]:
+    """A figure for each of the tables time, memory and quality, by file name."""
+    figures = {}
+    with mpl.rc_context(LOOK):
+        both = tables["time"][tables["time"]["pass"] == "forward+backward"]
+        figures["efficiency-time"] = plot_growth(both, "seconds", "seconds, forward and backward")
+        if "memory" in tables:
+            peaks = tables["memory"][tables["memory"]["kind"] == "attention"]
+            figures["efficiency-memory"] = plot_growth(peaks, "bytes", "peak memory (MiB)", 2**20)
+        if "quality" in tables:
+            figures["efficiency-quality"] = plot_quality(tables["quality"])
+    return figures
+
+
+def save_efficiency(tables: dict[str, pd.DataFrame], folder: str) -> list[Path]:
+    """Save the figures of the tables in a folder, as SVG and PDF; returns the SVGs."""
+    with mpl.rc_context(LOOK):  # without its salt the same figure would be another file
+        return [save(figure, Path(folder) / name)[0] for name, figure in draw_efficiency(tables).items()]
+
+
+def redraw(root: Path) -> list[Path]:
+    """The figures of what was measured below `root` in float32 on a CPU, which are the report's; returns the SVGs."""
+    names = ("time", "memory", "quality")
+    measured = {name: read_table(root / f"results/efficiency/{name}-cpu-fp32.csv") for name in names}
+    tables = {name: rows for name, rows in measured.items() if len(rows)}
+    return save_efficiency(tables, str(root / "figures")) if "time" in tables else []
+
+
+if __name__ == "__main__":
+    print(*redraw(repository_root()), sep="\n")

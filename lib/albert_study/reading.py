@@ -17,8 +17,9 @@ from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh import attention
+from albert_lsh.errors import OneLineError
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, switch_attention
-from albert_lsh.record import provenance
+from albert_lsh.record import choose_threads, provenance
 from albert_lsh.run import Count
 from albert_lsh.tasks import find_task, load_data
 from albert_study.candidates import Candidate, Measured, fill
@@ -84,7 +85,7 @@ def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: 
     Args:
         join: where too few texts are, cut all of them, one after the other.
     Raises:
-        ValueError: there is not enough text.
+        OneLineError: there is not enough text.
     """
     cut: dict[str, Any] = {"truncation": True, "max_length": max_length}
     rows = [ids for ids in tokenizer(texts, **cut)["input_ids"] if len(ids) == max_length]
@@ -92,7 +93,9 @@ def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: 
         rows = tokenizer(" ".join(texts), return_overflowing_tokens=True, **cut)["input_ids"]
         rows = [ids for ids in rows if len(ids) == max_length]
     if len(rows) < count:
-        raise ValueError(f"paragraphs={count} of max_length={max_length}: there is text for only {len(rows)}")
+        raise OneLineError(
+            f"paragraphs={count} of max_length={max_length}: only {len(rows)} are that long; take fewer or shorter ones"
+        )
     return torch.tensor(rows[:count])
 
 
@@ -115,6 +118,7 @@ def measure_reading(settings: Reading) -> tuple[pd.DataFrame, pd.DataFrame]:
     """
 
     def measure(missing: list[Candidate]) -> Measured:
+        choose_threads("cpu")
         model, batches = open_encoder(settings.model, settings.texts(), settings.max_length, settings.paragraphs)
         base, about = trace(model, batches), provenance("cpu")
         for candidate in missing:
@@ -165,6 +169,7 @@ def measure_masked_words(settings: MaskedWords) -> tuple[pd.DataFrame, pd.DataFr
     """
 
     def measure(missing: list[Candidate]) -> Measured:
+        choose_threads("cpu")
         tokenizer = load_tokenizer(settings.model)
         model = load_model(settings.model, head="masked-lm", attention="softmax", complete=True)
         head_dim = model.config.hidden_size // model.config.num_attention_heads

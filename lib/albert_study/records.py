@@ -36,7 +36,7 @@ import pandas as pd
 from albert_lsh import attention
 from albert_lsh.errors import OneLineError
 from albert_lsh.files import repository_root
-from albert_lsh.record import read_predictions, read_result
+from albert_lsh.record import read_result
 from albert_lsh.run import Run, Settings
 from albert_lsh.tasks import TASKS
 from albert_study.carried import carried
@@ -236,7 +236,7 @@ def decisive(run: Row) -> dict[str, str]:
     """The parameters of a run that may differ between arms of an attention, its settings among them, as texts."""
     same = ("task", "model", "attention", "attention_settings", "seed", "device", *Run.where)
     values = {name: run.get(name, default) for name, default in Run.defaults().items() if name not in same}
-    values |= run["attention_settings"]
+    values |= attention.recorded(run["attention"], run["attention_settings"])
     return {name: f"{v:g}".replace("e-0", "e-") if isinstance(v, float) else str(v) for name, v in values.items()}
 
 

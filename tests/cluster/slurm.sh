@@ -5,7 +5,7 @@
 #     tests/cluster/slurm.sh start [folder]     then: sinfo, sbatch, ...
 #     tests/cluster/slurm.sh stop [folder]
 #
-# It has no accounting database and no second node: that a job survives the loss of its node cannot be tried here.
+# It has no accounting database (so snakemake needs --slurm-status-command squeue) and no second node: that a job survives the loss of its node cannot be tried here.
 set -euo pipefail
 folder=${2:-${TMPDIR:-/tmp}/one-node-slurm}
 

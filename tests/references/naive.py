@@ -11,11 +11,10 @@ import math
 import torch
 from torch import Tensor
 
-from albert_lsh.attention import ATTENTIONS
-from albert_lsh.attention.random import draw_values
-from albert_lsh.attention.select.hashing import draw_directions, generators_of_rounds
-from albert_lsh.attention.select.tree import POWER_STEPS
-from albert_lsh.attention.shared_qk_lsh import MOST_BUCKETS, draw_rotations
+from albert_lsh.attention import make
+from albert_lsh.attention.hashed import draw_values
+from albert_lsh.attention.select import POWER_STEPS, draw_directions, generators_of_rounds
+from albert_lsh.attention.shared_qk import MOST_BUCKETS, draw_rotations
 
 
 def attend_counted(query, key, value, counts: Tensor, scaling: float) -> Tensor:
@@ -78,7 +77,7 @@ def choices(n_buckets: int, most: int) -> list[int]:
 
 def resolved(name: str, settings: dict, n: int) -> dict:
     """The settings of a sequence of n tokens."""
-    return ATTENTIONS[name].resolve(settings, torch.tensor([n]))
+    return vars(make(name, settings).resolve(torch.tensor([n])))
 
 
 def most(name: str, setting: str, settings: dict, query, padding_mask) -> int:
@@ -203,81 +202,64 @@ def with_rest(q, k, v, counts: Tensor, scaling: float, rest: bool) -> Tensor:
 def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
     _, heads, _, dim = query.shape
     draws = draw_directions(heads, dim, 1, generator)[:, 0]
-    query_draws = draws if settings["block_size"] == 1 else draw_directions(heads, dim, 1, generator)[:, 0]
 
     def one(tokens, h, q, k, v):
         n, fq, fk, own = len(q), q.detach().float(), k.detach().float(), resolved("lsh", settings, len(q))
-        near_or_far = own["window"] or own["far_field"]
-        together = own["block_size"] or (round(2 * math.sqrt(n)) if n > 512 and near_or_far else 1)
-        if own["window"] or together == 1:
-            blocks = even_cut(list(range(n)), together)
-        else:
-            blocks = tree_one(fq, math.ceil(n / together), query_draws[h])
         everybodys = global_one(q, k, own["global_tokens"])
         others = [j for j in range(n) if j not in everybodys]
         clusters = []
         if others:
             leaves = tree_one(fk[others], math.ceil(len(others) / own["cluster_size"]), draws[h])
             clusters = [[others[j] for j in leaf] for leaf in leaves]
-        counts, left = torch.zeros(n, n), torch.zeros(n, len(clusters))
-        for block in blocks:
-            asking = fq[block].mean(0)
-            scores = [asking @ fk[c].mean(0) * scaling + math.log(len(c)) for c in clusters]
+        counts = torch.zeros(n, n)
+        for i in range(n):
+            scores = [fq[i] @ fk[c].mean(0) * scaling + math.log(len(c)) for c in clusters]
             chosen = best(torch.tensor(scores), own["n_hashes"])
-            seen = everybodys + [j for c in chosen for j in clusters[c]]
-            seen += window_one(block, n, own["window"] + max(map(len, blocks)) - 1) if own["window"] else []
-            for i in block:
-                counts[i, seen] = 1
-                for c, members in enumerate(clusters):
-                    left[i, c] = 0 if c in chosen else sum(j not in seen for j in members)
-        if not own["far_field"]:
-            return with_rest(q, k, v, counts, scaling, own["rest"])
-        mean_k, mean_v = (torch.stack([x[c].mean(0) for c in clusters]) if clusters else x[:0] for x in (k, v))
-        keys, values = torch.cat([k, mean_k]), torch.cat([v, mean_v])
-        return attend_counted(q, keys, values, torch.cat([counts, left], dim=1), scaling)
-
-    return each_sequence(query, key, value, padding_mask, one)
-
-
-def plain_lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
-    n_hashes = most("plain-lsh", "n_hashes", settings, query, padding_mask)
-    draws = draw_directions(query.shape[1], query.shape[3] + 2, n_hashes, generator)
-
-    def one(tokens, h, q, k, v):
-        own = resolved("plain-lsh", settings, len(q))
-        hashes = hash_one(q.detach().float(), k.detach().float(), draws[h][: own["n_hashes"]])
-        counts = meetings(zip(*hashes, strict=True), len(q), own["cluster_size"])
+            counts[i, everybodys + [j for c in chosen for j in clusters[c]]] = 1
         return with_rest(q, k, v, counts, scaling, own["rest"])
 
     return each_sequence(query, key, value, padding_mask, one)
 
 
-def smyrf(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
-    n_hashes = most("smyrf", "n_hashes", settings, query, padding_mask)
-    draws = draw_directions(query.shape[1], query.shape[3] + 2, n_hashes, generator)
+def in_rounds(name, query, key, value, padding_mask, settings, scaling, values_of) -> Tensor:
+    """Softmax over the keys met in rounds; values_of(tokens, head, q, k, n_hashes): rounds of values to sort by."""
 
     def one(tokens, h, q, k, v):
-        own = resolved("smyrf", settings, len(q))
-        hashes = hash_one(q.detach().float(), k.detach().float(), draws[h][: own["n_hashes"]])
-        rounds = list(zip(*hashes, strict=True))
-        counts = sum(meetings([one_round], len(q), own["cluster_size"]) for one_round in rounds)
-        return attend_counted(q, k, v, counts, scaling)
+        own = resolved(name, settings, len(q))
+        rounds = values_of(tokens, h, q.detach().float(), k.detach().float(), own["n_hashes"])
+        if name == "smyrf":  # each meeting counts
+            counts = sum(meetings([one_round], len(q), own["cluster_size"]) for one_round in rounds)
+            return attend_counted(q, k, v, counts, scaling)
+        counts = meetings(rounds, len(q), own["cluster_size"])
+        counts[:, global_one(q, k, own.get("global_tokens", 0))] = 1
+        return with_rest(q, k, v, counts, scaling, own["rest"])
 
     return each_sequence(query, key, value, padding_mask, one)
+
+
+def plain_lsh(query, key, value, padding_mask=None, *, scaling, generator=None, name="plain-lsh", **settings) -> Tensor:
+    draws = draw_directions(
+        query.shape[1], query.shape[3] + 2, most(name, "n_hashes", settings, query, padding_mask), generator
+    )
+
+    def values_of(tokens, h, q, k, n_hashes):
+        return list(zip(*hash_one(q, k, draws[h][:n_hashes]), strict=True))
+
+    return in_rounds(name, query, key, value, padding_mask, settings, scaling, values_of)
+
+
+def smyrf(query, key, value, padding_mask=None, **settings) -> Tensor:
+    return plain_lsh(query, key, value, padding_mask, name="smyrf", **settings)
 
 
 def random(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
     n_hashes = most("random", "n_hashes", settings, query, padding_mask)
     of_query, of_key = draw_values(query.shape[2], query.shape[1], n_hashes, generator)
 
-    def one(tokens, h, q, k, v):
-        own = resolved("random", settings, len(q))
-        rounds = ((of_query[h, r, tokens], of_key[h, r, tokens]) for r in range(own["n_hashes"]))
-        counts = meetings(rounds, len(q), own["cluster_size"])
-        counts[:, global_one(q, k, own["global_tokens"])] = 1
-        return with_rest(q, k, v, counts, scaling, own["rest"])
+    def values_of(tokens, h, q, k, n_hashes):
+        return [(of_query[h, r, tokens], of_key[h, r, tokens]) for r in range(n_hashes)]
 
-    return each_sequence(query, key, value, padding_mask, one)
+    return in_rounds("random", query, key, value, padding_mask, settings, scaling, values_of)
 
 
 def window(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from albert_lsh.attention.clustered import BITS, ROUNDS
-from albert_lsh.attention.select.hashing import draw_directions
+from albert_lsh.attention.select import draw_directions
 from references.naive import attend_counted, each_sequence, most, resolved
 
 
@@ -22,19 +22,9 @@ def with_convolution(attend_one, size, weight):
     return attend_one if size is None else one
 
 
-def nystrom(
-    query,
-    key,
-    value,
-    padding_mask=None,
-    *,
-    pinv_iterations,
-    conv_kernel_size=None,
-    conv_weight=None,
-    scaling,
-    generator=None,
-    **settings,
-) -> Tensor:
+def nystrom(query, key, value, padding_mask=None, *, pinv_iterations, scaling, generator=None, **settings) -> Tensor:
+    size, weight = settings["conv_kernel_size"], settings.pop("conv_weight", None)
+
     def one(tokens, h, q, k, v):
         n, m = len(q), resolved("nystrom", settings, len(q))["num_landmarks"]
         if n <= m:
@@ -50,7 +40,7 @@ def nystrom(
         last = (mean_q @ k.T * scaling).softmax(-1) @ v.double()
         return (q @ mean_k.T * scaling).softmax(-1) @ inverse @ last
 
-    return each_sequence(query, key, value, padding_mask, with_convolution(one, conv_kernel_size, conv_weight))
+    return each_sequence(query, key, value, padding_mask, with_convolution(one, size, weight))
 
 
 def unit(x: Tensor) -> Tensor:
@@ -64,18 +54,7 @@ def yoso_one(q, k, v, weights, hash_code_len):
     return unit(weights @ v.double())
 
 
-def yoso_e(
-    query,
-    key,
-    value,
-    padding_mask=None,
-    *,
-    hash_code_len,
-    conv_kernel_size=None,
-    conv_weight=None,
-    scaling,
-    generator=None,
-) -> Tensor:
+def yoso_e(query, key, value, padding_mask=None, *, hash_code_len, conv_kernel_size, conv_weight=None, **_) -> Tensor:
     def one(tokens, h, q, k, v):
         angle = (unit(q.double()) @ unit(k.double()).T).clamp(-1, 1).acos()
         return yoso_one(q, k, v, (1 - angle / math.pi) ** hash_code_len, hash_code_len)
@@ -83,20 +62,8 @@ def yoso_e(
     return each_sequence(query, key, value, padding_mask, with_convolution(one, conv_kernel_size, conv_weight))
 
 
-def yoso(
-    query,
-    key,
-    value,
-    padding_mask=None,
-    *,
-    hash_code_len,
-    conv_kernel_size=None,
-    conv_weight=None,
-    scaling,
-    generator=None,
-    **settings,
-) -> Tensor:
-    settings["hash_code_len"] = hash_code_len
+def yoso(query, key, value, padding_mask=None, *, hash_code_len, scaling, generator=None, **settings) -> Tensor:
+    size, weight = settings["conv_kernel_size"], settings.pop("conv_weight", None)
     n_hashes = most("yoso", "n_hashes", settings, query, padding_mask)
     draws = draw_directions(query.shape[1], query.shape[3], n_hashes * hash_code_len, generator)
 
@@ -107,7 +74,7 @@ def yoso(
         alike = (signs[0][:, None] == signs[1][None]).all(-1)
         return yoso_one(q, k, v, alike.double().mean(-1), hash_code_len)
 
-    return each_sequence(query, key, value, padding_mask, with_convolution(one, conv_kernel_size, conv_weight))
+    return each_sequence(query, key, value, padding_mask, with_convolution(one, size, weight))
 
 
 def cluster_one(signs: Tensor, count: int) -> list[int]:

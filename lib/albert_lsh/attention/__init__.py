@@ -7,18 +7,27 @@
     cost(name, length, head_dim, ...)                its multiply-adds, as a ratio to softmax attention's
     settings_for(name, length, share)                settings that spend a given share of the pairs
 
-In a model they are chosen with `albert_lsh.load_model(..., attention=name)`.
+In a model they are chosen with `albert_lsh.load_model(..., attention=name)`. A new attention is a class in a file
+beside this one, and its line in ATTENTIONS.
 """
 
 import reprlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.definition import check_whole
-from albert_lsh.attention.registry import ATTENTIONS, check, check_evaluation, names, setting_names, settings_for
-from albert_lsh.attention.rows import MASKED, clear_padding, count_tokens
+from albert_lsh.attention.clustered import ImprovedClustered
+from albert_lsh.attention.controls import TopK, Window
+from albert_lsh.attention.core import Attention, Budgeted, check_whole, keys_of
+from albert_lsh.attention.hashed import PlainLSH, Random, Smyrf
+from albert_lsh.attention.keys import MASKED, clear_padding, count_tokens
+from albert_lsh.attention.lsh import LSH
+from albert_lsh.attention.nystrom import Nystrom
+from albert_lsh.attention.reformer import Reformer
+from albert_lsh.attention.shared_qk import SharedQK, SharedQKLSH
+from albert_lsh.attention.softmax import Softmax, SoftmaxEager
+from albert_lsh.attention.yoso import Linear, Yoso, YosoE
 
 __all__ = [
     "ATTENTIONS",
@@ -32,37 +41,153 @@ __all__ = [
     "coverage",
     "names",
     "pairs",
+    "recorded",
     "setting_names",
     "settings_for",
 ]
 
-
+ATTENTIONS: dict[str, type[Attention]] = {
+    kind.name: kind
+    for kind in (
+        Softmax, SoftmaxEager, Reformer, SharedQK, SharedQKLSH, LSH, PlainLSH, Window, Random, TopK, Smyrf,
+        ImprovedClustered, Nystrom, Linear, Yoso, YosoE,
+    )
+}  # fmt: skip
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 HIGHEST_SEED = 2**63 - 1
 
 
+def names() -> list[str]:
+    """The attentions there are."""
+    return list(ATTENTIONS)
+
+
+def setting_names() -> set[str]:
+    """The names of all attentions' settings."""
+    return {setting for kind in ATTENTIONS.values() for setting in kind.defaults}
+
+
+def make(name: str, settings: dict[str, Any] | None = None) -> Attention:
+    """The attention of a name with its settings; ValueError if there is none, or it cannot have them."""
+    if not isinstance(name, str) or name not in ATTENTIONS:
+        raise ValueError(f"attention={reprlib.repr(name)} is not one of: {', '.join(ATTENTIONS)}")
+    if not isinstance(settings, dict | None):
+        raise ValueError(f"attention {name!r}: settings={reprlib.repr(settings)} must be a dictionary of settings")
+    return ATTENTIONS[name].make(settings or {})
+
+
+def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The full settings of an attention: its defaults, with `settings` over them.
+
+    Settings that follow from `share` or `keys` are None. Those of an old record become today's.
+
+    Raises:
+        ValueError: no attention of that name, a setting that it does not have, or a value that it cannot take.
+    """
+    return make(name, settings).full_settings()
+
+
+def recorded(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a record as `check` completes them; as they stand there if today's code cannot have them."""
+    try:
+        return check(name, settings)
+    except ValueError:
+        return settings
+
+
+def check_evaluation(name: str, settings: dict[str, Any], changes: dict[str, Any] | None) -> dict[str, Any]:
+    """The full settings of an attention in evaluation: `changes` over those that it is trained with.
+
+    A budget takes the place of the settings that follow from it, and they of a budget.
+
+    Raises:
+        ValueError: as `check` does; a convolution, whose weights only training gives; reformer, which is made with its
+            settings.
+    """
+    if not isinstance(changes, dict | None):
+        raise ValueError(f"evaluation_settings={reprlib.repr(changes)} must be a dictionary of settings")
+    changes, full, budget = changes or {}, check(name, settings), {"share", "keys"}
+    if name == "reformer" and changes:
+        raise ValueError(f"evaluation_settings={changes!r}: 'reformer' has in evaluation the settings it was made with")
+    if "conv_kernel_size" in changes:
+        raise ValueError("evaluation_settings: conv_kernel_size has weights, which have to be trained with it")
+    following = ATTENTIONS[name].open
+    if changes.keys() & budget:
+        full = {k: v for k, v in full.items() if k not in {*budget, *following} or isinstance(v, bool)}
+    elif changes.keys() & set(following[:2]):
+        full = {k: v for k, v in full.items() if k not in budget}
+    try:
+        return check(name, {**full, **changes})
+    except ValueError as error:
+        raise ValueError(f"evaluation_settings: {error}") from error
+
+
+def settings_for(
+    name: str, length: int = 256, share: float | None = None, *, keys: int | None = None, **fixed: Any
+) -> dict[str, Any]:
+    """Settings with which a query of a sequence of `length` tokens attends to at most `share` of the keys.
+
+    They are those that `share` or `keys` as a setting comes to at this length (and reformer's, which has neither as a
+    setting). What is fixed is never changed.
+
+    Args:
+        name: an attention with a budget. length: tokens of a sequence.
+        share: of the pairs, above 0, at most 1; a mean key attended to is one key. keys: of a query, in its place;
+            with neither a quarter of the pairs.
+        fixed: settings that are decided already, for instance global_tokens=0.
+    Returns:
+        Settings for `attend` or `load_model`, those fixed among them.
+    Raises:
+        ValueError: an attention without a budget, a share or length out of range, a budget too small for the attention
+            or for what is fixed; a fixed setting that the attention does not have, or that it cannot take.
+    """
+    made = make(name, fixed)
+    if not made.fewest:
+        able = ", ".join(known for known, kind in ATTENTIONS.items() if kind.fewest)
+        raise ValueError(f"attention={name!r} has no budget; one has: {able}")
+    check_whole("length", length, 1)
+    share = 0.25 if share is None and keys is None else share
+    Budgeted.make({"share": share, "keys": keys})
+    budget = keys_of(length, share, keys)
+    settings, needed = made.fit_budget(length, budget)
+    if needed > budget:
+        size = f"keys={keys}" if share is None else f"share={share}"
+        held = ", ".join(f"{setting}={value}" for setting, value in fixed.items() if value is not None)
+        few = f"{budget} keys, too few{' for ' + held if held else ''}"
+        raise ValueError(f"{name}: {size} of length={length} is {few}; {needed} would do")
+    return settings
+
+
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
     """Raise ValueError unless the tensors are those that `attend` describes, all on one device."""
-    given = {"query": query, "key": key, "value": value}
-    if other := [f"{name} {type(x).__name__}" for name, x in given.items() if not isinstance(x, Tensor)]:
-        raise ValueError(f"query, key and value must be tensors; got {', '.join(other)}")
-    if query.dim() != 4 or not query.shape == key.shape == value.shape or not query.numel():
-        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
-        raise ValueError(f"query, key and value must all be (batch, heads, length, head_dim), none 0; got {shapes}")
-    if query.dtype not in DTYPES or len({(x.dtype, x.device) for x in given.values()}) > 1:
-        kinds = ", ".join(f"{name} {x.dtype} on {x.device}" for name, x in given.items())
-        raise ValueError(f"query, key and value must be of one floating dtype and on one device; got {kinds}")
-    if padding_mask is None:
+    rows = {"query": query, "key": key, "value": value}
+    tensors = all(isinstance(x, Tensor) for x in rows.values())
+    if (
+        not tensors
+        or query.dim() != 4
+        or not query.shape == key.shape == value.shape
+        or not query.numel()
+        or (query.dtype not in DTYPES or len({(x.dtype, x.device) for x in rows.values()}) > 1)
+    ):
+        raise ValueError(
+            "query, key and value must be tensors of one shape (batch, heads, length, head_dim), none 0, of one "
+            f"floating dtype, on one device; got {', '.join(f'{name} {shown(x)}' for name, x in rows.items())}"
+        )
+    expected = torch.bool, (query.shape[0], query.shape[2]), query.device
+    if padding_mask is None or (
+        isinstance(padding_mask, Tensor)
+        and (padding_mask.dtype, (*padding_mask.shape,), padding_mask.device) == expected
+    ):
         return
-    expected, found = (query.shape[0], query.shape[2]), type(padding_mask).__name__
-    if isinstance(padding_mask, Tensor):
-        if padding_mask.dtype == torch.bool and (*padding_mask.shape, padding_mask.device) == (*expected, query.device):
-            return
-        found = f"{padding_mask.dtype} of shape {tuple(padding_mask.shape)} on {padding_mask.device}"
     raise ValueError(
-        f"padding_mask must be bool of shape (batch, length) = {expected} on {query.device}, True where there is a "
-        f"token; got {found}"
+        f"padding_mask must be bool of shape (batch, length) = {expected[1]} on {query.device}, True where there is a "
+        f"token; got {shown(padding_mask)}"
     )
+
+
+def shown(x: Any) -> str:
+    """A tensor, or what is none, as messages have it."""
+    return f"{x.dtype} {(*x.shape,)} on {x.device}" if isinstance(x, Tensor) else type(x).__name__
 
 
 def generator_of(seed: int) -> torch.Generator:
@@ -94,7 +219,7 @@ def attend(
     seed: int = 0,
     dropout: float = 0.0,
     conv_weight: Tensor | None = None,
-    **settings,
+    **settings: Any,
 ) -> Tensor:
     """Attention `name` on bare tensors, the same that a model with this attention computes.
 
@@ -112,30 +237,18 @@ def attend(
         ValueError: unknown name or setting, shapes or dtypes that disagree, an empty tensor, a mask that is not bool; a
             call that is recorded by torch.export or torch.jit.trace.
     """
-    settings = check(name, settings)
+    make(name, settings)
     check_tensors(query, key, value, padding_mask)
     check_recording(name)
-    if conv_weight is not None:
-        if "conv_kernel_size" not in settings:
-            raise ValueError(f"attention {name!r} has no convolution of the values, and so no conv_weight")
-        settings["conv_weight"] = conv_weight
     if not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
         raise ValueError(f"dropout={reprlib.repr(dropout)} must be a number, 0 to 1")
-    return ATTENTIONS[name].attend(
-        query,
-        key,
-        value,
-        padding_mask,
-        scaling=query.shape[-1] ** -0.5,
-        dropout=dropout,
-        generator=generator_of(seed),
-        **settings,
-    )
+    more = {"scaling": query.shape[-1] ** -0.5, "dropout": dropout, "generator": generator_of(seed)}
+    return ATTENTIONS[name].attend(query, key, value, padding_mask, conv_weight=conv_weight, **more, **settings)
 
 
 @torch.no_grad()
 def pairs(
-    name: str, query: Tensor, key: Tensor, padding_mask: Tensor | None = None, *, seed: int = 0, **settings
+    name: str, query: Tensor, key: Tensor, padding_mask: Tensor | None = None, *, seed: int = 0, **settings: Any
 ) -> Tensor:
     """How often each query meets each key, for the very hashes that `attend` draws with this seed.
 
@@ -143,24 +256,17 @@ def pairs(
         (batch, heads, length, length), integers: 0 where a query does not see a key; rows and columns of padding are 0.
         Takes memory quadratic in the length: for looking, not for training.
     """
-    settings = check(name, settings)
+    made = make(name, settings)
     check_tensors(query, key, key, padding_mask)
-    counts = _ask(name, "pairs", query, key, padding_mask, seed, settings)
+    made = made.resolve(count_tokens(query, padding_mask))
+    query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
+    counts = made.pairs(query, key, padding_mask, generator_of(seed))
     if padding_mask is not None:
         counts = counts * padding_mask[:, None, :, None] * padding_mask[:, None, None, :]
     return counts
 
 
-def _ask(name: str, what: str, query, key, padding_mask: Tensor | None, seed: int, settings) -> Tensor:
-    """A function of the attention, for the hashes of this seed."""
-    attention = ATTENTIONS[name]
-    settings = attention.resolve(settings, count_tokens(query, padding_mask))
-    generator = generator_of(seed)
-    query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
-    return getattr(attention, what)(query, key, padding_mask, generator=generator, **settings)
-
-
-def cost(name: str, length: int, head_dim: int = 64, **settings) -> float:
+def cost(name: str, length: int, head_dim: int = 64, **settings: Any) -> float:
     """The multiply-adds of an attention as a ratio to softmax attention's, 2 length^2 head_dim in each head.
 
     Everything counts: hashing, mean keys that are compared with, mean keys attended, and pairs. Sorting, which
@@ -169,11 +275,10 @@ def cost(name: str, length: int, head_dim: int = 64, **settings) -> float:
     Raises:
         ValueError: unknown name or setting, a length or head_dim that is none.
     """
-    full = check(name, settings)
+    made = make(name, settings)
     check_whole("length", length, 1)
     check_whole("head_dim", head_dim, 1)
-    resolved = ATTENTIONS[name].resolve(full, torch.tensor([length]))
-    return ATTENTIONS[name].cost(length, head_dim, **resolved) / (2 * length**2 * head_dim)
+    return made.resolve(torch.tensor([length])).cost(length, head_dim) / (2 * length**2 * head_dim)
 
 
 class Coverage(NamedTuple):
@@ -186,7 +291,7 @@ class Coverage(NamedTuple):
 
 @torch.no_grad()
 def coverage(
-    name: str, query: Tensor, key: Tensor, padding_mask: Tensor | None = None, *, seed: int = 0, **settings
+    name: str, query: Tensor, key: Tensor, padding_mask: Tensor | None = None, *, seed: int = 0, **settings: Any
 ) -> Coverage:
     """What `attend` would look at with this seed.
 
@@ -194,11 +299,10 @@ def coverage(
     tie them. Where there is nothing but padding, all shares are 0.
     """
     met = pairs(name, query, key, padding_mask, seed=seed, **settings) > 0
+    made = make(name, settings).resolve(count_tokens(query, padding_mask))
     query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
+    means = made.mean_keys(query, key, padding_mask, generator_of(seed))
     scores = query.float() @ key.float().transpose(-1, -2) * query.shape[-1] ** -0.5
-    means = met.new_zeros(1)
-    if ATTENTIONS[name].mean_keys is not None:
-        means = _ask(name, "mean_keys", query, key, padding_mask, seed, check(name, settings))
     if padding_mask is None:
         padding_mask = query.new_ones(query.shape[0], query.shape[2], dtype=torch.bool)
     weights = scores.masked_fill(~padding_mask[:, None, None, :], MASKED).softmax(-1)

@@ -11,10 +11,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.definition import Attention, Budget
-from albert_lsh.attention.rows import MASKED, best, largest, per_sequence, places, take, token_mask
-from albert_lsh.attention.select.hashing import draw_directions
-from albert_lsh.attention.softmax import all_pairs
+from albert_lsh.attention.core import Budgeted, Count
+from albert_lsh.attention.keys import (
+    MASKED,
+    best,
+    largest,
+    means_of_groups,
+    per_sequence,
+    take,
+    token_mask,
+    tokens_first,
+)
+from albert_lsh.attention.select import draw_directions
 
 BITS = 63  # of a query's hash, and ROUNDS of k-means: the authors' defaults
 ROUNDS = 10
@@ -40,7 +48,7 @@ def assign(query: Tensor, mask: Tensor, num_clusters: int | Tensor, generator: t
     power = 2 ** torch.arange(BITS, device=query.device)
     n, number = mask.sum(-1, keepdim=True), per_sequence(num_clusters, 3)
     rank = torch.arange(most, device=query.device) * n // number
-    first = places(mask, length).gather(-1, rank.clamp(max=length - 1))
+    first = tokens_first(mask).gather(-1, rank.clamp(max=length - 1))
     code, centre = (signs * power).sum(-1), (take(signs, first) * power).sum(-1)
     unused = (torch.arange(most, device=query.device) >= number).unsqueeze(-2)
 
@@ -57,67 +65,50 @@ def assign(query: Tensor, mask: Tensor, num_clusters: int | Tensor, generator: t
     return nearest_to(centre)
 
 
-def means_by_cluster(rows: Tensor, cluster: Tensor, count: int) -> Tensor:
-    """The mean row of each cluster, (batch, heads, count, dim); zeros for an empty one. Linear in the length.
+class ImprovedClustered(Budgeted):
+    name = "improved-clustered"
+    about = "improved clustered attention: mean queries see all keys, and each query its cluster's best ones"
+    usual_share = 0.25
+    open = ("num_clusters", "top_keys")
+    fewest = 2
 
-    cluster: (batch, heads, length), of each row; `count` for padding.
-    """
-    index, ones = cluster.unsqueeze(-1), torch.ones_like(rows[..., :1])
-    sums = rows.new_zeros(*rows.shape[:2], count + 1, rows.shape[-1]).scatter_add(2, index.expand_as(rows), rows)
-    sizes = rows.new_zeros(*rows.shape[:2], count + 1, 1).scatter_add(2, index, ones)
-    return (sums / sizes.clamp(min=1))[:, :, :count]
+    num_clusters: Count = 25
+    top_keys: Count = 32
 
+    def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
+        """By way of mean queries, corrected on their best keys; scores and weights in float32.
 
-def clustered_attention(
-    query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None, num_clusters, top_keys
-) -> Tensor:
-    """Attention by way of mean queries, corrected on their best keys; scores and weights in float32.
+        dropout: probability with which a weight, of a mean query or of a query, is dropped.
+        """
+        mask, most = token_mask(query, padding_mask), largest(self.num_clusters)
+        with torch.autocast(query.device.type, enabled=False):
+            q, k, v = query.float(), key.float(), value.float()
+            cluster = assign(q, mask, self.num_clusters, generator)
+            scores = (means_of_groups(q, cluster, most) @ k.transpose(-1, -2)) * scaling
+            weights = scores.masked_fill(~mask.unsqueeze(2), MASKED).softmax(-1)
+            chosen = best(weights.detach(), mask.unsqueeze(2), self.top_keys)
+            padded = F.pad(weights, (0, 1))
+            mass = padded.gather(-1, chosen).sum(-1, keepdim=True)
+            others = F.dropout(padded.scatter(-1, chosen, 0.0)[..., :-1], dropout) @ v
+            of_query = (
+                take(chosen.float(), cluster).long() if chosen.numel() else chosen
+            )  # (batch, heads, length, keys)
+            of_query = of_query.masked_fill((cluster == most).unsqueeze(-1), q.shape[2])
+            exact = (take(k, of_query) @ q.unsqueeze(-1)).squeeze(-1) * scaling
+            exact = F.dropout(exact.masked_fill(of_query == q.shape[2], MASKED).softmax(-1), dropout)
+            best_values = (exact.unsqueeze(-2) @ take(v, of_query)).squeeze(-2)
+            out = take(mass, cluster) * best_values + take(others, cluster)
+        return out.to(query.dtype)
 
-    dropout: probability with which a weight, of a mean query or of a query, is dropped.
-    """
-    mask = token_mask(query, padding_mask)
-    with torch.autocast(query.device.type, enabled=False):
-        q, k, v = query.float(), key.float(), value.float()
-        cluster = assign(q, mask, num_clusters, generator)
-        mean_query = means_by_cluster(q, cluster, largest(num_clusters))
-        scores = (mean_query @ k.transpose(-1, -2)) * scaling
-        weights = scores.masked_fill(~mask.unsqueeze(2), MASKED).softmax(-1)
-        chosen = best(weights.detach(), mask.unsqueeze(2), top_keys)
-        padded = F.pad(weights, (0, 1))
-        mass = padded.gather(-1, chosen).sum(-1, keepdim=True)
-        others = F.dropout(padded.scatter(-1, chosen, 0.0)[..., :-1], dropout) @ v
-        of_query = take(chosen.float(), cluster).long() if chosen.numel() else chosen  # (batch, heads, length, keys)
-        of_query = of_query.masked_fill((cluster == largest(num_clusters)).unsqueeze(-1), q.shape[2])
-        own = (take(k, of_query) @ q.unsqueeze(-1)).squeeze(-1) * scaling
-        own = own.masked_fill(of_query == q.shape[2], MASKED).softmax(-1)
-        exact = (F.dropout(own, dropout).unsqueeze(-2) @ take(v, of_query)).squeeze(-2)
-        out = take(mass, cluster) * exact + take(others, cluster)
-    return out.to(query.dtype)
+    def needed(self, length: int) -> int:
+        return (self.fixed("num_clusters") or 1) + (self.fixed("top_keys") or 1)
 
+    def divide(self, length: int, keys: int, room: int) -> dict[str, Any]:
+        """A mean query costs as much as a key of every query; half of the budget for either, if nothing is given."""
+        best_keys = self.fixed("top_keys")
+        clusters = self.fixed("num_clusters") or (room // 2 if best_keys is None else max(1, room - best_keys))
+        return {"num_clusters": clusters, "top_keys": max(1, room - clusters)}
 
-def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
-    """A mean query costs as much as a key of every query; half of the budget for either, if nothing is fixed."""
-    left = budget.left(2)
-    for name, other in (("num_clusters", "top_keys"), ("top_keys", "num_clusters")):
-        budget.refuse(name, fixed.get(name, 1), left - fixed.get(other, 1))
-    if {"num_clusters", "top_keys"} <= fixed.keys():
-        return dict(fixed)
-    clusters = fixed.get("num_clusters", max(1, left - fixed["top_keys"]) if "top_keys" in fixed else left // 2)
-    return {"num_clusters": clusters, "top_keys": max(1, left - clusters)} | fixed
-
-
-def cost(length: int, head_dim: int, *, num_clusters, top_keys) -> float:
-    """Multiply-adds of one head: hashes, mean queries with all keys, and the best keys. k-means multiplies nothing."""
-    return length * (BITS + 2 * (num_clusters + min(top_keys, length))) * head_dim
-
-
-CLUSTERED = Attention(
-    "improved clustered attention: mean queries see all keys, and each query its cluster's best ones",
-    clustered_attention,
-    all_pairs,
-    cost,
-    settings={"num_clusters": 25, "top_keys": 32},
-    spend=spend,
-    spent=("num_clusters", "top_keys"),
-    share=0.25,
-)
+    def cost(self, length: int, head_dim: int) -> float:
+        """Multiply-adds of one head: hashes, mean queries with all keys, the best keys. k-means multiplies nothing."""
+        return length * (BITS + 2 * (self.num_clusters + min(self.top_keys, length))) * head_dim

@@ -33,10 +33,10 @@ def add_convolution(out: Tensor, value: Tensor, size: int | None, weight: Tensor
         ValueError: weight has another shape, is missing, or is there without a size.
     """
     expected = None if size is None else (value.shape[1], size)
-    found = tuple(weight.shape) if isinstance(weight, Tensor) else weight
-    if found != expected:
+    shape = tuple(weight.shape) if isinstance(weight, Tensor) else weight
+    if shape != expected:
         raise ValueError(
-            f"conv_kernel_size={size} needs conv_weight of shape (heads, conv_kernel_size) = {expected}; got {found}"
+            f"conv_kernel_size={size} needs conv_weight of shape (heads, conv_kernel_size) = {expected}; got {shape}"
         )
     if size is None or weight is None:
         return out

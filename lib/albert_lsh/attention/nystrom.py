@@ -15,23 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.convolution import add_convolution
-from albert_lsh.attention.definition import Attention, Budget
-from albert_lsh.attention.rows import MASKED, count_tokens, largest, per_sequence, token_mask
-from albert_lsh.attention.softmax import all_pairs, softmax_attention
-
-
-def segment_means(rows: Tensor, segment: Tensor, count: int) -> Tensor:
-    """Means of the rows (batch, heads, length, dim) of each segment: (batch, heads, count, dim), float32.
-
-    segment: (batch, length), the segment of each token; `count` for padding.
-    """
-    batch, heads, _, dim = rows.shape
-    sums = rows.new_zeros(batch, heads, count + 1, dim, dtype=torch.float32)
-    index = segment[:, None, :, None].expand(batch, heads, -1, dim)
-    size = rows.new_zeros(batch, count + 1, dtype=torch.float32)
-    size = size.scatter_add(1, segment, torch.ones_like(segment).float())
-    return sums.scatter_add(2, index, rows.float())[:, :, :count] / size[:, None, :count, None].clamp(min=1)
+from albert_lsh.attention.core import Budgeted, Count, OddCount
+from albert_lsh.attention.keys import MASKED, count_tokens, largest, means_of_groups, per_sequence, token_mask
+from albert_lsh.attention.softmax import Softmax
 
 
 def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
@@ -47,71 +33,54 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
     return inverse
 
 
-def nystrom_attention(
-    query,
-    key,
-    value,
-    padding_mask=None,
-    *,
-    scaling,
-    dropout=0.0,
-    generator=None,
-    num_landmarks,
-    pinv_iterations,
-    conv_kernel_size=None,
-    conv_weight=None,
-) -> Tensor:
-    """Attention by way of landmarks; shapes as everywhere, landmarks and pseudo-inverse in float32.
+class Nystrom(Budgeted):
+    name = "nystrom"
+    about = "Nyströmformer: all keys, through a few landmarks"
+    open = ("num_landmarks",)
+    fewest = 2
 
-    dropout: probability with which the weight that a query gives a landmark is dropped.
-    conv_weight: (heads, conv_kernel_size), of the convolution.
-    """
-    n_tokens, most = count_tokens(query, padding_mask), largest(num_landmarks)
-    few = (n_tokens <= num_landmarks)[:, None, None, None]
-    if few.all():
-        exact = softmax_attention(query, key, value, padding_mask, scaling=scaling, dropout=dropout)
-        return add_convolution(exact, value, conv_kernel_size, conv_weight)
-    mask = token_mask(query, padding_mask)[:, 0]
-    rank, number = mask.cumsum(-1) - 1, per_sequence(num_landmarks, 2)
-    segment = (rank * number // n_tokens[:, None].clamp(min=1)).clamp(max=most).masked_fill(~mask, most)
-    mean_query, mean_key = (segment_means(rows, segment, most) for rows in (query, key))
-    unused = (torch.arange(most, device=query.device) >= number)[..., None, None, :]  # (batch or 1, 1, 1, landmarks)
-    with torch.autocast(query.device.type, enabled=False):
-        to_landmarks = mean_key.transpose(-1, -2) * scaling
-        first = (query.float() @ to_landmarks).masked_fill(unused, MASKED).softmax(-1)
-        middle = (mean_query @ to_landmarks).masked_fill(unused, MASKED).softmax(-1)
-        # Unused landmarks are zero rows. Few tokens leave empty segments, whose matrix has no inverse.
-        middle = middle.masked_fill(unused.transpose(-1, -2) | few, 0)
-        seen = None if padding_mask is None else padding_mask[:, None, None]
-        last = F.scaled_dot_product_attention(mean_query, key.float(), value.float(), attn_mask=seen, scale=scaling)
-        out = (F.dropout(first, dropout) @ (pseudo_inverse(middle, pinv_iterations) @ last)).to(query.dtype)
-    if few.any():
-        exact = softmax_attention(query, key, value, padding_mask, scaling=scaling, dropout=dropout)
-        out = torch.where(few, exact, out)
-    return add_convolution(out, value, conv_kernel_size, conv_weight)
+    num_landmarks: Count = 64
+    pinv_iterations: Count = 6
+    conv_kernel_size: OddCount | None = None
 
+    def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
+        """Landmarks and pseudo-inverse in float32.
 
-def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
-    """Two keys for a landmark: a query meets it, and it meets a key."""
-    left = budget.left(2)
-    budget.refuse("num_landmarks", fixed.get("num_landmarks", 1), left // 2)
-    return {"num_landmarks": left // 2} | fixed
+        dropout: probability with which the weight that a query gives a landmark is dropped.
+        """
+        n_tokens, most = count_tokens(query, padding_mask), largest(self.num_landmarks)
+        few = (n_tokens <= self.num_landmarks)[:, None, None, None]
+        if few.any():
+            exact = Softmax().compute(query, key, value, padding_mask, scaling=scaling, dropout=dropout)
+            if few.all():
+                return exact
+        mask, number = token_mask(query, padding_mask), per_sequence(self.num_landmarks, 3)
+        segment = (mask.cumsum(-1) - 1) * number // n_tokens[:, None, None].clamp(min=1)
+        segment = segment.clamp(max=most).masked_fill(~mask, most)
+        mean_query, mean_key = (means_of_groups(rows.float(), segment, most) for rows in (query, key))
+        unused = torch.arange(most, device=query.device)[None, None, None] >= per_sequence(self.num_landmarks, 4)
+        with torch.autocast(query.device.type, enabled=False):
+            to_landmarks = mean_key.transpose(-1, -2) * scaling
+            first = (query.float() @ to_landmarks).masked_fill(unused, MASKED).softmax(-1)
+            middle = (mean_query @ to_landmarks).masked_fill(unused, MASKED).softmax(-1)
+            # Unused landmarks are zero rows. Few tokens leave empty segments, whose matrix has no inverse.
+            middle = middle.masked_fill(unused.transpose(-1, -2) | few, 0)
+            seen = None if padding_mask is None else padding_mask[:, None, None]
+            last = F.scaled_dot_product_attention(mean_query, key.float(), value.float(), attn_mask=seen, scale=scaling)
+            out = F.dropout(first, dropout) @ (pseudo_inverse(middle, self.pinv_iterations) @ last)
+        return torch.where(few, exact, out.to(query.dtype)) if few.any() else out.to(query.dtype)
 
+    def needed(self, length: int) -> int:
+        return 2 * (self.fixed("num_landmarks") or 1)
 
-def cost(length: int, head_dim: int, *, num_landmarks, pinv_iterations, conv_kernel_size=None) -> float:
-    """Multiply-adds of one head: three products, the pseudo-inverse and the convolution."""
-    if length <= num_landmarks:
-        return 2 * length**2 * head_dim
-    products = 4 * length * num_landmarks * head_dim + 2 * num_landmarks**2 * head_dim
-    return products + 4 * pinv_iterations * num_landmarks**3 + length * head_dim * (conv_kernel_size or 0)
+    def divide(self, length: int, keys: int, room: int) -> dict[str, Any]:
+        """Two keys for a landmark: a query meets it, and it meets a key."""
+        return {"num_landmarks": room // 2}
 
-
-NYSTROM = Attention(
-    "Nyströmformer: all keys, through a few landmarks",
-    nystrom_attention,
-    all_pairs,
-    cost,
-    settings={"num_landmarks": 64, "pinv_iterations": 6, "conv_kernel_size": None},
-    spend=spend,
-    spent=("num_landmarks",),
-)
+    def cost(self, length: int, head_dim: int) -> float:
+        """Multiply-adds of one head: three products, the pseudo-inverse and the convolution."""
+        if length <= self.num_landmarks:
+            return super().cost(length, head_dim)
+        landmarks = self.num_landmarks
+        products = 4 * length * landmarks + 2 * landmarks**2 + length * (self.conv_kernel_size or 0)
+        return products * head_dim + 4 * self.pinv_iterations * landmarks**3

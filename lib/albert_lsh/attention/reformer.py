@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from reformer_pytorch.reformer_pytorch import FullQKAttention, LSHAttention, LSHSelfAttention
 from torch import Tensor, nn
 
-from albert_lsh.attention.definition import Attention, Budget, rounds_and_size
-from albert_lsh.attention.seen import Seen, count_pairs
-from albert_lsh.attention.shared_qk import only_others, others
+from albert_lsh.attention.core import Count, CountOrZero, InRounds, Size
+from albert_lsh.attention.keys import Keys
+from albert_lsh.attention.shared_qk import only_others
 
 
 @contextmanager
@@ -61,49 +61,70 @@ class NotInFloat16(nn.Module):
         return out.to(v.dtype), weights, buckets
 
 
-def reformer_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, **settings) -> Tensor:
-    """`LSHAttention` (or `FullQKAttention` up to the threshold) of the package; `key` and `scaling` are not used.
+class Reformer(InRounds):
+    name = "reformer"
+    about = "the original study: projections replaced by reformer-pytorch's, with new weights"
+    size_name = "bucket_size"
+    smallest = clusters_seen = 2
+    fewest = 4
 
-    The package draws hashes and dropout from one generator, so with `generator` given, its dropout follows it too.
-    """
-    return run_package(query, value, padding_mask, dropout=dropout, **settings)[0]
+    bucket_size: Size = 64
+    n_hashes: Count = 8
+    full_attn_thres: CountOrZero | None = None
 
+    def is_full(self, length: int) -> bool:
+        """Whether everything is attended to."""
+        return length <= (self.bucket_size if self.full_attn_thres is None else self.full_attn_thres)
 
-def reformer_pairs(query, key, padding_mask=None, *, bucket_size, n_hashes, **settings) -> Tensor:
-    """How often each query meets each key: (batch, heads, length, length), long; read off the package's buckets."""
-    batch, heads, length, _ = query.shape
-    settings |= {"bucket_size": bucket_size, "n_hashes": n_hashes}
-    buckets = run_package(query, query, padding_mask, **settings)[1]
-    if buckets is None:
-        return others(query, key, padding_mask)
-    padded = buckets.shape[-1] // n_hashes
-    position = torch.arange(n_hashes * padded, device=query.device) % padded
-    order = (padded * buckets + position).argsort(-1).view(batch, heads, -1) % padded  # all rounds in one row
-    mask = torch.arange(padded, device=query.device).expand(batch, -1) < length
-    if padding_mask is not None:
-        mask = F.pad(padding_mask, (0, padded - length))
-    hidden = ~mask[:, None].expand(-1, heads, -1).gather(-1, order)
-    chunks = order.masked_fill(hidden, length).view(batch, heads, 1, -1, bucket_size)
-    counts = count_pairs(Seen(chunks, torch.cat([chunks, chunks.roll(1, 3)], -1)), length)
-    return only_others(counts, padding_mask)
+    def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
+        """`LSHAttention` (or `FullQKAttention`) of the package; `key` and `scaling` are not used.
 
+        The package draws hashes and dropout from one generator, so with `generator` given, its dropout follows it too.
+        """
+        return self.run_package(query, value, padding_mask, dropout, generator)[0]
 
-def run_package(
-    query, value, padding_mask, *, bucket_size, n_hashes, full_attn_thres, dropout=0.0, generator=None
-) -> tuple[Tensor, Tensor | None]:
-    """The package's output (batch, heads, length, head_dim), and its buckets, None where it attended to everything."""
-    batch, heads, length, _ = query.shape
-    full = length <= (bucket_size if full_attn_thres is None else full_attn_thres)
-    core = FullQKAttention(dropout=dropout) if full else LSHAttention(dropout, bucket_size, n_hashes)
-    qk, v = query.flatten(0, 1), value.flatten(0, 1)
-    mask = None if padding_mask is None else padding_mask.repeat_interleave(heads, 0)
-    if not full:
-        v, _ = pad_to_multiple(v, mask, 2 * bucket_size)
-        qk, mask = pad_to_multiple(qk, mask, 2 * bucket_size)
-    with torch_seed_from(generator):
-        out, _, buckets = NotInFloat16(core)(qk, v, input_mask=mask)
-    out = out[:, :length].unflatten(0, (batch, heads)).to(query.dtype)
-    return out, None if full else buckets
+    def run_package(self, query, value, padding_mask, dropout, generator) -> tuple[Tensor, Tensor | None]:
+        """The package's output (batch, heads, length, head_dim), and its buckets, None where it sees everything."""
+        batch, heads, length, _ = query.shape
+        size = min(self.bucket_size, length)  # as one larger: two buckets, and every token in sight
+        full = self.is_full(length)
+        core = FullQKAttention(dropout=dropout) if full else LSHAttention(dropout, size, self.n_hashes)
+        qk, v = query.flatten(0, 1), value.flatten(0, 1)
+        mask = None if padding_mask is None else padding_mask.repeat_interleave(heads, 0)
+        if not full:
+            v, _ = pad_to_multiple(v, mask, 2 * size)
+            qk, mask = pad_to_multiple(qk, mask, 2 * size)
+        with torch_seed_from(generator):
+            out, _, buckets = NotInFloat16(core)(qk, v, input_mask=mask)
+        out = out[:, :length].unflatten(0, (batch, heads)).to(query.dtype)
+        return out, None if full else buckets
+
+    def pairs(self, query, key, padding_mask, generator) -> Tensor:
+        """Read off the package's buckets."""
+        batch, heads, length, _ = query.shape
+        buckets = self.run_package(query, query, padding_mask, 0.0, generator)[1]
+        if buckets is None:
+            return only_others(super().pairs(query, key, padding_mask, generator), padding_mask)
+        padded = buckets.shape[-1] // self.n_hashes
+        position = torch.arange(self.n_hashes * padded, device=query.device) % padded
+        order = (padded * buckets + position).argsort(-1).view(batch, heads, -1) % padded  # all rounds in one row
+        mask = torch.arange(padded, device=query.device).expand(batch, -1) < length
+        if padding_mask is not None:
+            mask = F.pad(padding_mask, (0, padded - length))
+        hidden = ~mask[:, None].expand(-1, heads, -1).gather(-1, order)
+        chunks = order.masked_fill(hidden, length).view(batch, heads, 1, -1, min(self.bucket_size, length))
+        counts = Keys(chunks, torch.cat([chunks, chunks.roll(1, 3)], -1)).count_pairs(length)
+        return only_others(counts, padding_mask)
+
+    def needed(self, length: int) -> int:
+        return length if (self.full_attn_thres or 0) >= length else super().needed(length)
+
+    def cost(self, length: int, head_dim: int) -> float:
+        """Multiply-adds of one head: random directions for half of the buckets, and the pairs in chunks."""
+        if self.is_full(length):
+            return super().cost(length, head_dim)
+        padded = -(-length // (2 * self.bucket_size)) * 2 * self.bucket_size
+        return self.n_hashes * (padded * padded / self.bucket_size / 2 + 4 * padded * self.bucket_size) * head_dim
 
 
 class ReformerSelfAttention(nn.Module):
@@ -143,27 +164,3 @@ class ReformerSelfAttention(nn.Module):
             current_pass.record(qk, qk, value, mask, self.training)
         with self.drawing, torch_seed_from(current_pass.generator(self.training)):
             return self.lsh(rows, input_mask=padded_mask)[:, :length], None
-
-
-def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
-    """A chunk of at least two tokens sees itself and the one before."""
-    budget.refuse("full_attn_thres", fixed.get("full_attn_thres") or 0, budget.length - 1)  # below it, all is attended
-    return fixed | rounds_and_size(budget, fixed, budget.left(4) // 2, size_name="bucket_size", least=2)
-
-
-def cost(length: int, head_dim: int, *, bucket_size, n_hashes, full_attn_thres=None) -> float:
-    """Multiply-adds of one head: random directions for half of the buckets, and the pairs in chunks."""
-    if length <= (bucket_size if full_attn_thres is None else full_attn_thres):
-        return 2 * length**2 * head_dim
-    padded = -(-length // (2 * bucket_size)) * 2 * bucket_size
-    return n_hashes * (padded * padded / bucket_size / 2 + 4 * padded * bucket_size) * head_dim
-
-
-REFORMER = Attention(
-    "the original study: projections replaced by reformer-pytorch's, with new weights",
-    reformer_attention,
-    reformer_pairs,
-    cost,
-    settings={"bucket_size": 64, "n_hashes": 8, "full_attn_thres": None},
-    lowest={"bucket_size": 2, "full_attn_thres": 0},
-)

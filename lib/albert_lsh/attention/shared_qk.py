@@ -1,19 +1,30 @@
-"""Shared queries and keys (Kitaev, Kaiser, Levskaya 2020, "Reformer", section 2), without hashing.
+"""Shared queries and keys (Kitaev, Kaiser, Levskaya 2020, "Reformer", section 2), without hashing and with it.
 
 The pretrained projections stay. The keys are replaced by the queries scaled to unit length, and a token attends to
 itself only when there is nothing else.
+
+    shared-qk       every token attends to all others
+    shared-qk-lsh   tokens are sorted by hash bucket and cut into chunks; a token sees its own chunk and the one before
+
+With the same rotations `shared-qk-lsh` gives what reformer-pytorch's `LSHAttention` gives, and like it counts a key
+once for every round in which it is met. With `rest` a query sees one key more: the mean of all tokens, seen or not; the
+logarithm of their number is added to its score.
 """
+
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.definition import Attention
-from albert_lsh.attention.rows import MASKED, products
-from albert_lsh.attention.softmax import all_pairs, full_cost
+from albert_lsh.attention.compute import attend, with_mean_key
+from albert_lsh.attention.core import Attention, ChoosesKeys, Count, InRounds, Size
+from albert_lsh.attention.keys import MASKED, Keys, cut, largest, per_sequence, product, sort_tokens, token_mask
+from albert_lsh.attention.select import generators_of_rounds, normal_numbers
 
 # Reformer's score for a token's own key: far below any other, and far above that of padding.
 SELF = -5e4
+MOST_BUCKETS = 64  # of one choice among random directions
 
 
 def unit_queries(query: Tensor) -> Tensor:
@@ -21,32 +32,126 @@ def unit_queries(query: Tensor) -> Tensor:
     return F.normalize(query.float(), dim=-1).to(query.dtype)
 
 
-def shared_qk_attention(query, key, value, padding_mask=None, *, scaling, dropout=0.0, generator=None) -> Tensor:
-    """Attention of every token to all others with unit-length queries as keys; `key` is not used."""
-    length = query.shape[2]
-    own = torch.full((length,), SELF, device=query.device, dtype=torch.float32)
-    mask = own.diag()[None, None]  # (1, 1, length, length)
-    if padding_mask is not None:
-        mask = mask.masked_fill(~padding_mask[:, None, None, :], MASKED)
-    scores = products(query, unit_queries(query)) * scaling + mask
-    weights = F.dropout(scores.softmax(-1), dropout)
-    return weights.to(value.dtype) @ value
-
-
 def only_others(counts: Tensor, padding_mask: Tensor | None) -> Tensor:
     """Counts (batch, heads, length, length) without the diagonal, which stays only where a token sees nothing else."""
     if padding_mask is not None:
         counts = counts * padding_mask[:, None, None, :]
-    own = counts.diagonal(dim1=-2, dim2=-1)
-    off_diagonal = counts - own.diag_embed()
-    return off_diagonal + (own * (off_diagonal.sum(-1) == 0)).diag_embed()
+    diagonal = counts.diagonal(dim1=-2, dim2=-1)
+    others = counts - diagonal.diag_embed()
+    return others + (diagonal * (others.sum(-1) == 0)).diag_embed()
 
 
-def others(query, key, padding_mask=None, *, generator=None) -> Tensor:
-    """Every token sees every other one: (batch, heads, length, length), ones off the diagonal."""
-    return only_others(all_pairs(query, key), padding_mask)
+class SharedQK(Attention):
+    name = "shared-qk"
+    about = "pretrained projections, keys tied to queries, no hashing"
+
+    def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
+        """`key` is not used."""
+        diagonal = torch.full((query.shape[2],), SELF, device=query.device, dtype=torch.float32)
+        mask = diagonal.diag()[None, None]  # (1, 1, length, length)
+        if padding_mask is not None:
+            mask = mask.masked_fill(~padding_mask[:, None, None, :], MASKED)
+        scores = product(query, unit_queries(query).transpose(-1, -2)).float() * scaling + mask
+        return F.dropout(scores.softmax(-1), dropout).to(value.dtype) @ value
+
+    def pairs(self, query, key, padding_mask, generator) -> Tensor:
+        return only_others(super().pairs(query, key, padding_mask, generator), padding_mask)
 
 
-SHARED_QK = Attention(
-    "pretrained projections, keys tied to queries, no hashing", shared_qk_attention, others, full_cost
-)
+class SharedQKLSH(InRounds, ChoosesKeys):
+    name = "shared-qk-lsh"
+    about = "the same with Reformer's hashing"
+    open = ("n_hashes", "bucket_size")
+    size_name = "bucket_size"
+    smallest = clusters_seen = 2
+    fewest = 4
+
+    bucket_size: Size = 64
+    n_hashes: Count = 8
+    rest: bool = False
+
+    def choose_keys(self, query, key, mask, scaling, generator) -> Keys:
+        """The keys of each chunk and the one before, in every round."""
+        n_tokens, length = mask[:, 0].sum(-1), query.shape[2]
+        buckets = find_buckets(query, n_tokens, self.bucket_size, largest(self.n_hashes), generator)
+        chunks = cut(sort_tokens(buckets, mask), n_tokens, self.bucket_size)
+        keys = torch.cat([chunks, chunk_before(chunks, n_tokens, self.bucket_size, self.n_hashes)], dim=-1)
+        number = torch.arange(chunks.shape[2], device=chunks.device)[:, None, None]
+        return Keys(chunks, keys.masked_fill(number >= per_sequence(self.n_hashes, 5), length), others_only=True)
+
+    def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
+        """`key` is not used."""
+        key, keys = unit_queries(query), self.keys_for(query, key, padding_mask, generator, scaling)
+        out, log_sum = attend(query, key, value, keys, scaling=scaling, dropout=dropout)
+        if not self.rest:
+            return torch.where((log_sum < MASKED / 2).unsqueeze(-1), value, out)  # who sees no other sees itself
+        mask = token_mask(query, padding_mask).unsqueeze(-1)
+        count = mask.sum(2)
+        mean_key, mean_value = ((x.float() * mask).sum(2) / count.clamp(min=1) for x in (key, value))
+        return with_mean_key(query, out, log_sum, mean_key.unsqueeze(2), mean_value.unsqueeze(2), count, scaling)
+
+    def pairs(self, query, key, padding_mask, generator) -> Tensor:
+        return only_others(super().pairs(query, key, padding_mask, generator), padding_mask)
+
+    def mean_keys(self, query, key, padding_mask, generator) -> Tensor:
+        return token_mask(query, padding_mask).sum(-1) * int(self.rest)
+
+    def cost(self, length: int, head_dim: int) -> float:
+        """Multiply-adds of one head: the random directions, the pairs in chunks, and the rest."""
+        directions, needed = 0, even_buckets(length, self.bucket_size)
+        while needed:
+            directions += min(needed, MOST_BUCKETS) // 2
+            needed = even_buckets(needed, MOST_BUCKETS) if needed > MOST_BUCKETS else 0
+        chunks = math.ceil(length / self.bucket_size)
+        pairs = length * 2 * math.ceil(length / chunks)
+        return (self.n_hashes * (directions * length + 2 * pairs) + 2 * length * self.rest) * head_dim
+
+
+def draw_rotations(query: Tensor, n_buckets: int, generators: list[torch.Generator]) -> Tensor:
+    """Random directions, half as many as buckets: (heads, rounds, head_dim, n_buckets / 2), float32.
+
+    Drawn for each round apart and one direction after the other: a longer batch adds directions and changes none.
+    """
+    _, heads, _, dim = query.shape
+    rounds = [normal_numbers(n_buckets // 2, heads, dim, generator=one) for one in generators]
+    return torch.stack(rounds).permute(2, 0, 3, 1).to(query.device)
+
+
+def even_buckets(n_tokens, bucket_size):
+    """Reformer's number of buckets, one per `bucket_size` tokens, rounded up to an even number."""
+    return 2 * (-(-n_tokens // (2 * bucket_size)))
+
+
+def find_buckets(query: Tensor, n_tokens: Tensor, bucket_size: int | Tensor, n_hashes: int, generator) -> Tensor:
+    """The bucket of every token in every round: (batch, heads, n_hashes, length), long. query: float32.
+
+    A bucket is the nearest of n_buckets / 2 random directions and their opposites (Andoni et al. 2015). Each sequence
+    has as many buckets as its own tokens need, however far it is padded. More than `MOST_BUCKETS` are combinations of
+    several such choices, so that hashing stays linear in the length (section 2 of the Reformer paper has two factors).
+    """
+    needed, weight, generators = even_buckets(n_tokens, bucket_size), 1, generators_of_rounds(n_hashes, generator)
+    bucket = query.new_zeros(*query.shape[:2], n_hashes, query.shape[2], dtype=torch.long)
+    while needed.any():
+        here = needed.clamp(max=MOST_BUCKETS)
+        rotations = draw_rotations(query, int(here.max()), generators)
+        rotated = torch.einsum("bhld,hrdn->bhrln", query, rotations)
+        unused = (torch.arange(rotated.shape[-1], device=query.device) >= here[:, None] // 2)[:, None, None, None]
+        both = torch.cat([rotated.masked_fill(unused, -torch.inf), (-rotated).masked_fill(unused, -torch.inf)], dim=-1)
+        bucket = bucket + both.argmax(-1) * weight
+        needed = torch.where(needed > MOST_BUCKETS, even_buckets(needed, MOST_BUCKETS), 0)
+        weight *= MOST_BUCKETS
+    return bucket
+
+
+def chunk_before(chunks: Tensor, n_tokens: Tensor, bucket_size, n_hashes) -> Tensor:
+    """The chunk before each chunk (batch, heads, rounds, chunks, size); the rounds follow one another, as in Reformer.
+
+    Before the first chunk of a round stands the last chunk of the round before; before the very first, the very last.
+    """
+    _, heads, rounds, _, size = chunks.shape
+    last = (-(-n_tokens // bucket_size)).clamp(min=1) - 1
+    at_end = chunks.gather(3, last.view(-1, 1, 1, 1, 1).expand(-1, heads, rounds, 1, size))
+    used = torch.as_tensor(n_hashes, device=chunks.device).expand(len(chunks))
+    before = (torch.arange(rounds, device=chunks.device) - 1).expand(len(chunks), -1)
+    before = torch.where(before < 0, used[:, None] - 1, before)[:, None, :, None, None].expand_as(at_end)
+    return torch.cat([at_end.gather(2, before), chunks[:, :, :, :-1]], dim=3)

@@ -16,19 +16,19 @@ the end (`convolution`).
 """
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
-from albert_lsh.attention.convolution import add_convolution
-from albert_lsh.attention.definition import Attention, Budget
-from albert_lsh.attention.rows import largest, per_sequence, refuse_second_derivative
-from albert_lsh.attention.select.hashing import draw_directions
-from albert_lsh.attention.softmax import all_pairs, full_cost
+from albert_lsh.attention.core import Attention, Budgeted, Count, OddCount
+from albert_lsh.attention.keys import largest, per_sequence, refuse_second_derivative, token_mask
+from albert_lsh.attention.select import draw_directions
 
 PAIRWISE_LENGTH = 512  # tokens up to which collisions are counted pair by pair; above, all pairs take too much memory
+CodeLength = Annotated[int, Field(ge=1, le=20)]  # tables have 2 ** hash_code_len rows
 TABLE_NUMBERS = 2**22  # numbers in a table of the backward pass; more value dimensions at a time take more memory
 
 
@@ -59,27 +59,6 @@ def expectation(query: Tensor, key: Tensor, hash_code_len: int) -> Tensor:
     """The probability with which unit vectors collide: (batch, heads, length, length)."""
     angle = torch.acos((query @ key.transpose(-1, -2)).clamp(-1, 1))
     return (1 - angle / math.pi) ** hash_code_len
-
-
-def yoso_e_attention(
-    query,
-    key,
-    value,
-    padding_mask=None,
-    *,
-    scaling,
-    dropout=0.0,
-    generator=None,
-    hash_code_len,
-    conv_kernel_size=None,
-    conv_weight=None,
-) -> Tensor:
-    """The expectation of `yoso`. scaling and dropout are not used; conv_weight: (heads, conv_kernel_size)."""
-    with torch.autocast(query.device.type, enabled=False):
-        unit_query, unit_key = unit(query), unit(key)
-        weights = expectation(unit_query, unit_key, hash_code_len)
-        out = WeightedSum.apply(unit_query, unit_key, value.float(), weights, hash_code_len)
-    return add_convolution(unit(out).to(query.dtype), value, conv_kernel_size, conv_weight)
 
 
 @torch.no_grad()
@@ -160,67 +139,85 @@ def weighted_sum(readers, writers, left: Tensor, right: Tensor, rows: Tensor, n_
     step = max(1, TABLE_NUMBERS // (heads * max(length, n_codes) * dim))
     out = torch.zeros_like(left[..., :1] * rows[..., :1]).expand(-1, left.shape[1], dim).contiguous()
     for start in range(0, left.shape[-1], step):
-        some_left, some_right = left[..., start : start + step], right[..., start : start + step]
-        products = (some_right.unsqueeze(-1) * rows.unsqueeze(-2)).flatten(2)  # (heads, length, step * dim)
-        found = read_tables(readers, writers, products, n_codes).unflatten(-1, (-1, dim))
-        out += (some_left.unsqueeze(-1) * found).sum(-2)
+        of_left, of_right = left[..., start : start + step], right[..., start : start + step]
+        products = (of_right.unsqueeze(-1) * rows.unsqueeze(-2)).flatten(2)  # (heads, length, step * dim)
+        sums = read_tables(readers, writers, products, n_codes).unflatten(-1, (-1, dim))
+        out += (of_left.unsqueeze(-1) * sums).sum(-2)
     return out
 
 
-def yoso_attention(
-    query,
-    key,
-    value,
-    padding_mask=None,
-    *,
-    scaling,
-    dropout=0.0,
-    generator=None,
-    n_hashes,
-    hash_code_len,
-    conv_kernel_size=None,
-    conv_weight=None,
-) -> Tensor:
-    """Attention by `n_hashes` samples of collisions. scaling and dropout are not used; conv_weight as in `yoso-e`."""
-    with torch.autocast(query.device.type, enabled=False):
-        rows = [unit(query), unit(key), value.float()]
-        found = codes(rows[0], rows[1], n_hashes, hash_code_len, generator)
-        if query.shape[2] <= PAIRWISE_LENGTH:
-            out = WeightedSum.apply(*rows, collisions(*found).float() / found[0].shape[2], hash_code_len)
-        else:
-            one_head = [x.flatten(0, 1) for x in (*rows, *found)]
-            out = Samples.apply(*one_head, hash_code_len).view(value.shape)
-    return add_convolution(unit(out).to(query.dtype), value, conv_kernel_size, conv_weight)
+class Yoso(Budgeted):
+    name = "yoso"
+    about = "YOSO: sums of hash collisions"
+    open = ("n_hashes",)
+    fewest = 2
+
+    n_hashes: Count = 32
+    hash_code_len: CodeLength = 9
+    conv_kernel_size: OddCount | None = None
+
+    def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
+        """scaling and dropout are not used."""
+        with torch.autocast(query.device.type, enabled=False):
+            rows = [unit(query), unit(key), value.float()]
+            both = codes(rows[0], rows[1], self.n_hashes, self.hash_code_len, generator)
+            if query.shape[2] <= PAIRWISE_LENGTH:
+                out = WeightedSum.apply(*rows, collisions(*both).float() / both[0].shape[2], self.hash_code_len)
+            else:
+                out = Samples.apply(*(x.flatten(0, 1) for x in (*rows, *both)), self.hash_code_len).view(value.shape)
+        return unit(out).to(query.dtype)
+
+    def pairs(self, query, key, padding_mask, generator) -> Tensor:
+        """In how many hashes each query and key collide. A convolution is no pair."""
+        return collisions(*codes(unit(query), unit(key), self.n_hashes, self.hash_code_len, generator)).long()
+
+    def needed(self, length: int) -> int:
+        return 2 * (self.fixed("n_hashes") or 1)
+
+    def divide(self, length: int, keys: int, room: int) -> dict[str, Any]:
+        """Two keys for a hash: a row is written into the table, and one is read."""
+        return {"n_hashes": room // 2}
+
+    def cost(self, length: int, head_dim: int) -> float:
+        """Multiply-adds of one head: the codes, a row written and a row read in each hash, and the convolution."""
+        return length * (2 * self.n_hashes * (self.hash_code_len + 1) + (self.conv_kernel_size or 0)) * head_dim
 
 
-def yoso_pairs(query, key, padding_mask=None, *, generator=None, n_hashes, hash_code_len, **settings) -> Tensor:
-    """In how many hashes each query and key collide: (batch, heads, length, length), long. A convolution is no pair."""
-    return collisions(*codes(unit(query), unit(key), n_hashes, hash_code_len, generator)).long()
+class YosoE(Attention):
+    name = "yoso-e"
+    about = "the expectation of yoso"
+
+    hash_code_len: Count = 9
+    conv_kernel_size: OddCount | None = None
+
+    def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
+        """scaling and dropout are not used."""
+        with torch.autocast(query.device.type, enabled=False):
+            unit_query, unit_key = unit(query), unit(key)
+            weights = expectation(unit_query, unit_key, self.hash_code_len)
+            out = WeightedSum.apply(unit_query, unit_key, value.float(), weights, self.hash_code_len)
+        return unit(out).to(query.dtype)
 
 
-def spend(budget: Budget, fixed: dict[str, Any]) -> dict[str, Any]:
-    """Two keys for a hash: a row is written into the table, and one is read."""
-    left = budget.left(2)
-    budget.refuse("n_hashes", fixed.get("n_hashes", 1), left // 2)
-    return {"n_hashes": left // 2} | fixed
+class Linear(Attention):
+    """exp(q.k) becomes phi(q).phi(k) (Katharopoulos et al. 2020, "Transformers are RNNs", equations 4 to 7).
 
+    With phi(x) = elu(x) + 1 the sums over all keys are the same for every query, so that cost and memory are linear in
+    the length. There are no attention weights, and so none are dropped.
+    """
 
-def cost(length: int, head_dim: int, *, n_hashes, hash_code_len, conv_kernel_size=None) -> float:
-    """Multiply-adds of one head: the codes, a row written and a row read in each hash, and the convolution."""
-    products = 2 * length * n_hashes * hash_code_len + 2 * length * n_hashes + length * (conv_kernel_size or 0)
-    return products * head_dim
+    name = "linear"
+    about = "linear: products of features in the place of exp(q.k)"
 
+    def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
+        """Weighted means of all values, in float32. scaling and dropout are not used."""
+        with torch.autocast(query.device.type, enabled=False):
+            of_query, of_key = F.elu(query.float()) + 1, F.elu(key.float()) + 1
+            of_key = of_key * token_mask(key, padding_mask).unsqueeze(-1)
+            sums = of_key.transpose(-1, -2) @ value.float()  # (batch, heads, head_dim, head_dim)
+            weight = of_query @ of_key.sum(2).unsqueeze(-1)
+            return ((of_query @ sums) / weight.clamp(min=1e-12)).to(query.dtype)
 
-_CODES = {"hash_code_len": 9, "conv_kernel_size": None}
-YOSO = Attention(
-    "YOSO: sums of hash collisions",
-    yoso_attention,
-    yoso_pairs,
-    cost,
-    settings={"n_hashes": 32, **_CODES},
-    highest={"hash_code_len": 20},  # its tables have 2 ** hash_code_len rows
-    spend=spend,
-    spent=("n_hashes",),
-    drops=False,
-)
-YOSO_E = Attention("the expectation of yoso", yoso_e_attention, all_pairs, full_cost, settings=_CODES, drops=False)
+    def cost(self, length: int, head_dim: int) -> float:
+        """Multiply-adds of one head: the sums over the keys, and one product with them for each query."""
+        return 2 * length * head_dim**2 + length * head_dim

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from albert_lsh import attention as attentions
-from albert_lsh.attention.rows import count_tokens
+from albert_lsh.attention.keys import count_tokens
 from albert_lsh.model.config import ModelError
 
 logger = logging.getLogger(__name__)

@@ -31,6 +31,7 @@ from transformers import (
     DataCollatorForTokenClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    TrainingArguments,
     set_seed,
 )
 
@@ -289,14 +290,6 @@ def pretrain(run: Pretraining) -> Pretrained:
     if (run.folder / "result.json").exists():
         return read_finished(run)
     choose_threads(run.device)
-    is_main = PartialState().is_main_process
-    with lock(run.folder) if is_main else nullcontext():
-        return train(run)
-
-
-def train(run: Pretraining) -> Pretrained:
-    """What `pretrain` does in a folder that is its own."""
-    started = environment(run.device)
     arguments = training_arguments(
         run, run.folder, max_steps=run.steps, gradient_accumulation_steps=run.accumulation,
         warmup_steps=run.warmup_share,  # below 1: a share of all steps
@@ -306,7 +299,13 @@ def train(run: Pretraining) -> Pretrained:
         eval_on_start=True,  # scores of the first weights
         eval_strategy="steps", eval_steps=run.eval_steps, save_strategy="steps", save_steps=run.eval_steps,
     )  # fmt: skip
-    decisive = run.identity() | {"devices": arguments.world_size}
+    with lock(run.folder) if arguments.process_index == 0 else nullcontext():
+        return train(run, arguments)
+
+
+def train(run: Pretraining, arguments: TrainingArguments) -> Pretrained:
+    """What `pretrain` does in a folder that is its own, on each of the devices."""
+    started, decisive = environment(run.device), run.identity() | {"devices": arguments.world_size}
     with arguments.main_process_first(local=False, desc="text"):  # the others find it in folder and cache
         checkpoint = newest(run.folder / "checkpoints", decisive, resume=run.resume)
         material = prepare_text(run, arguments.world_size)

@@ -151,12 +151,12 @@ def beside_the_original(constants: pd.DataFrame) -> pd.DataFrame:
     `same` says whether the two agree to the digits that were published; `between` how many examples lie between them.
     """
     scores = published()
-    published = published[(published[[*ORIGINAL]] == pd.Series(ORIGINAL)).all(axis=1)][["task", "metric", "value"]]
+    scores = scores[(scores[[*ORIGINAL]] == pd.Series(ORIGINAL)).all(axis=1)][["task", "metric", "value"]]
     if {"accuracy", "f1"} <= set(constants):
         constants = constants.assign(accuracy_f1_mean=(constants["accuracy"] + constants["f1"]) / 2)
     names = [name for name in ("accuracy", "f1", "accuracy_f1_mean", "exact") if name in constants]
     long = constants.melt(["task", "split", "answer", "right", "examples"], names, "metric", "constant").dropna()
-    both = long.merge(published.rename(columns={"value": "original"}), on=["task", "metric"])
+    both = long.merge(scores.rename(columns={"value": "original"}), on=["task", "metric"])
     whole = np.where(both["original"] > 1, 100, 1)
     unit = np.where(both["original"] > 1, 0.01, 0.001)  # of the last digit that was published
     both["same"] = (both["constant"] - both["original"]).abs() <= unit / 2 + 1e-9

@@ -1,1 +1,129 @@
-"""How attention over the keys that are seen is computed."""
+"""Attention over chosen keys: one door, behind which the fastest way is taken that device and settings allow.
+
+masked      short sequences: all scores, most of them masked
+gathered    every device, dtype and dropout: the rows of the keys seen, block by block
+triton      a GPU that Triton knows: kernels that gather their rows themselves
+"""
+
+import warnings
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from albert_lsh.attention.compute.gathered import GatheredAttention
+from albert_lsh.attention.compute.masked import MaskedAttention, PieceSoftmax
+from albert_lsh.attention.keys import Keys, take
+
+# Computing all scores and masking most of them is faster than gathering keys in sequences of up to MASKED_LENGTH
+# tokens, and where each query has a list of its own with more than 1 / MASKED_PART of the keys (measured on a CPU).
+MASKED_LENGTH = 512
+MASKED_PART = 8
+
+WIDEST = 128  # numbers in a row that the kernels take; a narrower one is filled up to a power of two inside of them
+KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+OLDEST = (8, 0)  # compute capability that Triton asks for; a T4 has 7.5
+KERNELS_ON_CPU = False  # tests set it: tensors on the CPU too, which only Triton's interpreter can do
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, keys: Keys, *, scaling: float, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Softmax over the keys that each query sees.
+
+    Args:
+        query, key, value: (batch, heads, length, head_dim).
+        keys: which keys each query sees.
+        scaling: factor of the scores. dropout: probability with which an attention weight is dropped.
+    Returns:
+        (batch, heads, length, head_dim) in query's dtype, and the log-sum-exp (batch, heads, length) of the scores,
+        float32. Both have gradients. Rows of padding are undefined.
+    """
+    rows = [x.flatten(0, 1).contiguous() for x in (query, key, value)]
+    if can_use_kernels(query, key, value, dropout):
+        kernels = import_module("albert_lsh.attention.compute.triton")
+        out, log_sum = kernels.TritonAttention.apply(keys.flat(), scaling, *rows)
+    else:
+        length = query.shape[2]
+        many = keys.queries.shape[-1] == 1 and keys.keys.shape[-1] * MASKED_PART > length
+        masked = keys.each_once and (many or length <= MASKED_LENGTH)
+        way = MaskedAttention if masked else GatheredAttention
+        with torch.autocast(query.device.type, enabled=False):
+            out, log_sum = way.apply(keys.flat(), PieceSoftmax(scaling, dropout, query.device), *rows)
+    return out.unflatten(0, query.shape[:2]), log_sum.unflatten(0, query.shape[:2])
+
+
+def can_use_kernels(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
+    """Whether Triton's kernels can do it: on a GPU that Triton knows, without dropout of weights, rows not too long."""
+    known = query.dtype in KERNEL_DTYPES and query.dtype == key.dtype == value.dtype
+    placed = torch.cuda.get_device_capability(query.device) >= OLDEST if query.is_cuda else KERNELS_ON_CPU
+    if dropout > 0 or not known or not placed or not has_triton():
+        return False
+    widest = max(query.shape[-1], value.shape[-1])
+    if widest > WIDEST:
+        warn_of(widest)
+    return widest <= WIDEST
+
+
+@cache
+def has_triton() -> bool:
+    """torch brings it along for CUDA only."""
+    return find_spec("triton") is not None
+
+
+@cache
+def warn_of(dim: int) -> None:
+    """Say once that rows are too long."""
+    warnings.warn(f"head dimension {dim} is above {WIDEST}: attention without Triton's kernels, slowly", stacklevel=4)
+
+
+def with_mean_key(query, out, log_sum, mean_key, mean_value, count, scaling: float) -> Tensor:
+    """The output of `attend` with one key more for each query, the mean of `count` keys, all of which it stands for.
+
+    It has the mean of their values, and the logarithm of their number is added to its score.
+
+    Args:
+        mean_key, mean_value: (batch, heads, length or 1, head_dim). count: (batch, heads, length or 1).
+    """
+    score = (query.float() * mean_key).sum(-1) * scaling + count.clamp(min=1).log()
+    weight = torch.sigmoid(score - log_sum).masked_fill(count == 0, 0.0).unsqueeze(-1)
+    return torch.lerp(out.float(), mean_value, weight).to(query.dtype)
+
+
+def mean_unseen(key: Tensor, value: Tensor, keys: Keys, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean key and value (batch, heads, length, head_dim) and number (batch, heads, length) of the keys not seen.
+
+    key, value: float32, zeros in padding. mask: (batch, heads, length) bool, True where there is a token.
+    """
+    if keys.chosen is not None:
+        clusters, chosen = keys.chosen
+        sums = [take(rows, clusters).sum(3) for rows in (key, value)]
+        size = (clusters < mask.shape[-1]).sum(-1, keepdim=True).to(key.dtype)
+        of_keys, of_values, count = (sum_of_others(rows, chosen) for rows in (*sums, size))
+        return of_keys / count.clamp(min=1), of_values / count.clamp(min=1), count.squeeze(-1)
+    # Attention with queries of zero weighs all keys alike: it gives the mean of what is seen, and how much that is.
+    zeros = torch.zeros_like(key)
+    seen_keys, log_count = attend(zeros, key, key, keys, scaling=1.0)
+    seen_values, _ = attend(zeros, key, value, keys, scaling=1.0)
+    seen_count = log_count.detach().exp().round().unsqueeze(-1)
+    count = mask.sum(-1)[..., None, None] - seen_count
+    of_keys, of_values = (
+        (rows.sum(2, keepdim=True) - seen * seen_count) / count.clamp(min=1)
+        for rows, seen in ((key, seen_keys), (value, seen_values))
+    )
+    return of_keys, of_values, count.clamp(min=0).squeeze(-1)
+
+
+def sum_of_others(rows: Tensor, chosen: Tensor) -> Tensor:
+    """The sum of all rows (batch, heads, clusters, dim) but those that a query chose: (batch, heads, length, dim).
+
+    chosen: (batch, heads, length, n) numbers of clusters; the number of clusters stands for none.
+    """
+    batch, heads, count, dim = rows.shape
+    flat = F.pad(rows, (0, 0, 0, 1)).reshape(-1, dim)
+    first = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1, 1) * (count + 1)
+    seen = F.embedding_bag((chosen + first).flatten(0, 2), flat, mode="sum")
+    return rows.sum(2, keepdim=True) - seen.view(*chosen.shape[:3], dim)

@@ -1,1 +1,0 @@
-"""Time and memory of attentions, side by side."""
