@@ -233,6 +233,10 @@ class PretrainingTrainer(StudyTrainer):
     def _get_train_sampler(self, train_dataset: Any = None):
         return SequentialSampler(train_dataset)  # the examples are shuffled already
 
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()  # trainer_state.json, which completes a checkpoint, is written after this
+
     def predict_both(self, model, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
         """Logits of the masked tokens (n, vocabulary) and of the order (batch, 2), float32, each with its labels."""
         labels, order = inputs.pop("labels"), inputs.pop("sentence_order_label")
@@ -346,21 +350,14 @@ def read_finished(run: Pretraining) -> Pretrained:
             f"{path} is of a run made with {'; '.join(other)}; choose another output_dir, or delete that folder"
         )
     print(f"{path} is there, and nothing is trained; delete its folder to make the run again")
-    model, tokenizer = (
-        load_model(str(run.folder / "model"), head="pretraining"),
-        load_tokenizer(str(run.folder / "model")),
-    )
-    return Pretrained(model, tokenizer, pd.read_csv(run.folder / "history.csv"), record)
+    model = load_model(str(run.folder / "model"), head="pretraining")
+    return Pretrained(model, load_tokenizer(str(run.folder / "model")), pd.read_csv(run.folder / "history.csv"), record)
 
 
 def record_of(
-    run: Pretraining,
-    material: Material,
-    trainer: PretrainingTrainer,
-    cost: dict[str, float],
-    started: dict[str, Any],
+    run: Pretraining, material: Material, trainer: PretrainingTrainer, cost: dict[str, float], started: dict[str, Any],
     scores: dict[str, float],
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """What result.json holds. started: the `environment` when the run began."""
     held_out, model = material.held_out, trainer.model
     settled, tokens = resolved(run, trainer), int(trainer.state.num_input_tokens_seen)
