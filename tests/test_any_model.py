@@ -1,12 +1,14 @@
 """Any supported model of Transformers: however it was made, it takes one of our attentions, keeps it, and says no."""
 
 import copy
+import functools
 import json
 import subprocess
 import sys
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from albert_lsh import attention, load_model, record_passes, switch_attention
@@ -244,5 +246,8 @@ def test_what_chooses_keys_says_why_it_cannot_be_exported(name):
     with pytest.raises(ValueError, match=rf"torch.jit.trace: attention '{name}' [^\n]*switch_attention[^\n]*$"):
         torch.jit.trace(model, BATCH["input_ids"], strict=False)
     if name != "reformer":
+        attend, rows = functools.partial(attention.attend, name), tuple(torch.randn(3, 1, 2, 9, 8))
         with pytest.raises(ValueError, match=f"torch.jit.trace: attention '{name}'"):
-            torch.jit.trace(lambda *x: attention.attend(name, *x), tuple(torch.randn(3, 1, 2, 9, 8)))
+            torch.jit.trace(lambda *x: attend(*x), rows)
+        with pytest.raises(ValueError, match=f"torch.export: attention '{name}'"):
+            make_fx(attend)(*rows)

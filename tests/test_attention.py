@@ -178,8 +178,8 @@ def test_dropout_drops_weights_and_keeps_the_mean(name, settings, length):
 
 @pytest.mark.parametrize("length", [23, 700])
 @each(QUARTER)
-def test_torchs_default_dtype_changes_nothing(name, settings, length):
-    """Other libraries set it, and every tensor that is made without a dtype follows it."""
+def test_torchs_default_dtype_and_device_change_nothing(name, settings, length):
+    """Other libraries set them, and every tensor that is made without a dtype or a device follows them."""
     inputs, mask, upstream = tensors((2, 2, length, 8)), padding((2, 2, length, 8), "padded"), torch.ones(1)
 
     def computed():
@@ -198,6 +198,10 @@ def test_torchs_default_dtype_changes_nothing(name, settings, length):
             torch.set_default_dtype(torch.float32)
         assert all(map(torch.equal, again, expected)), dtype
         assert seen_again == pytest.approx(seen, abs=1e-6), dtype
+    with torch.device("meta"):
+        again, seen_again = computed()
+    assert all(map(torch.equal, again, expected))
+    assert seen_again == pytest.approx(seen, abs=1e-6)
 
 
 TWICE = {"softmax-eager", "shared-qk", "linear", "improved-clustered", "reformer"}

@@ -140,6 +140,19 @@ def test_yosos_tables_are_its_pairs_at_the_length_where_one_takes_over():
     assert error([t[:, :, :-1] for t in tables], pairs) < 2e-6  # measured: 2.2e-7
 
 
+@pytest.mark.parametrize("length", [9, 600])
+@pytest.mark.parametrize("name", ["yoso", "yoso-e"])
+def test_rows_of_zeros_have_no_gradient_and_spoil_no_other(name, length):
+    inputs = [x.detach() for x in tensors((1, 1, length, 4))]
+    for rows in inputs[:2]:
+        rows[:, :, 3] = 0
+    query, key, value = (x.requires_grad_() for x in inputs)
+    grads = torch.autograd.grad(attention.attend(name, query, key, value).square().sum(), (query, key, value))
+    assert not grads[0][:, :, 3].any()
+    assert not grads[1][:, :, 3].any()
+    assert max(grad.abs().max() for grad in grads) < 1e3
+
+
 @pytest.mark.parametrize("name", ["yoso", "yoso-e"])
 def test_a_query_that_is_its_key_collides_always(name):
     """The product of a unit vector with itself is rounded to above 1, of which there is no angle."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from albert_lsh.attention.clustered import ImprovedClustered
 from albert_lsh.attention.controls import TopK, Window
@@ -197,15 +198,15 @@ def generator_of(seed: int) -> torch.Generator:
 
 
 def is_recorded() -> bool:
-    """Whether this call is recorded, to be repeated with other inputs: by torch.export, or by torch.jit.trace."""
-    return torch.compiler.is_exporting() or torch.jit.is_tracing()
+    """Whether this call is recorded, to be repeated with other inputs: by torch.export, torch.jit.trace or make_fx."""
+    return torch.compiler.is_exporting() or torch.jit.is_tracing() or get_proxy_mode() is not None
 
 
 def check_recording(name: str) -> None:
     """Raise ValueError where a call is recorded of an attention that chooses keys, landmarks or codes by its input."""
     if is_recorded() and not name.startswith("softmax"):
         why = "computes anew from its input in each call what an exported program would keep"
-        how = "torch.export" if torch.compiler.is_exporting() else "torch.jit.trace"
+        how = "torch.jit.trace" if torch.jit.is_tracing() else "torch.export"
         raise ValueError(f"{how}: attention {name!r} {why}; switch_attention(model, 'softmax') can be exported")
 
 
@@ -278,7 +279,7 @@ def cost(name: str, length: int, head_dim: int = 64, **settings: Any) -> float:
     made = make(name, settings)
     check_whole("length", length, 1)
     check_whole("head_dim", head_dim, 1)
-    return made.resolve(torch.tensor([length])).cost(length, head_dim) / (2 * length**2 * head_dim)
+    return made.resolve(torch.tensor([length], device="cpu")).cost(length, head_dim) / (2 * length**2 * head_dim)
 
 
 class Coverage(NamedTuple):

@@ -201,7 +201,7 @@ class Budgeted(Attention):
         fitted = {n: self.fit_or_warn(n) for n in set(counts)}
         columns = {name: [fitted[n][name] for n in counts] for name in fitted[counts[0]]}
         same = {name: values[0] for name, values in columns.items() if len(set(values)) == 1}
-        differing = {name: torch.tensor(values) for name, values in columns.items() if name not in same}
+        differing = {name: torch.tensor(values, device="cpu") for name, values in columns.items() if name not in same}
         return self.model_copy(update=same | {name: x.to(n_tokens.device) for name, x in differing.items()})
 
     def fit_or_warn(self, length: int) -> dict[str, Any]:

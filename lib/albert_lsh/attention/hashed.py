@@ -71,7 +71,7 @@ def draw_values(length: int, heads: int, n_hashes: int, generator: torch.Generat
     In each round position comes first: a longer sequence draws more numbers and changes none.
     """
     generators = generators_of_rounds(n_hashes, generator)
-    rounds = [torch.rand(length, 2, heads, generator=one, dtype=torch.float32) for one in generators]
+    rounds = [torch.rand(length, 2, heads, generator=one, dtype=torch.float32, device="cpu") for one in generators]
     return torch.stack(rounds, dim=-1).permute(1, 2, 3, 0)
 
 

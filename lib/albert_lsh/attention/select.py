@@ -31,7 +31,7 @@ def normal_numbers(*shape: int, generator: torch.Generator | None) -> Tensor:
     """
     count = math.prod(shape)
     whole = -(-count // 16) * 16  # torch draws blocks of 16, and an incomplete one differently
-    return torch.randn(whole, generator=generator, dtype=torch.float32)[:count].view(shape)
+    return torch.randn(whole, generator=generator, dtype=torch.float32, device="cpu")[:count].view(shape)
 
 
 def draw_directions(heads: int, dim: int, count: int, generator: torch.Generator | None) -> Tensor:
@@ -41,7 +41,7 @@ def draw_directions(heads: int, dim: int, count: int, generator: torch.Generator
 
 def generators_of_rounds(count: int, generator: torch.Generator | None) -> list[torch.Generator]:
     """A generator for each round, from one number that is drawn from `generator`: more rounds change no earlier one."""
-    first = int(torch.randint(2**31, (1,), generator=generator))
+    first = int(torch.randint(2**31, (1,), generator=generator, device="cpu"))
     return [torch.Generator().manual_seed(first + 1_000_003 * number) for number in range(count)]
 
 

@@ -29,11 +29,15 @@ from albert_lsh.attention.select import draw_directions
 
 PAIRWISE_LENGTH = 512  # tokens up to which collisions are counted pair by pair; above, all pairs take too much memory
 CodeLength = Annotated[int, Field(ge=1, le=20)]  # tables have 2 ** hash_code_len rows
+SMALLEST = 1e-12  # length of a row that has a direction
 TABLE_NUMBERS = 2**22  # numbers in a table of the backward pass; more value dimensions at a time take more memory
 
 
 def unit(rows: Tensor) -> Tensor:
-    return F.normalize(rows.float(), dim=-1)
+    """Rows of length 1, in float32; a row of zeros stays one, and has no gradient."""
+    rows = rows.float()
+    norm = rows.norm(dim=-1, keepdim=True)
+    return (rows / norm.clamp(min=SMALLEST)).where(norm > SMALLEST, 0)
 
 
 class WeightedSum(torch.autograd.Function):

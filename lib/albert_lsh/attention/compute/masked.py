@@ -21,7 +21,7 @@ class PieceSoftmax:
 
     def __init__(self, scaling: float, dropout: float, device: torch.device):
         self.scaling, self.dropout = scaling, dropout
-        self.seed = int(torch.randint(2**62, ())) if dropout else 0
+        self.seed = int(torch.randint(2**62, (), device="cpu")) if dropout else 0
         self.generator = torch.Generator(device) if dropout else None
 
     def from_start(self) -> "PieceSoftmax":
