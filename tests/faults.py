@@ -26,10 +26,10 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import torch
-from albert_study.evidence.study_figures import write_figures
-from albert_study.evidence.tables import write_tables
 
 from albert_lsh import load_model, load_tokenizer, mini
+from albert_study.compare import write_tables
+from albert_study.figures import write_figures
 from checkouts import copy_code, start_study, write_study
 from disturbed import (
     ATTENTIONS,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from albert_lsh.training.files import repository_root
 
+from albert_lsh.files import repository_root
 from albert_study.compare import differences, gaps, predictors, scores, shuffled, switched
 from albert_study.records import list_studies, load
 

@@ -90,6 +90,9 @@ def test_what_stands_on_the_list_is_not_changed_by_a_readers_runs(tree):
     assert json.loads((tree / "report/numbers.json").read_text())["studies"] == ["notebook"]
 
 
+SWEEP = [("1e-5", 0.25), ("5e-5", 0.25), ("1e-5", 0.5)]
+
+
 def test_a_sweep_is_named_by_what_varies(tree):
     """Runs of notebooks lie in folders that end in a hash."""
     for arm, given in {
@@ -102,7 +105,8 @@ def test_a_sweep_is_named_by_what_varies(tree):
         (folder / "result.json").write_text(json.dumps(record))
     by_arm = arms(load(tree, "notebook")).set_index("arm")["record"]
     assert set(by_arm.index) == {
-        "lsh", "lsh, learning_rate=5e-5, share=0.25", "lsh, learning_rate=1e-5, share=0.5", "softmax-00ff00"
+        *(f"lsh, learning_rate={rate}, share={share}" for rate, share in SWEEP),
+        "softmax-00ff00",
     }  # fmt: skip
     assert "/lsh-e17e51/" in by_arm["lsh, learning_rate=5e-5, share=0.25"]
 

@@ -19,8 +19,8 @@ import pandas as pd
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import read_predictions
 from albert_lsh.tasks import TASKS, Task, find_task
+from albert_study.candidates import Candidate
 from albert_study.intervals import CLEAR_FROM, Difference, crossed, difference, holm, paired_ratio, student
-from albert_study.probe.candidates import Candidate
 from albert_study.records import BASELINES, check_complete, list_studies, load, wide
 
 ARMS = {  # what an arm is, beside softmax, in words and in the order of figures

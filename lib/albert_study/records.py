@@ -218,7 +218,8 @@ def measures(result: Row, path: Path) -> Iterator[Row]:
 def name_sweeps(runs: Iterable[tuple[list[Row], Row]]) -> None:
     """Name notebooks' runs by the parameters that vary among those of their task, model and attention.
 
-    Their folders end in a hash: lsh-e17e51 and lsh-f62280 are "lsh, learning_rate=2e-5" and "lsh, learning_rate=5e-5".
+    Folders are named lsh and lsh-e17e51: these are "lsh, learning_rate=2e-5" and "lsh, learning_rate=5e-5". softmax,
+    with which others are compared, keeps its name.
     """
     groups = defaultdict(list)
     for rows, run in runs:
@@ -227,8 +228,10 @@ def name_sweeps(runs: Iterable[tuple[list[Row], Row]]) -> None:
     for alike in groups.values():
         varying = [name for name in alike[0][1] if len({run.get(name) for _, run in alike}) > 1]
         for rows, run in alike:
-            if varying and HASHED.search(arm := rows[0]["arm"]):
-                name = ", ".join([rows[0]["attention"], *(f"{name}={run.get(name)}" for name in varying)])
+            kind = rows[0]["attention"]
+            if varying and ((arm := rows[0]["arm"]) == kind != "softmax" or HASHED.search(arm)):
+                values = [f"{name}={run[name]}" for name in varying if run.get(name, "None") != "None"]
+                name = ", ".join([kind, *values])
                 rows[:] = [row | ({"arm": name} if row["arm"] == arm else {}) for row in rows]
 
 

@@ -5,6 +5,7 @@ Colours belong to attentions and are the same in every figure, which can be read
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
@@ -165,6 +166,8 @@ STYLES: dict[
     "majority class": ("#444444", "-", ""),
     "counting, or a coin": ("#444444", ":", ""),
 }
+MORE_COLOURS = ("#d55e00", "#009e73", "#cc79a7", "#332288", "#cfae00", "#44aa99")  # of a sweep
+CHARACTERS = 19  # of a legend, in an inch
 MARKED = 12  # points of a curve; longer ones have no markers
 SPARE = (("#661100", (0, (5, 2)), "s"), ("#332288", (0, (2, 1, 1, 1)), "^"), ("#888888", (0, (6, 2, 1, 2)), "o"))
 LOOK: Any = {
@@ -187,14 +190,18 @@ def look_of(arm: str, attention: str = "") -> dict[str, Any]:
 
 
 def looks_of(lines: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """By `name` the look of its arm or attention; the first in a colour has a full marker, others have hollow ones.
+    """By `name` the look of its arm or attention; the second in a colour has a hollow marker, others other colours.
 
     lines: columns name, and look (an arm) or attention, if the name itself is none.
     """
     looks: dict[str, dict[str, Any]] = {}
+    ranks: Counter[str] = Counter()
     for line in lines.drop_duplicates("name").to_dict("records"):
         look = look_of(line.get("look", line["name"]), line.get("attention", ""))
-        rank = sum(other["color"] == look["color"] for other in looks.values())
+        ranks[look["color"]] += 1
+        rank = ranks[look["color"]] - 1
+        if rank > 1:
+            look["color"] = MORE_COLOURS[(rank - 2) % len(MORE_COLOURS)]
         marker = (look["marker"], look["marker"], "s", "^", "v")[min(rank, 4)]
         hollow = {"markerfacecolor": "white", "markersize": 5, "markeredgewidth": 0.8} if rank else {}
         looks[line["name"]] = look | {"marker": marker} | hollow
@@ -214,9 +221,12 @@ def new_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
 
 
 def add_legend(figure: Figure, axis: Axes, columns: int) -> None:
-    """The axis's legend below the whole figure."""
+    """The axis's legend below the whole figure, in as many columns as there is room for, at most `columns`."""
+    handles, labels = axis.get_legend_handles_labels()
+    widest = max(map(len, labels), default=0) + 7  # its line, and what is left free
+    columns = max(1, min(columns, int(CHARACTERS * figure.get_figwidth() / widest)))
     look: dict[str, Any] = {"ncols": columns, "fontsize": 8, "handlelength": 2.4, "columnspacing": 0.9}
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", **look)
+    figure.legend(handles, labels, loc="outside lower center", **look)
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
