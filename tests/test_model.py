@@ -188,9 +188,9 @@ def test_passes_that_are_not_chosen_have_softmax(folder, tmp_path):
         ("lsh", {"evaluation_settings": {"n_hash": 8}}, "evaluation_settings: attention 'lsh' has no setting 'n_hash'"),
         ("lsh", {"evaluation_settings": {"n_hashes": 0}}, "evaluation_settings: lsh: n_hashes=0 must be greater"),
         ("nystrom", {"evaluation_settings": {"conv_kernel_size": 3}}, "evaluation_settings: conv_kernel_size has weig"),
-        ("lsh", {"passes": [9]}, "passes=9 must be greaterber, 0 to 2"),
+        ("lsh", {"passes": [9]}, "passes=9 must be a whole number, 0 to 2"),
         ("lsh", {"passes": []}, r"passes=\[\] must be a list with one or more of the model's passes"),
-        ("lsh", {"seed": -1}, "seed=-1 must be greaterber, 0 to 4294967295"),
+        ("lsh", {"seed": -1}, "seed=-1 must be a whole number, 0 to 4294967295"),
         ("reformer", {}, "'softmax' cannot become 'reformer': reformer has projections of its own"),
     ],
 )

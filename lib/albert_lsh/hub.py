@@ -1,32 +1,42 @@
 """The Hugging Face Hub without a network: its clients retry for half a minute before they look into their cache."""
 
+import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import datasets
 from huggingface_hub import constants
 
+REMEMBERED = 60  # seconds; without a network some machines take five to say so
+
 
 def has_address(endpoint: str) -> bool:
-    """Whether the Hub's name can be resolved; without a network it cannot, which is known at once. A proxy resolves it
-    itself."""
-    if getproxies():
-        return True
+    """Whether the Hub's name can be resolved; without a network it cannot. A proxy resolves it itself."""
+    return bool(getproxies()) or resolves(urlsplit(endpoint).hostname, int(time.monotonic()) // REMEMBERED)
+
+
+@lru_cache(maxsize=1)
+def resolves(host: str | None, now: int) -> bool:
     try:
-        socket.getaddrinfo(urlsplit(endpoint).hostname, None)
+        socket.getaddrinfo(host, None)
     except OSError:
         return False
     return True
 
 
 @contextmanager
-def at_once() -> Iterator[None]:
-    """Within, the Hub's clients take what is cached, or fail, at once where the Hub's name cannot be resolved."""
+def at_once(source: str | os.PathLike[str]) -> Iterator[None]:
+    """Within, the Hub's clients take what is cached, or fail, at once where the Hub's name cannot be resolved.
+
+    source: what is loaded; a folder needs no Hub.
+    """
     before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
-    if not has_address(constants.ENDPOINT):
+    if not os.path.isdir(source) and not has_address(constants.ENDPOINT):
         constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     try:
         yield

@@ -201,7 +201,7 @@ def download(source: str, config: str | None, place: str, instead: str = "") -> 
         TaskError: it cannot be loaded; the message begins with `place` and ends with `instead`.
     """
     try:
-        with hub.at_once():
+        with hub.at_once(source):
             try:
                 return load_dataset(source, config)
             except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to

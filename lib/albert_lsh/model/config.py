@@ -33,10 +33,10 @@ class ModelError(OneLineError):
 
 
 @contextmanager
-def loading(what: str) -> Iterator[None]:
-    """Turn whatever a file or the Hub's client raises into a ModelError that begins with `what`."""
+def loading(source: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """Turn whatever a file or the Hub's client raises into a ModelError that begins with `what`; see `hub.at_once`."""
     try:
-        with hub.at_once():
+        with hub.at_once(source):
             yield
     except (torch.OutOfMemoryError, MemoryError):
         raise
@@ -64,7 +64,7 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
             what = "its config.json cannot be read"
         if os.path.isfile(os.path.join(inner := os.path.join(path, "model"), "config.json")):
             what += f" (a run's folder? its model is {inner!r})"
-        with loading(f"model={name_or_path!r}: {what}"):
+        with loading(path, f"model={name_or_path!r}: {what}"):
             config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **overrides)
     else:
         raise ModelError(f"model={reprlib.repr(name_or_path)} must be a name on the Hub, a folder or a config")

@@ -78,7 +78,10 @@ def read_weights(
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # no table of new and unused weights; those that matter follow
     try:
-        with loading(f"model={name!r}: its weights{f' ({files})' * bool(files)} cannot be read"), without_bars():
+        with (
+            loading(folder, f"model={name!r}: its weights{f' ({files})' * bool(files)} cannot be read"),
+            without_bars(),
+        ):
             loaded: Any = model_class.from_pretrained(
                 folder,
                 config=config,
@@ -243,9 +246,9 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     Raises:
         ModelError: there is no tokenizer.
     """
-    with loading(f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"):
-        sides = {"padding_side": "right", "truncation_side": "right"}
-        tokenizer = AutoTokenizer.from_pretrained(pretrained.tokenizer_of(name_or_path), **sides)
+    source, sides = pretrained.tokenizer_of(name_or_path), {"padding_side": "right", "truncation_side": "right"}
+    with loading(source, f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"):
+        tokenizer = AutoTokenizer.from_pretrained(source, **sides)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
         raise ModelError(
             f"model={name_or_path!r}: no tokenizer files; a vocabulary of special tokens alone reads no text"
