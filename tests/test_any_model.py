@@ -45,7 +45,8 @@ def test_a_model_that_transformers_made_is_switched_and_back(plain, tmp_path):
     assert [p.attention for p in passes] == ["lsh"] * 3
     assert len({p.seed for p in passes}) == 3
     assert not torch.allclose(hashed, softmax, atol=1e-3)
-    assert torch.equal(hashed, states(load_model(tmp_path, head="base", attention="lsh", settings=LSH, seed=4)))
+    loaded = load_model(tmp_path, head="base", attention="lsh", settings=LSH, seed=4)
+    torch.testing.assert_close(hashed, states(loaded), atol=1e-5, rtol=0)  # ours has another form of ALBERT's GELU
     torch.testing.assert_close(states(switch_attention(model, "softmax")), softmax, atol=1e-5, rtol=0)
 
 
