@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from albert_lsh import metrics
 from albert_lsh.files import repository_root
-from albert_lsh.tasks import find_task, metrics
+from albert_lsh.tasks import find_task
 from albert_study.compare import differences, scores, shuffled, switched, variety, write_tables
 from albert_study.intervals import crossed, difference, holm, paired_ratio, score_of
 from albert_study.records import load

@@ -39,7 +39,7 @@ def test_paragraphs_are_read_whole_or_put_together(tmp_path):
         assert len(ids.unique(dim=0)) == count
     assert tokenizer.decode(ids[0]).count("[SEP]") == 1
     for length, join in ((5_000, False), (10_000_000, True)):
-        with pytest.raises(ValueError, match=rf"paragraphs=2 of max_length={length}: there is text for only 0"):
+        with pytest.raises(ValueError, match=rf"paragraphs=2 of max_length={length}: only 0 are that long"):
             sequences(texts, tokenizer, length, 2, join=join)
 
 
