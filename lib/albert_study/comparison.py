@@ -15,13 +15,12 @@ from albert_lsh.tasks import encode, find_task
 from albert_lsh.train import fit
 from albert_study.candidates import candidates_of
 from albert_study.compare import scores
-from albert_study.forecast import say_how_long
+from albert_study.forecast import HALF_AN_HOUR, say_how_long
 from albert_study.records import BASELINES, read_run, wide
 from albert_study.show import form
 from albert_study.tables import score_table
 
 BUSY = 0.3  # of a core
-HALF_AN_HOUR = 1800  # seconds
 
 
 class Comparison(Settings):

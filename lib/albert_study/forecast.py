@@ -25,6 +25,7 @@ SIZES = {
     "korquad": (4_863, 255), "mini-mrpc": (9_000, 29), "mini-sst2": (6_000, 22), "mini-mnli": (9_000, 26),
     "mini-squad": (9_000, 38), "mini-squad-v2": (9_000, 38),
 }  # fmt: skip
+HALF_AN_HOUR = 1800  # seconds
 LIKE = ("task", "model", "attention", "max_length", "device", "precision")
 
 
@@ -75,7 +76,9 @@ def say_how_long(runs: list[Any]) -> float:
     """Say how long runs, one after another, will take on a CPU. Returns the seconds, 0 where nothing is said."""
     seconds = sum(seconds_of(run, {}) for run in runs if run.device == "cpu")
     if seconds:
-        print(f"without a GPU: about {duration(seconds)} of training on this processor, by counting")
+        less = '; train_examples takes a part of a task, task="mini-mrpc" with model="mini" minutes'
+        said = f"without a GPU: about {duration(seconds)} of training on this processor, by counting"
+        print(said + less * (seconds > HALF_AN_HOUR))
     return seconds
 
 
