@@ -232,8 +232,8 @@ def test_a_saved_model_is_of_the_version_of_its_attention(folder, tmp_path, monk
     path.write_text(json.dumps(config))  # as models were saved before there were versions
     for again in (load_model(str(tmp_path), head="base"), AutoModel.from_pretrained(tmp_path).eval()):
         assert torch.equal(states(again), states(model))
-    monkeypatch.setattr("albert_lsh.model.config.version_of", lambda name: 2)
-    monkeypatch.setattr("albert_lsh.model.config.RELEASES", {("lsh", 1): "0.1.0"})
+    monkeypatch.setattr(attention.ATTENTIONS["lsh"], "version", 2)
+    monkeypatch.setattr(attention, "RELEASES", {("lsh", 1): "0.1.0"})
     message = r"attention 'lsh' is of version \d, here it is 2: install "
     for version, release in ((1, "albert-lsh==0.1.0"), (3, "a newer release")):
         path.write_text(json.dumps(config | {"albert_lsh": config["albert_lsh"] | {"version": version}}))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from albert_lsh import find_task, metrics, record
+from albert_lsh import attention, find_task, metrics, record
 from albert_lsh.files import write_atomically
 from albert_lsh.record import differences, read_predictions, read_result, write_predictions, write_result
 from albert_lsh.run import ParameterError, Run
@@ -80,6 +80,18 @@ def test_a_run_takes_the_cores_that_are_free_and_says_so(monkeypatch, capsys):
     finally:
         torch.set_num_threads(before)
     assert "threads: 1 of" in capsys.readouterr().out
+
+
+def test_a_result_of_another_version_of_its_attention_is_another_result(monkeypatch):
+    """Records older than versions are of version 1."""
+    run = Run.parse({"task": "mini-mrpc", "attention": "lsh", "device": "cpu", "precision": "fp32"})
+    old, new = ({"parameters": run.recorded(), "resolved": more} for more in ({}, {"attention_version": 2}))
+    assert not differences(old, run.identity(), run.defaults())
+    assert "attention 'lsh' is of version 2, here it is 1" in differences(new, run.identity(), run.defaults())[0]
+    monkeypatch.setattr(attention.ATTENTIONS["lsh"], "version", 2)
+    monkeypatch.setattr(attention, "RELEASES", {("lsh", 1): "0.1.0"})
+    assert not differences(new, run.identity(), run.defaults())
+    assert differences(old, run.identity(), run.defaults())[0].endswith("here it is 2: install albert-lsh==0.1.0")
 
 
 def test_the_predictions_of_a_regression_are_its_values(tmp_path):

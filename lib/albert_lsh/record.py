@@ -114,6 +114,7 @@ def resolved(run: Any, trainer: Any) -> dict[str, Any]:
     passes, settings = getattr(run, "passes", None), attentions.check(name, run.attention_settings)
     in_evaluation = attentions.check_evaluation(name, settings, getattr(run, "evaluation_settings", None))
     return {
+        "attention_version": attentions.ATTENTIONS[name].version,
         "attention_settings": settings,
         "evaluation_settings": in_evaluation,
         "passes": list(range(config.num_hidden_layers)) if passes is None else passes,
@@ -148,14 +149,20 @@ def checksum_of(record: dict[str, Any]) -> str:
 def differences(result: dict[str, Any], identity: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
     """What a result was made with, where it is not this run: "name=value, not value" for each parameter.
 
-    A parameter, or an attention's setting, that the record lacks counts with its default: it came later.
+    A parameter, or an attention's setting, that the record lacks counts with its default: it came later. So does the
+    version of its attention's method, which is 1.
 
     Args:
         result: of `read_result`. identity, defaults: of the run, see `run.Settings`.
     """
     recorded, identity = defaults | result["parameters"], json.loads(json.dumps(identity))
     recorded["attention_settings"] = attentions.recorded(recorded["attention"], recorded["attention_settings"])
-    return [f"{k}={recorded.get(k)!r}, not {v!r}" for k, v in identity.items() if recorded.get(k) != v]
+    other = [f"{k}={recorded.get(k)!r}, not {v!r}" for k, v in identity.items() if recorded.get(k) != v]
+    try:
+        attentions.check_version(identity["attention"], result.get("resolved", {}).get("attention_version", 1))
+    except ValueError as error:
+        other.append(str(error))
+    return other
 
 
 def check_made(run: Any) -> None:

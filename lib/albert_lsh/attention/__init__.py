@@ -37,6 +37,7 @@ __all__ = [
     "check",
     "check_evaluation",
     "check_tensors",
+    "check_version",
     "check_whole",
     "cost",
     "coverage",
@@ -54,6 +55,8 @@ ATTENTIONS: dict[str, type[Attention]] = {
         ImprovedClustered, Nystrom, Linear, Yoso, YosoE,
     )
 }  # fmt: skip
+# The last release that had an earlier version of an attention, for instance {("lsh", 1): "0.1.0"}.
+RELEASES: dict[tuple[str, int], str] = {}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 HIGHEST_SEED = 2**63 - 1
 
@@ -94,6 +97,15 @@ def recorded(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         return check(name, settings)
     except ValueError:
         return settings
+
+
+def check_version(name: str, version: int) -> None:
+    """Raise ValueError, with the release to install, unless the code has this version of an attention's method."""
+    current = ATTENTIONS[name].version
+    if version != current:
+        release = RELEASES.get((name, version))
+        how = f"albert-lsh=={release}" if release else "a newer release of albert-lsh"
+        raise ValueError(f"attention {name!r} is of version {version}, here it is {current}: install {how}")
 
 
 def check_evaluation(name: str, settings: dict[str, Any], changes: dict[str, Any] | None) -> dict[str, Any]:

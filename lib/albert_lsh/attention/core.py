@@ -54,6 +54,7 @@ class Attention(BaseModel):
 
     name: ClassVar[str]
     about: ClassVar[str]  # one line, for people
+    version: ClassVar[int] = 1  # of its method; kept with models and records, which another one would contradict
     defaults: ClassVar[dict[str, Any]]  # all settings
     left: ClassVar[dict[str, tuple[Any, ...]]] = {}  # settings that left, with the values that changed nothing
     open: ClassVar[tuple[str, ...]] = ()  # settings that a budget decides unless they are given; rounds and size first

@@ -93,15 +93,6 @@ def max_positions(config) -> int:
     return config.max_position_embeddings - reserved
 
 
-# The last release that had an earlier version of an attention, for instance {("lsh", 1): "0.1.0"}.
-RELEASES: dict[tuple[str, int], str] = {}
-
-
-def version_of(attention: str) -> int:
-    """The version of an attention's method: saved models of another one would not say what they said."""
-    return getattr(attentions.ATTENTIONS[attention], "version", 1)
-
-
 def choice(
     config,
     attention: str,
@@ -123,18 +114,15 @@ def choice(
         raise ValueError(f"passes={reprlib.repr(passes)} must be a list with one or more of the model's passes")
     for number in passes or []:
         attentions.check_whole("passes", number, 0, config.num_hidden_layers - 1)
-    current = version_of(attention)
-    if version not in (None, current):
-        release = RELEASES.get((attention, version))
-        how = f"albert-lsh=={release}" if release else "a newer release of albert-lsh"
-        raise ValueError(f"attention {attention!r} is of version {version}, here it is {current}: install {how}")
+    if version is not None:
+        attentions.check_version(attention, version)
     return {
         "attention": attention,
         "settings": settings,
         "seed": seed,
         "passes": passes if passes is None else list(passes),
         "evaluation_settings": evaluation_settings or {},
-        "version": current,
+        "version": attentions.ATTENTIONS[attention].version,
     }
 
 
