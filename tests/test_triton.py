@@ -8,15 +8,14 @@ import subprocess
 import sys
 import warnings
 from importlib import import_module
-from unittest.mock import Mock
+from unittest.mock import Mock, create_autospec
 
 import pytest
 import torch
 
 from albert_lsh import attention
 from albert_lsh.attention import compute
-from albert_lsh.attention.compute.gathered import GatheredAttention
-from albert_lsh.attention.compute.masked import PieceSoftmax
+from albert_lsh.attention.compute.gathered import Gathered
 from albert_lsh.attention.keys import MASKED, Keys
 from attention_cases import REFERENCES, error, padding, run, tensors
 from references import naive
@@ -41,8 +40,8 @@ each_case = pytest.mark.parametrize(("name", "settings"), CASES.values(), ids=CA
 def attend(monkeypatch):
     """`attention.attend` for tensors on the CPU by way of the kernels, which are sure to have been called."""
     monkeypatch.setattr(compute, "KERNELS_ON_CPU", True)
-    launch = Mock(wraps=kernels.launch)
-    monkeypatch.setattr(kernels, "launch", launch)
+    launch = create_autospec(kernels.Kernels.launch, side_effect=kernels.Kernels.launch)
+    monkeypatch.setattr(kernels.Kernels, "launch", launch)
 
     def attend(name, *inputs, **keywords):
         before = launch.call_count
@@ -113,9 +112,9 @@ def test_log_sum_exp_is_that_of_gathered_keys_and_low_where_a_query_sees_none():
     inputs = [torch.randn(1, 4, n, generator=torch.Generator().manual_seed(n)).to(DEVICE) for n in (8, 8, 11)]
     keys = Keys(*(torch.tensor(x, device=DEVICE)[None, None] for x in ([[0, 1], [2, 4]], [[0, 1], [4, 4]])))
     found = []
-    for way, how in ((kernels.TritonAttention, 0.5), (GatheredAttention, PieceSoftmax(0.5, 0.0, keys.keys.device))):
+    for way in (kernels.Kernels(keys, 0.5), Gathered(keys, 0.5, 0.0)):
         leaves = [x.clone().requires_grad_() for x in inputs]
-        out, log_sum = way.apply(keys, how, *leaves)
+        out, log_sum = compute.ChosenAttention.apply(way, *leaves)
         (out[:, :2].square().sum() + log_sum[:, :2].exp().sum()).backward()
         found.append([out[:, :2], log_sum[:, :2], *(leaf.grad for leaf in leaves)])
         assert (log_sum[:, 2] < MASKED / 2).all()
@@ -138,7 +137,7 @@ def test_who_goes_through_the_kernels(monkeypatch):
 
 def test_long_rows_go_another_way_and_say_so_once(monkeypatch):
     monkeypatch.setattr(compute, "KERNELS_ON_CPU", True)
-    monkeypatch.setattr(kernels, "launch", Mock(side_effect=AssertionError("called")))
+    monkeypatch.setattr(kernels.Kernels, "launch", Mock(side_effect=AssertionError("called")))
     compute.warn_of.cache_clear()
     inputs, settings = [t.to(DEVICE) for t in tensors((1, 1, 9, 136))], {"bucket_size": 4, "n_hashes": 1}
     with pytest.warns(UserWarning, match="head dimension 136 is above 128"):
