@@ -145,7 +145,8 @@ class Attention(BaseModel):
 
     def needed(self, length: int) -> int:
         """How many keys the settings that were given choose at least."""
-        return self.fewest * (self.fixed(self.open[0]) or 1 if self.open else 1)
+        number = self.fixed(self.open[0]) if self.open else None
+        return self.fewest * (number or 1)
 
     def divide(self, length: int, keys: int, room: int) -> dict[str, Any]:
         """The settings that were left open (others are not looked at), from the `room` that is left of so many keys.

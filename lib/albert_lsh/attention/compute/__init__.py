@@ -47,10 +47,10 @@ def attend(
     if can_use_kernels(query, key, value, dropout):
         way = import_module("albert_lsh.attention.compute.triton").Kernels(keys.flat(), scaling)
     else:
-        length = query.shape[2]
+        length, each_once = query.shape[2], keys.clusters is not None or keys.queries.shape[2] == 1
         many = keys.queries.shape[-1] == 1 and keys.keys.shape[-1] * MASKED_PART > length
-        masked = keys.each_once and (many or length <= MASKED_LENGTH)
-        way = (Masked if masked else Gathered)(keys.flat(), scaling, dropout)
+        short = each_once and (many or length <= MASKED_LENGTH)
+        way = (Masked if short else Gathered)(keys.flat(), scaling, dropout)
     with torch.autocast(query.device.type, enabled=False):
         out, log_sum = ChosenAttention.apply(way, *rows)
     return out.unflatten(0, query.shape[:2]), log_sum.unflatten(0, query.shape[:2])
