@@ -95,3 +95,24 @@ def error(measured, reference):
     difference = sum((m - r).square().sum() for m, r in zip(measured, reference, strict=True))
     size = sum(r.square().sum() for r in reference)
     return (difference / size.clamp(min=1e-30)).sqrt().item()  # where both are zero, the error is
+
+
+def both(name, settings, shape, kind, dtype=torch.float32, attend=attention.attend, **keywords):
+    """Output and gradients as measured, and as the reference has them in float64 of the same rounded numbers."""
+    inputs, mask = tensors(shape, dtype), padding(shape, kind)
+    upstream = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    measured = run(lambda *t: attend(name, *t, mask, seed=3, **keywords, **settings), inputs, upstream)
+    options = {**attention.check(name, settings), "generator": torch.Generator().manual_seed(3)}
+    exact = inputs if dtype == torch.float32 else [t.double() for t in inputs]
+    reference = REFERENCES[name]
+    return measured, run(lambda *t: reference(*t, mask, scaling=shape[-1] ** -0.5, **options), exact, upstream)
+
+
+def check_reference(*case, **keywords):
+    assert error(*both(*case, **keywords)) < 2e-6  # float32 keeps 6e-8; largest seen: 4e-7
+
+
+def check_half_precision(name, settings, shape, dtype, attend=attention.attend):
+    """The error allowed is three times what torch's own softmax attention makes of the same rounded inputs."""
+    plain = both("softmax", {}, shape, "padded", dtype)
+    assert error(*both(name, settings, shape, "padded", dtype, attend)) < 3 * error(*plain)
