@@ -49,13 +49,3 @@ def test_more_heads_and_sequences_take_no_more_operations(monkeypatch, name, len
     few, many = (operations(name, (*shape, length, 16), settings, monkeypatch) for shape in ((1, 2), heads))
     assert sum(few.values()) >= 1
     assert many == few
-
-
-def test_an_operation_and_a_wait_are_counted():
-    """The count sees what it is for: an item, a list, a mask as an index; and no view."""
-    rows = torch.arange(6.0).view(2, 3)
-    with Operations() as counted:
-        rows.transpose(0, 1)[0].exp()
-        int(rows[0, 0])
-        rows[rows > 2]
-    assert counted.counts == {"exp": 1, "_local_scalar_dense": 1, "gt": 1, "index.Tensor with a mask": 1}
