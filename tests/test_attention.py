@@ -5,18 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from albert_lsh import attention
-from attention_cases import (
-    ALL,
-    HASHED,
-    QUARTER,
-    SETTINGS,
-    WITH_REST,
-    each,
-    label,
-    padding,
-    run,
-    tensors,
-)
+from attention_cases import ALL, HASHED, QUARTER, SETTINGS, WITH_REST, each, label, padding, run, tensors
 
 NO_WEIGHTS = ("linear", "yoso", "yoso-e")  # of single keys, and so none are dropped
 

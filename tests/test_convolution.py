@@ -7,13 +7,9 @@ import torch
 from transformers import AutoModel
 
 from albert_lsh import load_model, switch_attention
+from attention_cases import SETTINGS
 from encoders import save_encoder
 
-SETTINGS = {
-    "nystrom": {"num_landmarks": 7},
-    "yoso": {"n_hashes": 5, "hash_code_len": 3},
-    "yoso-e": {"hash_code_len": 4},
-}
 IDS = torch.arange(5, 47).view(2, 21)
 MASK = (torch.arange(21) < torch.tensor([[21], [9]])).long()
 
@@ -38,10 +34,11 @@ def states(model):
         return model(IDS, attention_mask=MASK).last_hidden_state[MASK.bool()]
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ["nystrom", "yoso", "yoso-e"])
 def test_a_pretrained_model_computes_at_first_what_it_would_without(folder, name):
-    plain = load_model(folder, head="base", attention=name, settings=SETTINGS[name])
-    model = load_model(folder, head="base", attention=name, settings={**SETTINGS[name], "conv_kernel_size": 5})
+    settings = SETTINGS[name][0]
+    plain = load_model(folder, head="base", attention=name, settings=settings)
+    model = load_model(folder, head="base", attention=name, settings={**settings, "conv_kernel_size": 5})
     assert torch.equal(states(model), states(plain))
     pretrained, weights = AutoModel.from_pretrained(folder).state_dict(), model.state_dict()
     assert all(torch.equal(pretrained[key], weights[key]) for key in pretrained)

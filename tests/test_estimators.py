@@ -9,19 +9,14 @@ from transformers.models.yoso.modeling_yoso import YosoSelfAttention
 
 from albert_lsh import attention
 from albert_lsh.attention import yoso
-from attention_cases import error, label, run, tensors
+from attention_cases import SETTINGS, error, label, run, tensors
 
-SETTINGS = {
-    "nystrom": {"num_landmarks": 7},
-    "yoso": {"n_hashes": 5, "hash_code_len": 3},
-    "yoso-e": {"hash_code_len": 4},
-}
-each_name = pytest.mark.parametrize("name", SETTINGS)
+each_name = pytest.mark.parametrize("name", ["nystrom", "yoso", "yoso-e"])
 
 
 def attend(name, query, key, value, weight=None, *, mask=None, **settings):
     size = {} if weight is None else {"conv_kernel_size": weight.shape[1]}
-    settings = {**SETTINGS[name], **size, **settings}
+    settings = {**SETTINGS[name][0], **size, **settings}
     return attention.attend(name, query, key, value, mask, seed=3, conv_weight=weight, **settings)
 
 

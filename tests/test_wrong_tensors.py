@@ -7,7 +7,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from albert_lsh import attention
-from attention_cases import QUARTER, each
+from attention_cases import QUARTER, each, tensors
 from wrong_values import REFUSED, VALUES, answer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* does not hold ")  # a budget that does not hold what is fixed
@@ -48,11 +48,6 @@ LAYOUTS = {
 }
 
 
-def rows(shape, seed, size=1.0, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(seed)
-    return [(torch.randn(shape, generator=generator) * size).to(dtype) for _ in range(3)]
-
-
 def tokens(shape, seed):
     """A mask with tokens anywhere; some sequences have none."""
     generator = torch.Generator().manual_seed(seed)
@@ -76,7 +71,7 @@ GARBAGE = st.sampled_from([float("nan"), float("inf"), float("-inf"), 6e4])
 def test_what_is_finite_stays_finite_and_garbage_stays_in_padding(chosen, shape, seed, kind, garbage):
     """Bit by bit: output, gradients, pairs and coverage."""
     mask, (dtype, size) = tokens(shape, seed), kind
-    inputs, upstream = rows(shape, seed, size, dtype), rows(shape, seed + 1, 1.0, dtype)[0]
+    inputs, upstream = [(x * size).to(dtype) for x in tensors(shape, seed=seed)], tensors(shape, dtype, seed + 1)[0]
 
     def computed(value):
         *leaves, up = (x.masked_fill(~mask[:, None, :, None], value) for x in (*inputs, upstream))
@@ -101,7 +96,7 @@ def test_what_is_finite_stays_finite_and_garbage_stays_in_padding(chosen, shape,
 @example(("lsh", {}), (1, 1, 2, 4), 0, "every other")
 def test_neither_layout_in_memory_nor_float64_matters(chosen, shape, seed, layout):
     """float64 is at least as exact; the package of `reformer` draws other directions in it."""
-    inputs = rows(shape, seed)
+    inputs = tensors(shape, seed=seed)
     expected = attend(chosen, inputs, seed=seed)
     for change in (LAYOUTS[layout], torch.Tensor.double) if chosen[0] != "reformer" else (LAYOUTS[layout],):
         out = attend(chosen, [change(x) for x in inputs], seed=seed)
@@ -111,7 +106,7 @@ def test_neither_layout_in_memory_nor_float64_matters(chosen, shape, seed, layou
 @settings(max_examples=150)
 @given(with_settings(), SHAPES, SEEDS, GARBAGE, st.lists(st.integers(0, 2), min_size=1, unique=True))
 def test_garbage_in_a_token_stays_in_its_sequence(chosen, shape, seed, garbage, where):
-    inputs = rows((shape[0] + 1, *shape[1:]), seed)
+    inputs = tensors((shape[0] + 1, *shape[1:]), seed=seed)
     for number in where:
         inputs[number][0, :, seed % shape[2], 0] = garbage
     beside = attend(chosen, inputs, seed=seed)[1:]
@@ -129,7 +124,7 @@ def test_neither_padding_nor_the_others_of_a_batch_change_anything(
     chosen, heads, length, dim, more, seed, garbage, order
 ):
     """Padding on the right, whatever stands in it; other sequences in another order, or none; to float32's rounding."""
-    mask, inputs = tokens((3, heads, length), seed), rows((3, heads, length, dim), seed)
+    mask, inputs = tokens((3, heads, length), seed), tensors((3, heads, length, dim), seed=seed)
     expected = attend(chosen, inputs, mask, seed=seed)
     padded = [F.pad(x, (0, 0, 0, more), value=garbage) for x in inputs]
     out = attend(chosen, padded, F.pad(mask, (0, more)), seed=seed)
@@ -142,7 +137,7 @@ def test_neither_padding_nor_the_others_of_a_batch_change_anything(
 @each(QUARTER)
 def test_the_number_of_threads_changes_no_more_than_rounding(name, settings):
     """Measured with torch 2.13 on x86: they change nothing at all."""
-    inputs, before, outputs = rows((2, 4, 600, 32), 0), torch.get_num_threads(), []
+    inputs, before, outputs = tensors((2, 4, 600, 32)), torch.get_num_threads(), []
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
@@ -188,7 +183,7 @@ MASKS = {
     st.none() | st.sampled_from([*MASKS]),
 )
 def test_tensors_that_do_not_fit_are_named(chosen, shape, damaged, damage, mask_damage):
-    inputs, mask = rows(shape, 0), tokens(shape, 0)
+    inputs, mask = tensors(shape), tokens(shape, 0)
     inputs = [DAMAGES[damage](x) if number in damaged else x for number, x in enumerate(inputs)]
     mask = MASKS[mask_damage](mask) if mask_damage else mask
     out = answer(lambda: attend(chosen, inputs, mask, heads=shape[1]), "query", "padding_mask")
@@ -201,7 +196,7 @@ def test_tensors_that_do_not_fit_are_named(chosen, shape, damaged, damage, mask_
 @settings(max_examples=100)
 @given(NAMES, SEEDS | VALUES, VALUES | st.floats(0, 1), VALUES | st.sampled_from([3]), VALUES)
 def test_other_arguments_are_named(name, seed, dropout, size, weight):
-    inputs = rows((1, 2, 9, 4), 0)
+    inputs = tensors((1, 2, 9, 4))
     given = {"seed": seed, "dropout": dropout}
     if size is not None and "conv_kernel_size" in attention.check(name):
         given |= {"conv_kernel_size": size, "conv_weight": torch.ones(2, 3) if weight is None else weight}
