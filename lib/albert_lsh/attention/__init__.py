@@ -162,23 +162,28 @@ def settings_for(
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
     """Raise ValueError unless the tensors are those that `attend` describes, all on one device."""
     rows = {"query": query, "key": key, "value": value}
-    alike = len({shown(x) for x in rows.values()}) == 1 and isinstance(query, Tensor)
+    alike = isinstance(query, Tensor) and form(query) == form(key) == form(value)
     if not alike or query.dim() != 4 or not query.numel() or query.dtype not in DTYPES:
         raise ValueError(
             "query, key and value must be tensors of one shape (batch, heads, length, head_dim), none 0, of one "
             f"floating dtype, on one device; got {', '.join(f'{name} {shown(x)}' for name, x in rows.items())}"
         )
     shape = query.shape[0], query.shape[2]
-    if padding_mask is not None and shown(padding_mask) != f"torch.bool {shape} on {query.device}":
+    if padding_mask is not None and form(padding_mask) != (torch.bool, shape, query.device):
         raise ValueError(
             f"padding_mask must be bool of shape (batch, length) = {shape} on {query.device}, True where there is a "
             f"token; got {shown(padding_mask)}"
         )
 
 
+def form(x: Any) -> tuple[Any, ...]:
+    """The dtype, shape and device of a tensor, or the type of what is none."""
+    return (x.dtype, (*x.shape,), x.device) if isinstance(x, Tensor) else (type(x).__name__,)
+
+
 def shown(x: Any) -> str:
     """A tensor, or what is none, as messages have it."""
-    return f"{x.dtype} {(*x.shape,)} on {x.device}" if isinstance(x, Tensor) else type(x).__name__
+    return "{} {} on {}".format(*form(x)) if isinstance(x, Tensor) else type(x).__name__
 
 
 def generator_of(seed: int) -> torch.Generator:
