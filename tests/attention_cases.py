@@ -37,9 +37,9 @@ SETTINGS = {
     "reformer": [{"bucket_size": 4, "n_hashes": 2, "full_attn_thres": 8}],
     "smyrf": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2}, {"share": 0.4}],
     "improved-clustered": [{"num_clusters": 3, "top_keys": 5}, {"share": 0.4}],
-    "nystrom": [{"num_landmarks": 7}, {"share": 0.5}],
-    "yoso": [{"n_hashes": 5, "hash_code_len": 3}, {"share": 0.5, "hash_code_len": 3}],
-    "yoso-e": [{"hash_code_len": 4}],
+    "nystrom": [{"num_landmarks": 7}, {"share": 0.5}, {"num_landmarks": 7, "conv_kernel_size": 5}],
+    "yoso": [{"n_hashes": 5, "hash_code_len": 3}, {"share": 0.5, "hash_code_len": 3, "conv_kernel_size": 5}],
+    "yoso-e": [{"hash_code_len": 4}, {"hash_code_len": 4, "conv_kernel_size": 5}],
 }
 CASES = [(name, settings) for name in REFERENCES for settings in SETTINGS.get(name, [{}])]
 ALL = [(name, SETTINGS.get(name, [{}])[0]) for name in attention.names()]
@@ -95,3 +95,34 @@ def error(measured, reference):
     difference = sum((m - r).square().sum() for m, r in zip(measured, reference, strict=True))
     size = sum(r.square().sum() for r in reference)
     return (difference / size.clamp(min=1e-30)).sqrt().item()  # where both are zero, the error is
+
+
+def both(name, settings, shape, kind, dtype=torch.float32, attend=attention.attend, **keywords):
+    """Output and gradients as measured, and as the reference has them in float64 of the same rounded numbers."""
+    inputs, mask = tensors(shape, dtype), padding(shape, kind)
+    upstream = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    if size := settings.get("conv_kernel_size"):
+        inputs.append(tensors((shape[1], size), dtype, seed=4)[0])
+
+    def measured(*t):
+        return attend(name, *t[:3], mask, seed=3, **weight(t), **keywords, **settings)
+
+    def reference(*t):
+        options = attention.check(name, settings) | {"generator": torch.Generator().manual_seed(3)} | weight(t)
+        return REFERENCES[name](*t[:3], mask, scaling=shape[-1] ** -0.5, **options)
+
+    def weight(t):
+        return {"conv_weight": t[3]} if size else {}
+
+    exact = inputs if dtype == torch.float32 else [t.double() for t in inputs]
+    return run(measured, inputs, upstream), run(reference, exact, upstream)
+
+
+def check_reference(*case, **keywords):
+    assert error(*both(*case, **keywords)) < 2e-6  # float32 keeps 6e-8; largest seen: 4e-7
+
+
+def check_half_precision(name, settings, shape, dtype, attend=attention.attend):
+    """The error allowed is three times what torch's own softmax attention makes of the same rounded inputs."""
+    plain = both("softmax", {}, shape, "padded", dtype)
+    assert error(*both(name, settings, shape, "padded", dtype, attend)) < 3 * error(*plain)

@@ -7,7 +7,21 @@ from reformer_pytorch.reformer_pytorch import LSHAttention
 from albert_lsh import attention
 from albert_lsh.attention import compute, keys, shared_qk, yoso
 from albert_lsh.attention.select import generators_of_rounds
-from attention_cases import CASES, REFERENCES, SETTINGS, SHAPES, WITH_REST, each, error, label, padding, run, tensors
+from attention_cases import (
+    CASES,
+    REFERENCES,
+    SETTINGS,
+    SHAPES,
+    WITH_REST,
+    check_half_precision,
+    check_reference,
+    each,
+    error,
+    label,
+    padding,
+    run,
+    tensors,
+)
 from references import naive
 
 KINDS = pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
@@ -34,7 +48,7 @@ def test_long_sequences_are_the_references(monkeypatch, name, settings, at_once,
     monkeypatch.setattr(compute, "MASKED_LENGTH", 20)
     monkeypatch.setattr(compute, "MASKED_PART", 0)
     monkeypatch.setattr(keys, "AT_ONCE", at_once)
-    check_reference(name, settings, (2, 2, 37, 12), "scattered", dropout)
+    check_reference(name, settings, (2, 2, 37, 12), "scattered", dropout=dropout)
 
 
 @pytest.mark.parametrize("kind", ["full", "scattered"])
@@ -58,37 +72,15 @@ def test_many_buckets_are_combinations_of_few_choices(monkeypatch, bucket_size, 
     check_reference("shared-qk-lsh", {"bucket_size": bucket_size, "n_hashes": 2}, (3, 1, 70, 8), kind)
 
 
-def both(name, settings, shape, kind, dtype=torch.float32, dropout=0.0):
-    """Output and gradients as measured, and as the reference has them in float64 of the same rounded numbers."""
-    inputs, mask = tensors(shape, dtype), padding(shape, kind)
-    upstream = torch.randn(shape, generator=torch.Generator().manual_seed(2))
-    measured = run(lambda *t: attention.attend(name, *t, mask, seed=3, dropout=dropout, **settings), inputs, upstream)
-    keywords = {"scaling": shape[-1] ** -0.5, "generator": torch.Generator().manual_seed(3)}
-    keywords |= attention.check(name, settings)
-    exact = inputs if dtype == torch.float32 else [t.double() for t in inputs]
-    return measured, run(lambda *t: REFERENCES[name](*t, mask, **keywords), exact, upstream)
-
-
-def check_reference(name, settings, shape, kind, dropout=0.0):
-    assert error(*both(name, settings, shape, kind, dropout=dropout)) < 2e-6  # float32 keeps 6e-8; largest seen: 4e-7
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("way", ["masked", "gathered"])
 @each(CASES)
 def test_half_precision_rounds_no_worse_than_softmax(monkeypatch, name, settings, way, dtype):
-    """The error allowed is three times what torch's own softmax attention makes of the same rounded inputs."""
     if way == "gathered":
         if (name, settings) not in SPARSE:
             pytest.skip("it has one way")
         monkeypatch.setattr(compute, "MASKED_LENGTH", 0)
-    shape = (2, 2, 37, 16)
-    inputs, mask = tensors(shape, dtype), padding(shape, "padded")
-    upstream = torch.randn(shape, generator=torch.Generator().manual_seed(2))
-    pairs = mask[:, None, None]
-    plain = run(lambda *t: torch.nn.functional.scaled_dot_product_attention(*t, attn_mask=pairs), inputs, upstream)
-    exact = run(lambda *t: naive.softmax(*t, mask, scaling=0.25), [t.double() for t in inputs], upstream)
-    assert error(*both(name, settings, shape, "padded", dtype)) < 3 * error(plain, exact)
+    check_half_precision(name, settings, (2, 2, 37, 16), dtype)
 
 
 @pytest.mark.parametrize(

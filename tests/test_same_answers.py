@@ -27,32 +27,27 @@ def models(request):
 TEXTS = st.sampled_from([text for text in ODD if text.strip()]) | st.text(min_size=1, max_size=60).filter(str.strip)
 
 
-def numbers(said):
+def numbers(answer):
     """All numbers of an answer."""
-    return [
-        value
-        for entry in said.values()
-        for value in (entry.values() if isinstance(entry, dict) else [entry])
-        if isinstance(value, float)
-    ]
+    values = [x for entry in answer.values() for x in (entry.values() if isinstance(entry, dict) else [entry])]
+    return [x for x in values if isinstance(x, float)]
 
 
 @settings(max_examples=8)
 @given(st.sampled_from(KINDS), st.data())
 def test_a_model_answers_a_text_alone_as_in_a_batch_and_beside_a_very_long_one(models, task, data):
     """And answers every row; a span is a piece of its paragraph."""
-    asked, tokenizer = models
-    task = find_task(task)
+    (by_task, tokenizer), task = models, find_task(task)
     examples = [{name: data.draw(TEXTS) for name in task.columns} for _ in range(2)]
     examples.append(dict.fromkeys(task.columns, LONG[0][: 1_500 if task.is_squad else 20_000]))
 
-    def ask(given, batch_size):
-        return list(predict(asked[task.name], tokenizer, task, given, batch_size))
+    def answers(examples, batch_size):
+        return list(predict(by_task[task.name], tokenizer, task, examples, batch_size))
 
-    together = ask(examples, 4)
+    together = answers(examples, 4)
     assert len(together) == len(examples)
-    for example, said in zip(examples[:2], together, strict=False):
-        (alone,) = ask([example], 1)
-        assert numbers(said) == pytest.approx(numbers(alone), abs=1e-5)
+    for example, answer in zip(examples[:2], together, strict=False):
+        (alone,) = answers([example], 1)
+        assert numbers(answer) == pytest.approx(numbers(alone), abs=1e-5)
         if task.is_squad:
-            assert example["context"][said["start"] : said["end"]] == said["answer"] == alone["answer"]
+            assert example["context"][answer["start"] : answer["end"]] == answer["answer"] == alone["answer"]

@@ -8,18 +8,16 @@ import subprocess
 import sys
 import warnings
 from importlib import import_module
-from unittest.mock import Mock
+from unittest.mock import create_autospec
 
 import pytest
 import torch
 
 from albert_lsh import attention
 from albert_lsh.attention import compute
-from albert_lsh.attention.compute.gathered import GatheredAttention
-from albert_lsh.attention.compute.masked import PieceSoftmax
+from albert_lsh.attention.compute.gathered import Gathered
 from albert_lsh.attention.keys import MASKED, Keys
-from attention_cases import REFERENCES, error, padding, run, tensors
-from references import naive
+from attention_cases import check_half_precision, check_reference, error, label, padding, run, tensors
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.triton
@@ -41,8 +39,8 @@ each_case = pytest.mark.parametrize(("name", "settings"), CASES.values(), ids=CA
 def attend(monkeypatch):
     """`attention.attend` for tensors on the CPU by way of the kernels, which are sure to have been called."""
     monkeypatch.setattr(compute, "KERNELS_ON_CPU", True)
-    launch = Mock(wraps=kernels.launch)
-    monkeypatch.setattr(kernels, "launch", launch)
+    launch = create_autospec(kernels.Kernels.launch, side_effect=kernels.Kernels.launch)
+    monkeypatch.setattr(kernels.Kernels, "launch", launch)
 
     def attend(name, *inputs, **keywords):
         before = launch.call_count
@@ -53,37 +51,20 @@ def attend(monkeypatch):
     return attend
 
 
-def measured_and_reference(attend, name, settings, inputs, exact, mask):
-    shape = inputs[0].shape
-    upstream = torch.randn(shape, generator=torch.Generator().manual_seed(2))
-    keywords = {"scaling": shape[-1] ** -0.5, "generator": torch.Generator().manual_seed(3)}
-    measured = run(lambda *t: attend(name, *t, mask, seed=3, **settings), inputs, upstream)
-    keywords |= attention.check(name, settings)
-    return measured, run(lambda *t: REFERENCES[name](*t, mask, **keywords), exact, upstream)
-
-
 @pytest.mark.parametrize(
     ("shape", "kind"),
     [((2, 2, 21, 12), "padded"), ((2, 1, 37, 33), "scattered"), ((2, 2, 5, 5), "padded")],
-    ids=lambda x: x if isinstance(x, str) else "x".join(map(str, x)),
+    ids=label,
 )
 @each_case
 def test_output_and_gradients_are_the_references(attend, name, settings, shape, kind):
-    inputs = tensors(shape)
-    both = measured_and_reference(attend, name, settings, inputs, inputs, padding(shape, kind))
-    assert error(*both) < 2e-6
+    check_reference(name, settings, shape, kind, attend=attend)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @each_case
 def test_half_precision_rounds_no_worse_than_softmax(attend, name, settings, dtype):
-    """The error allowed is three times what torch's own softmax attention makes of the same rounded inputs."""
-    shape = (2, 1, 23, 16)
-    inputs, mask = tensors(shape, dtype), padding(shape, "padded")
-    exact, upstream = [t.double() for t in inputs], torch.ones(shape)
-    plain = run(lambda *t: attention.attend("softmax", *t, mask), inputs, upstream)
-    allowed = 3 * error(plain, run(lambda *t: naive.softmax(*t, mask, scaling=0.25), exact, upstream))
-    assert error(*measured_and_reference(attend, name, settings, inputs, exact, mask)) < allowed
+    check_half_precision(name, settings, (2, 1, 23, 16), dtype, attend)
 
 
 @each_case
@@ -102,9 +83,7 @@ def test_trying_tiles_leaves_the_sums_alone(attend, monkeypatch):
         choices = [type(kernel.configs[0])({"TILE_Q": q, "TILE_K": k}) for q, k in tiles]
         monkeypatch.setattr(kernel, "configs", choices)
         monkeypatch.setitem(vars(kernel), "do_bench", lambda call, quantiles: tried.append(call()) or [-len(tried)])
-    inputs = tensors((1, 1, 40, 8))
-    both = measured_and_reference(attend, *CASES["rounds, each key once"], inputs, inputs, None)
-    assert error(*both) < 2e-6
+    check_reference(*CASES["rounds, each key once"], (1, 1, 40, 8), "full", attend=attend)
     assert tried
 
 
@@ -113,9 +92,9 @@ def test_log_sum_exp_is_that_of_gathered_keys_and_low_where_a_query_sees_none():
     inputs = [torch.randn(1, 4, n, generator=torch.Generator().manual_seed(n)).to(DEVICE) for n in (8, 8, 11)]
     keys = Keys(*(torch.tensor(x, device=DEVICE)[None, None] for x in ([[0, 1], [2, 4]], [[0, 1], [4, 4]])))
     found = []
-    for way, how in ((kernels.TritonAttention, 0.5), (GatheredAttention, PieceSoftmax(0.5, 0.0, keys.keys.device))):
+    for way in (kernels.Kernels(keys, 0.5), Gathered(keys, 0.5, 0.0)):
         leaves = [x.clone().requires_grad_() for x in inputs]
-        out, log_sum = way.apply(keys, how, *leaves)
+        out, log_sum = compute.ChosenAttention.apply(way, *leaves)
         (out[:, :2].square().sum() + log_sum[:, :2].exp().sum()).backward()
         found.append([out[:, :2], log_sum[:, :2], *(leaf.grad for leaf in leaves)])
         assert (log_sum[:, 2] < MASKED / 2).all()
@@ -138,7 +117,6 @@ def test_who_goes_through_the_kernels(monkeypatch):
 
 def test_long_rows_go_another_way_and_say_so_once(monkeypatch):
     monkeypatch.setattr(compute, "KERNELS_ON_CPU", True)
-    monkeypatch.setattr(kernels, "launch", Mock(side_effect=AssertionError("called")))
     compute.warn_of.cache_clear()
     inputs, settings = [t.to(DEVICE) for t in tensors((1, 1, 9, 136))], {"bucket_size": 4, "n_hashes": 1}
     with pytest.warns(UserWarning, match="head dimension 136 is above 128"):

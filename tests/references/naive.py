@@ -48,13 +48,16 @@ def softmax(query, key, value, padding_mask=None, *, scaling, generator=None) ->
     return each_sequence(query, key, value, padding_mask, one)
 
 
+def unit(x: Tensor) -> Tensor:
+    return x.double() / x.double().norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
 def shared_qk_one(q, v, counts, scaling):
     """Shared-QK attention of one sequence: unit-length queries as keys, oneself only where nothing else is seen."""
-    k = q.double() / q.double().norm(dim=-1, keepdim=True).clamp(min=1e-12)
     counts = counts.clone().fill_diagonal_(0)
     alone = counts.sum(-1) == 0
     counts[alone, alone] = 1
-    return attend_counted(q, k, v, counts, scaling)
+    return attend_counted(q, unit(q), v, counts, scaling)
 
 
 def shared_qk(query, key, value, padding_mask=None, *, scaling, generator=None) -> Tensor:
@@ -113,9 +116,8 @@ def shared_qk_lsh(query, key, value, padding_mask=None, *, scaling, generator=No
                     counts[i, j] += 1
         if not own["rest"]:
             return shared_qk_one(q, v, counts, scaling)
-        k = q.double() / q.double().norm(dim=-1, keepdim=True).clamp(min=1e-12)
         counts = torch.cat([counts.fill_diagonal_(0), torch.full((n, 1), n)], dim=1)  # and the mean of all
-        k, v = (torch.cat([x.double(), x.double().mean(0, keepdim=True)]) for x in (k, v))
+        k, v = (torch.cat([x, x.mean(0, keepdim=True)]) for x in (unit(q), v.double()))
         return attend_counted(q, k, v, counts, scaling)
 
     return each_sequence(query, key, value, padding_mask, one)
@@ -124,10 +126,6 @@ def shared_qk_lsh(query, key, value, padding_mask=None, *, scaling, generator=No
 def best(scores: Tensor, count: int) -> list[int]:
     """The positions of the `count` highest scores."""
     return scores.argsort(descending=True, stable=True)[:count].tolist()
-
-
-def middle(x: Tensor) -> Tensor:
-    return x - x.mean(0)
 
 
 def hash_one(q, k, draws) -> tuple[Tensor, Tensor]:
@@ -145,7 +143,7 @@ def tree_one(x: Tensor, n_leaves: int, start: Tensor) -> list[list[int]]:
     def split(members: Tensor, first: int, width: int) -> list[list[int]]:
         if width == 1:
             return [members.tolist()]
-        inside = middle(x[members])
+        inside = x[members] - x[members].mean(0)
         along = inside @ start
         for _ in range(POWER_STEPS):
             direction = along @ inside
@@ -157,13 +155,6 @@ def tree_one(x: Tensor, n_leaves: int, start: Tensor) -> list[list[int]]:
         return split(members[:left], first, width // 2) + split(members[left:], half, width // 2)
 
     return split(torch.arange(len(x)), 0, 2 ** math.ceil(math.log2(n_leaves)))
-
-
-def window_one(block: list[int], n: int, span: int) -> list[int]:
-    """The `span` positions around a block of neighbours."""
-    span = min(n, span)
-    first = min(max(block[0] - (span - len(block) + 1) // 2, 0), n - span)
-    return list(range(first, first + span))
 
 
 def meetings(rounds, n: int, size: int) -> Tensor:
@@ -179,73 +170,64 @@ def meetings(rounds, n: int, size: int) -> Tensor:
 
 def global_one(q, k, count: int) -> list[int]:
     """The keys that the mean query scores highest."""
-    return best(k.detach().float() @ q.detach().float().mean(0), count)
+    return best(k @ q.mean(0), count)
 
 
-def with_rest(q, k, v, counts: Tensor, scaling: float, rest: bool) -> Tensor:
-    """`attend_counted`, each key once; with one key more, the mean of those not seen, in the place of all of them."""
-    counts = (counts > 0).double()
-    if not rest:
-        return attend_counted(q, k, v, counts, scaling)
-    out = []
-    for i in range(len(q)):
-        unseen = counts[i] == 0
-        keys, values, times = k.double(), v.double(), counts[i]
-        if unseen.any():
-            keys = torch.cat([keys, keys[unseen].mean(0, keepdim=True)])
-            values = torch.cat([values, values[unseen].mean(0, keepdim=True)])
-            times = torch.cat([times, unseen.sum()[None].double()])
-        out.append(attend_counted(q[i : i + 1], keys, values, times[None], scaling))
-    return torch.cat(out)
+def with_rest(q, k, v, counts: Tensor, scaling: float) -> Tensor:
+    """`attend_counted` with one key more for each query, the mean of those not seen, in the place of all of them."""
+    q, k, v = q.double(), k.double(), v.double()
+    unseen = (counts == 0).double()
+    number = unseen.sum(-1, keepdim=True)
+    mean_k, mean_v = (unseen @ x / number.clamp(min=1) for x in (k, v))
+    of_mean = (q * mean_k).sum(-1, keepdim=True) * scaling + number.log()
+    weights = torch.cat([q @ k.T * scaling + counts.double().log(), of_mean], dim=1).softmax(-1)
+    return weights[:, :-1] @ v + weights[:, -1:] * mean_v
 
 
-def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
-    _, heads, _, dim = query.shape
-    draws = draw_directions(heads, dim, 1, generator)[:, 0]
+def over_chosen(name, tensors, settings, scaling, count) -> Tensor:
+    """Softmax over the keys that count(tokens, head, q, k, own settings) counts, (n, n), and over global tokens.
 
-    def one(tokens, h, q, k, v):
-        n, fq, fk, own = len(q), q.detach().float(), k.detach().float(), resolved("lsh", settings, len(q))
-        everybodys = global_one(q, k, own["global_tokens"])
-        others = [j for j in range(n) if j not in everybodys]
-        clusters = []
-        if others:
-            leaves = tree_one(fk[others], math.ceil(len(others) / own["cluster_size"]), draws[h])
-            clusters = [[others[j] for j in leaf] for leaf in leaves]
-        counts = torch.zeros(n, n)
-        for i in range(n):
-            scores = [fq[i] @ fk[c].mean(0) * scaling + math.log(len(c)) for c in clusters]
-            chosen = best(torch.tensor(scores), own["n_hashes"])
-            counts[i, everybodys + [j for c in chosen for j in clusters[c]]] = 1
-        return with_rest(q, k, v, counts, scaling, own["rest"])
-
-    return each_sequence(query, key, value, padding_mask, one)
-
-
-def in_rounds(name, query, key, value, padding_mask, settings, scaling, values_of) -> Tensor:
-    """Softmax over the keys met in rounds; values_of(tokens, head, q, k, n_hashes): rounds of values to sort by."""
+    tensors: query, key, value and padding mask. Each key weighs once, but in smyrf.
+    """
 
     def one(tokens, h, q, k, v):
         own = resolved(name, settings, len(q))
-        rounds = values_of(tokens, h, q.detach().float(), k.detach().float(), own["n_hashes"])
-        if name == "smyrf":  # each meeting counts
-            counts = sum(meetings([one_round], len(q), own["cluster_size"]) for one_round in rounds)
+        fq, fk = q.detach().float(), k.detach().float()
+        counts = count(tokens, h, fq, fk, own)
+        if name == "smyrf":
             return attend_counted(q, k, v, counts, scaling)
-        counts = meetings(rounds, len(q), own["cluster_size"])
-        counts[:, global_one(q, k, own.get("global_tokens", 0))] = 1
-        return with_rest(q, k, v, counts, scaling, own["rest"])
+        counts[:, global_one(fq, fk, own.get("global_tokens", 0))] = 1
+        return (with_rest if own["rest"] else attend_counted)(q, k, v, counts.clamp(max=1), scaling)
 
-    return each_sequence(query, key, value, padding_mask, one)
+    return each_sequence(*tensors, one)
+
+
+def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
+    draws = draw_directions(query.shape[1], query.shape[3], 1, generator)[:, 0]
+
+    def count(tokens, h, q, k, own):
+        others = [j for j in range(len(q)) if j not in global_one(q, k, own["global_tokens"])]
+        clusters = []
+        if others:
+            leaves = tree_one(k[others], math.ceil(len(others) / own["cluster_size"]), draws[h])
+            clusters = [[others[j] for j in leaf] for leaf in leaves]
+        counts = torch.zeros(len(q), len(q))
+        for i in range(len(q)):
+            scores = [q[i] @ k[c].mean(0) * scaling + math.log(len(c)) for c in clusters]
+            counts[i, [j for c in best(torch.tensor(scores), own["n_hashes"]) for j in clusters[c]]] = 1
+        return counts
+
+    return over_chosen("lsh", (query, key, value, padding_mask), settings, scaling, count)
 
 
 def plain_lsh(query, key, value, padding_mask=None, *, scaling, generator=None, name="plain-lsh", **settings) -> Tensor:
-    draws = draw_directions(
-        query.shape[1], query.shape[3] + 2, most(name, "n_hashes", settings, query, padding_mask), generator
-    )
+    n_hashes = most(name, "n_hashes", settings, query, padding_mask)
+    draws = draw_directions(query.shape[1], query.shape[3] + 2, n_hashes, generator)
 
-    def values_of(tokens, h, q, k, n_hashes):
-        return list(zip(*hash_one(q, k, draws[h][:n_hashes]), strict=True))
+    def count(tokens, h, q, k, own):
+        return meetings(zip(*hash_one(q, k, draws[h][: own["n_hashes"]]), strict=True), len(q), own["cluster_size"])
 
-    return in_rounds(name, query, key, value, padding_mask, settings, scaling, values_of)
+    return over_chosen(name, (query, key, value, padding_mask), settings, scaling, count)
 
 
 def smyrf(query, key, value, padding_mask=None, **settings) -> Tensor:
@@ -256,31 +238,29 @@ def random(query, key, value, padding_mask=None, *, scaling, generator=None, **s
     n_hashes = most("random", "n_hashes", settings, query, padding_mask)
     of_query, of_key = draw_values(query.shape[2], query.shape[1], n_hashes, generator)
 
-    def values_of(tokens, h, q, k, n_hashes):
-        return [(of_query[h, r, tokens], of_key[h, r, tokens]) for r in range(n_hashes)]
+    def count(tokens, h, q, k, own):
+        rounds = [(of_query[h, r, tokens], of_key[h, r, tokens]) for r in range(own["n_hashes"])]
+        return meetings(rounds, len(q), own["cluster_size"])
 
-    return in_rounds("random", query, key, value, padding_mask, settings, scaling, values_of)
+    return over_chosen("random", (query, key, value, padding_mask), settings, scaling, count)
 
 
 def window(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
-    def one(tokens, h, q, k, v):
-        n, own = len(q), resolved("window", settings, len(q))
-        together, counts = max(1, own["keys"] // 8), torch.zeros(n, n)
-        for block in even_cut(list(range(n)), together):
-            for i in block:
-                counts[i, window_one(block, n, own["keys"])] = 1
-        counts[:, global_one(q, k, own["global_tokens"])] = 1
-        return with_rest(q, k, v, counts, scaling, own["rest"])
+    def count(tokens, h, q, k, own):
+        n, counts, span = len(q), torch.zeros(len(q), len(q)), min(len(q), own["keys"])
+        for block in even_cut(list(range(n)), max(1, own["keys"] // 8)):
+            first = min(max(block[0] - (span - len(block) + 1) // 2, 0), n - span)
+            counts[block, first : first + span] = 1
+        return counts
 
-    return each_sequence(query, key, value, padding_mask, one)
+    return over_chosen("window", (query, key, value, padding_mask), settings, scaling, count)
 
 
 def top_k(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
-    def one(tokens, h, q, k, v):
-        n, own = len(q), resolved("top-k", settings, len(q))
-        counts = torch.zeros(n, n)
-        for i in range(n):
-            counts[i, best(k.detach().float() @ q[i].detach().float(), own["keys"])] = 1
-        return with_rest(q, k, v, counts, scaling, own["rest"])
+    def count(tokens, h, q, k, own):
+        counts = torch.zeros(len(q), len(q))
+        for i in range(len(q)):
+            counts[i, best(k @ q[i], own["keys"])] = 1
+        return counts
 
-    return each_sequence(query, key, value, padding_mask, one)
+    return over_chosen("top-k", (query, key, value, padding_mask), settings, scaling, count)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from albert_lsh.attention.clustered import BITS, ROUNDS
 from albert_lsh.attention.select import draw_directions
-from references.naive import attend_counted, each_sequence, most, resolved
+from references.naive import attend_counted, each_sequence, most, resolved, unit
 
 
 def with_convolution(attend_one, size, weight):
@@ -43,20 +43,16 @@ def nystrom(query, key, value, padding_mask=None, *, pinv_iterations, scaling, g
     return each_sequence(query, key, value, padding_mask, with_convolution(one, size, weight))
 
 
-def unit(x: Tensor) -> Tensor:
-    return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-
-
 def yoso_one(q, k, v, weights, hash_code_len):
     """Weighted sums of unit length; the weights' gradient with respect to q.k is hash_code_len / 2 times themselves."""
-    scores = unit(q.double()) @ unit(k.double()).T
+    scores = unit(q) @ unit(k).T
     weights = weights.detach() * (1 + hash_code_len / 2 * (scores - scores.detach()))
     return unit(weights @ v.double())
 
 
 def yoso_e(query, key, value, padding_mask=None, *, hash_code_len, conv_kernel_size, conv_weight=None, **_) -> Tensor:
     def one(tokens, h, q, k, v):
-        angle = (unit(q.double()) @ unit(k.double()).T).clamp(-1, 1).acos()
+        angle = (unit(q) @ unit(k).T).clamp(-1, 1).acos()
         return yoso_one(q, k, v, (1 - angle / math.pi) ** hash_code_len, hash_code_len)
 
     return each_sequence(query, key, value, padding_mask, with_convolution(one, conv_kernel_size, conv_weight))

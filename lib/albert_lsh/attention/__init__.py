@@ -22,7 +22,7 @@ from albert_lsh.attention.clustered import ImprovedClustered
 from albert_lsh.attention.controls import TopK, Window
 from albert_lsh.attention.core import Attention, Budgeted, check_whole, keys_of
 from albert_lsh.attention.hashed import PlainLSH, Random, Smyrf
-from albert_lsh.attention.keys import MASKED, clear_padding, count_tokens
+from albert_lsh.attention.keys import MASKED, clear_padding, count_tokens, token_mask
 from albert_lsh.attention.lsh import LSH
 from albert_lsh.attention.nystrom import Nystrom
 from albert_lsh.attention.reformer import Reformer
@@ -174,33 +174,28 @@ def settings_for(
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
     """Raise ValueError unless the tensors are those that `attend` describes, all on one device."""
     rows = {"query": query, "key": key, "value": value}
-    tensors = all(isinstance(x, Tensor) for x in rows.values())
-    if (
-        not tensors
-        or query.dim() != 4
-        or not query.shape == key.shape == value.shape
-        or not query.numel()
-        or (query.dtype not in DTYPES or len({(x.dtype, x.device) for x in rows.values()}) > 1)
-    ):
+    alike = isinstance(query, Tensor) and form(query) == form(key) == form(value)
+    if not alike or query.dim() != 4 or not query.numel() or query.dtype not in DTYPES:
         raise ValueError(
             "query, key and value must be tensors of one shape (batch, heads, length, head_dim), none 0, of one "
             f"floating dtype, on one device; got {', '.join(f'{name} {shown(x)}' for name, x in rows.items())}"
         )
-    expected = torch.bool, (query.shape[0], query.shape[2]), query.device
-    if padding_mask is None or (
-        isinstance(padding_mask, Tensor)
-        and (padding_mask.dtype, (*padding_mask.shape,), padding_mask.device) == expected
-    ):
-        return
-    raise ValueError(
-        f"padding_mask must be bool of shape (batch, length) = {expected[1]} on {query.device}, True where there is a "
-        f"token; got {shown(padding_mask)}"
-    )
+    shape = query.shape[0], query.shape[2]
+    if padding_mask is not None and form(padding_mask) != (torch.bool, shape, query.device):
+        raise ValueError(
+            f"padding_mask must be bool of shape (batch, length) = {shape} on {query.device}, True where there is a "
+            f"token; got {shown(padding_mask)}"
+        )
+
+
+def form(x: Any) -> tuple[Any, ...]:
+    """The dtype, shape and device of a tensor, or the type of what is none."""
+    return (x.dtype, (*x.shape,), x.device) if isinstance(x, Tensor) else (type(x).__name__,)
 
 
 def shown(x: Any) -> str:
     """A tensor, or what is none, as messages have it."""
-    return f"{x.dtype} {(*x.shape,)} on {x.device}" if isinstance(x, Tensor) else type(x).__name__
+    return "{} {} on {}".format(*form(x)) if isinstance(x, Tensor) else type(x).__name__
 
 
 def generator_of(seed: int) -> torch.Generator:
@@ -312,19 +307,16 @@ def coverage(
     tie them. Where there is nothing but padding, all shares are 0.
     """
     met = pairs(name, query, key, padding_mask, seed=seed, **settings) > 0
-    made = make(name, settings).resolve(count_tokens(query, padding_mask))
     query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
-    means = made.mean_keys(query, key, padding_mask, generator_of(seed))
+    mask, tokens = token_mask(query, padding_mask), count_tokens(query, padding_mask)
     scores = query.float() @ key.float().transpose(-1, -2) * query.shape[-1] ** -0.5
-    if padding_mask is None:
-        padding_mask = query.new_ones(query.shape[0], query.shape[2], dtype=torch.bool)
-    weights = scores.masked_fill(~padding_mask[:, None, None, :], MASKED).softmax(-1)
-    tokens = padding_mask.sum(-1)
+    weights = scores.masked_fill(~mask.unsqueeze(2), MASKED).softmax(-1)
     mass = (weights * met).sum(-1)  # (batch, heads, length); rows of padding are 0
+    misses = (met.sum(-1) < tokens[:, None, None]) & mask & make(name, settings).resolve(tokens).has_rest
     all_queries, all_pairs = (max(1, query.shape[1] * int(n.sum())) for n in (tokens, tokens.square()))
     products = sum(n**2 * cost(name, n, query.shape[-1], **settings) for n in tokens.tolist() if n)
     return Coverage(
-        pairs=(met.sum() + means.sum()).item() / all_pairs,
+        pairs=(met.sum() + misses.sum()).item() / all_pairs,
         mass=mass.sum().item() / all_queries,
         cost=products * query.shape[1] / all_pairs,
     )

@@ -90,10 +90,7 @@ class ImprovedClustered(Budgeted):
             padded = F.pad(weights, (0, 1))
             mass = padded.gather(-1, chosen).sum(-1, keepdim=True)
             others = F.dropout(padded.scatter(-1, chosen, 0.0)[..., :-1], dropout) @ v
-            of_query = (
-                take(chosen.float(), cluster).long() if chosen.numel() else chosen
-            )  # (batch, heads, length, keys)
-            of_query = of_query.masked_fill((cluster == most).unsqueeze(-1), q.shape[2])
+            of_query = take(chosen, cluster).masked_fill((cluster == most).unsqueeze(-1), q.shape[2])
             exact = (take(k, of_query) @ q.unsqueeze(-1)).squeeze(-1) * scaling
             exact = F.dropout(exact.masked_fill(of_query == q.shape[2], MASKED).softmax(-1), dropout)
             best_values = (exact.unsqueeze(-2) @ take(v, of_query)).squeeze(-2)

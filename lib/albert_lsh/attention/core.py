@@ -98,6 +98,11 @@ class Attention(BaseModel):
         expected = error["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
         return f"{cls.name}: " + (f"{setting}={reprlib.repr(error['input'])} {expected}" if setting else expected)
 
+    @property
+    def has_rest(self) -> bool:
+        """Whether a query that does not see all keys sees one key more, their mean."""
+        return getattr(self, "rest", False)
+
     def fixed(self, setting: str) -> int | None:
         """The value of a setting that was given, None if it is open."""
         return getattr(self, setting) if setting in self.model_fields_set else None
@@ -131,25 +136,25 @@ class Attention(BaseModel):
         """How often each query meets each key: (batch, heads, length, length), integers."""
         return torch.ones(*query.shape[:3], key.shape[2], dtype=torch.long, device=query.device)
 
-    def mean_keys(self, query: Tensor, key: Tensor, padding_mask: Tensor | None, generator) -> Tensor:
-        """How many mean keys the queries of each head see: (batch, heads), long."""
-        return torch.zeros(query.shape[:2], dtype=torch.long, device=query.device)
-
     def cost(self, length: int, head_dim: int) -> float:
         """Multiply-adds of one head: two products of head_dim numbers for each pair."""
         return 2 * length**2 * head_dim
 
     def spent(self, length: int, keys: int) -> int:
         """How many of a budget's `keys` are not for choosing: global tokens, and the rest."""
-        return min(getattr(self, "global_tokens", 0), length) + getattr(self, "rest", False)
+        return min(getattr(self, "global_tokens", 0), length) + self.has_rest
 
     def needed(self, length: int) -> int:
         """How many keys the settings that were given choose at least."""
-        return self.fewest
+        number = self.fixed(self.open[0]) if self.open else None
+        return self.fewest * (number or 1)
 
     def divide(self, length: int, keys: int, room: int) -> dict[str, Any]:
-        """The settings that were left open (others are not looked at), from the `room` that is left of so many keys."""
-        raise NotImplementedError
+        """The settings that were left open (others are not looked at), from the `room` that is left of so many keys.
+
+        Here it is one setting, which counts what takes `fewest` keys each.
+        """
+        return {self.open[0]: room // self.fewest}
 
     def fit_budget(self, length: int, keys: int) -> tuple[dict[str, Any], int]:
         """Settings that spend so many keys of each query, in a sequence of `length` tokens, and how many these are.
@@ -248,10 +253,6 @@ class ChoosesKeys(Budgeted):
         """The keys of each query. query, key: float32; mask: (batch, heads, length) bool, True for tokens."""
         raise NotImplementedError
 
-    @property
-    def has_rest(self) -> bool:
-        return getattr(self, "rest", False)
-
     @torch.no_grad()
     def keys_for(self, query, key, padding_mask, generator, scaling: float | None = None) -> Keys:
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -269,12 +270,6 @@ class ChoosesKeys(Budgeted):
 
     def pairs(self, query, key, padding_mask, generator) -> Tensor:
         return self.keys_for(query, key, padding_mask, generator).count_pairs(query.shape[2])
-
-    def mean_keys(self, query, key, padding_mask, generator) -> Tensor:
-        if not self.has_rest:
-            return super().mean_keys(query, key, padding_mask, generator)
-        keys, mask = self.keys_for(query, key, padding_mask, generator), token_mask(query, padding_mask)
-        return ((mean_unseen(key.float(), key.float(), keys, mask)[2] > 0) & mask).sum(-1)
 
     def rest_products(self, length: int, pairs: float) -> float:
         """Products of head_dim numbers for the rest: adding up keys and values seen, and attending to their mean."""

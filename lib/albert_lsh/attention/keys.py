@@ -38,11 +38,6 @@ class Keys(NamedTuple):
     # for none: the mean of all other keys then follows from the clusters' sums.
     chosen: tuple[Tensor, Tensor] | None = None
 
-    @property
-    def each_once(self) -> bool:
-        """Whether a key that several rounds list weighs once."""
-        return self.clusters is not None or self.queries.shape[2] == 1
-
     def flat(self) -> "Keys":
         """The same with batch and heads in one dimension; without `chosen`."""
         queries, keys = self.queries.expand(*self.keys.shape[:3], -1, -1).flatten(0, 1), self.keys.flatten(0, 1)
@@ -133,8 +128,7 @@ def sort_tokens(values: Tensor, mask: Tensor) -> Tensor:
 
 def tokens_first(mask: Tensor) -> Tensor:
     """The positions of tokens in their order, `length` behind the last: (batch, heads, length), as is the mask."""
-    order = (~mask).long().argsort(dim=-1, stable=True)
-    return order.masked_fill(~mask.gather(-1, order), mask.shape[-1])
+    return in_place(mask).squeeze(-1).sort(dim=-1).values
 
 
 def in_place(mask: Tensor) -> Tensor:

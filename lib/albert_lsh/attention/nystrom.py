@@ -9,8 +9,6 @@ values is added (`convolution`).
 A sequence of at most `num_landmarks` tokens has softmax attention itself, as in the original.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -37,7 +35,7 @@ class Nystrom(Budgeted):
     name = "nystrom"
     about = "Nyströmformer: all keys, through a few landmarks"
     open = ("num_landmarks",)
-    fewest = 2
+    fewest = 2  # keys for a landmark: a query meets it, and it meets a key
 
     num_landmarks: Count = 64
     pinv_iterations: Count = 6
@@ -69,13 +67,6 @@ class Nystrom(Budgeted):
             last = F.scaled_dot_product_attention(mean_query, key.float(), value.float(), attn_mask=seen, scale=scaling)
             out = F.dropout(first, dropout) @ (pseudo_inverse(middle, self.pinv_iterations) @ last)
         return torch.where(few, exact, out.to(query.dtype)) if few.any() else out.to(query.dtype)
-
-    def needed(self, length: int) -> int:
-        return 2 * (self.fixed("num_landmarks") or 1)
-
-    def divide(self, length: int, keys: int, room: int) -> dict[str, Any]:
-        """Two keys for a landmark: a query meets it, and it meets a key."""
-        return {"num_landmarks": room // 2}
 
     def cost(self, length: int, head_dim: int) -> float:
         """Multiply-adds of one head: three products, the pseudo-inverse and the convolution."""

@@ -93,9 +93,6 @@ class SharedQKLSH(InRounds, ChoosesKeys):
     def pairs(self, query, key, padding_mask, generator) -> Tensor:
         return only_others(super().pairs(query, key, padding_mask, generator), padding_mask)
 
-    def mean_keys(self, query, key, padding_mask, generator) -> Tensor:
-        return token_mask(query, padding_mask).sum(-1) * int(self.rest)
-
     def cost(self, length: int, head_dim: int) -> float:
         """Multiply-adds of one head: the random directions, the pairs in chunks, and the rest."""
         directions, needed = 0, even_buckets(length, self.bucket_size)

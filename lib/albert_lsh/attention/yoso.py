@@ -154,7 +154,7 @@ class Yoso(Budgeted):
     name = "yoso"
     about = "YOSO: sums of hash collisions"
     open = ("n_hashes",)
-    fewest = 2
+    fewest = 2  # keys for a hash: a row is written into the table, and one is read
 
     n_hashes: Count = 32
     hash_code_len: CodeLength = 9
@@ -174,13 +174,6 @@ class Yoso(Budgeted):
     def pairs(self, query, key, padding_mask, generator) -> Tensor:
         """In how many hashes each query and key collide. A convolution is no pair."""
         return collisions(*codes(unit(query), unit(key), self.n_hashes, self.hash_code_len, generator)).long()
-
-    def needed(self, length: int) -> int:
-        return 2 * (self.fixed("n_hashes") or 1)
-
-    def divide(self, length: int, keys: int, room: int) -> dict[str, Any]:
-        """Two keys for a hash: a row is written into the table, and one is read."""
-        return {"n_hashes": room // 2}
 
     def cost(self, length: int, head_dim: int) -> float:
         """Multiply-adds of one head: the codes, a row written and a row read in each hash, and the convolution."""

@@ -9,14 +9,15 @@ import warnings
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.compute.gathered import GatheredAttention
-from albert_lsh.attention.compute.masked import MaskedAttention, PieceSoftmax
-from albert_lsh.attention.keys import Keys, take
+from albert_lsh.attention.compute.gathered import Gathered
+from albert_lsh.attention.compute.masked import Masked
+from albert_lsh.attention.keys import Keys, refuse_second_derivative, take
 
 # Computing all scores and masking most of them is faster than gathering keys in sequences of up to MASKED_LENGTH
 # tokens, and where each query has a list of its own with more than 1 / MASKED_PART of the keys (measured on a CPU).
@@ -44,16 +45,36 @@ def attend(
     """
     rows = [x.flatten(0, 1).contiguous() for x in (query, key, value)]
     if can_use_kernels(query, key, value, dropout):
-        kernels = import_module("albert_lsh.attention.compute.triton")
-        out, log_sum = kernels.TritonAttention.apply(keys.flat(), scaling, *rows)
+        way = import_module("albert_lsh.attention.compute.triton").Kernels(keys.flat(), scaling)
     else:
-        length = query.shape[2]
+        length, each_once = query.shape[2], keys.clusters is not None or keys.queries.shape[2] == 1
         many = keys.queries.shape[-1] == 1 and keys.keys.shape[-1] * MASKED_PART > length
-        masked = keys.each_once and (many or length <= MASKED_LENGTH)
-        way = MaskedAttention if masked else GatheredAttention
-        with torch.autocast(query.device.type, enabled=False):
-            out, log_sum = way.apply(keys.flat(), PieceSoftmax(scaling, dropout, query.device), *rows)
+        short = each_once and (many or length <= MASKED_LENGTH)
+        way = (Masked if short else Gathered)(keys.flat(), scaling, dropout)
+    with torch.autocast(query.device.type, enabled=False):
+        out, log_sum = ChosenAttention.apply(way, *rows)
     return out.unflatten(0, query.shape[:2]), log_sum.unflatten(0, query.shape[:2])
+
+
+class ChosenAttention(torch.autograd.Function):
+    """Softmax over the keys that each query sees, and its log-sum-exp; batch and heads are one here."""
+
+    @staticmethod
+    def forward(ctx: Any, way: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        out, total = way.forward(query, key, value)
+        ctx.save_for_backward(query, key, value, out, total)
+        ctx.way = way
+        ctx.set_materialize_grads(False)
+        return out, total
+
+    @staticmethod
+    def backward(ctx: Any, up: Tensor, of_total: Tensor | None) -> tuple[Tensor | None, ...]:
+        """A way needs `delta`, upstream gradient times output, less the gradient of the log-sum-exp."""
+        refuse_second_derivative()
+        query, key, value, out, total = ctx.saved_tensors
+        delta = (up.float() * out.float()).sum(-1)
+        delta = delta if of_total is None else delta - of_total
+        return None, *ctx.way.backward(query, key, value, up, total, delta)
 
 
 def can_use_kernels(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from albert_lsh.attention.keys import MASKED, Keys, refuse_second_derivative
+from albert_lsh.attention.keys import MASKED, Keys
 
 NOTHING = tl.constexpr(MASKED)
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
@@ -178,61 +178,43 @@ def backward(
     tl.store(of_q + at_q, before + summed * scaling, mask=real_q)
 
 
-def arguments(keys: Keys, query: Tensor, value: Tensor, scaling: float) -> dict[str, Any]:
-    """The arguments of both kernels; batch and heads are one. Tables that are not there are None."""
-    _, n_rounds, n_clusters, query_places = keys.queries.shape
-    key_places, dim, value_dim = keys.keys.shape[3], query.shape[2], value.shape[2]
-    of_query, of_key = keys.clusters or (None, None)
-    tables = dict(queries=keys.queries, keys=keys.keys, of_query=of_query, of_key=of_key)
-    return {name: None if table is None else table.contiguous() for name, table in tables.items()} | dict(
-        scaling=scaling, length=query.shape[1], n_rounds=n_rounds, n_clusters=n_clusters,
-        query_places=query_places, key_places=key_places, about_queries=tuning_size(query_places),
-        about_keys=tuning_size(key_places), OTHERS=keys.others_only, DIM=dim, VALUE_DIM=value_dim,
-        WIDE=max(16, power_above(dim)), VALUE_WIDE=max(16, power_above(value_dim)),
-    )  # fmt: skip
+class Kernels:
+    """Softmax over the keys that each query sees; batch and heads are one here. Rows of padding are zeros."""
 
+    def __init__(self, keys: Keys, scaling: float):
+        of_query, of_key = (table.contiguous() for table in keys.clusters) if keys.clusters else (None, None)
+        queries, listed = keys.queries.contiguous(), keys.keys.contiguous()
+        self.tables: dict[str, Any] = dict(queries=queries, keys=listed, of_query=of_query, of_key=of_key)
+        self.others_only, self.scaling = keys.others_only, scaling
 
-def power_above(n: int) -> int:
-    return 1 << (n - 1).bit_length()
+    def launch(self, kernel: Any, **tensors: Tensor) -> None:
+        """The rounds one after the other: a query's sums go on from those of the round before."""
+        (rows, n_rounds, n_clusters, places), key_places = self.tables["queries"].shape, self.tables["keys"].shape[3]
+        (_, length, dim), value_dim = tensors["query"].shape, tensors["value"].shape[2]
+        options = dict(
+            scaling=self.scaling, length=length, n_rounds=n_rounds, n_clusters=n_clusters,
+            query_places=places, key_places=key_places, about_queries=tuning_size(places),
+            about_keys=tuning_size(key_places), OTHERS=self.others_only, DIM=dim, VALUE_DIM=value_dim,
+            WIDE=max(16, triton.next_power_of_2(dim)), VALUE_WIDE=max(16, triton.next_power_of_2(value_dim)),
+        )  # fmt: skip
+        with torch.cuda.device_of(tensors["query"]):
+            for number in range(n_rounds):
+                programs = kernel[lambda tiles: (rows * n_clusters * -(-places // tiles["TILE_Q"]),)]
+                programs(**tensors, **self.tables, **options, number=number)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        out = query.new_zeros(*query.shape[:2], value.shape[-1], dtype=torch.float32)
+        total = query.new_full(query.shape[:2], MASKED, dtype=torch.float32)
+        self.launch(forward, query=query, key=key, value=value, out=out, total=total)
+        return out.to(query.dtype), total
+
+    def backward(self, query, key, value, up, total, delta) -> list[Tensor]:
+        of_q, of_k, of_v = sums = [torch.zeros_like(x, dtype=torch.float32) for x in (query, key, value)]
+        inputs = dict(query=query, key=key, value=value, upstream=up.contiguous(), total=total, delta=delta)
+        self.launch(backward, **inputs, of_q=of_q, of_k=of_k, of_v=of_v)
+        return [x.to(query.dtype) for x in sums]
 
 
 def tuning_size(places: int) -> int:
     """The size of a block for the autotuner, which tunes once for sizes between the same powers of two."""
-    return min(128, max(16, power_above(places)))
-
-
-def launch(kernel: Any, options: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """The rounds one after the other: a query's sums go on from those of the round before."""
-    rows, n_rounds, n_clusters, places = options["queries"].shape
-    with torch.cuda.device_of(tensors["query"]):
-        for number in range(n_rounds):
-            kernel[lambda tiles: (rows * n_clusters * -(-places // tiles["TILE_Q"]),)](
-                **tensors, **options, number=number
-            )
-
-
-class TritonAttention(torch.autograd.Function):
-    """Softmax over the keys that each query sees; batch and heads are one here. Rows of padding are zeros."""
-
-    @staticmethod
-    def forward(ctx: Any, keys: Keys, scaling: float, query: Tensor, key: Tensor, value: Tensor):
-        out = query.new_zeros(*query.shape[:2], value.shape[-1], dtype=torch.float32)
-        total = query.new_full(query.shape[:2], MASKED, dtype=torch.float32)
-        options = arguments(keys, query, value, scaling)
-        launch(forward, options, dict(query=query, key=key, value=value, out=out, total=total))
-        out = out.to(query.dtype)
-        ctx.save_for_backward(query, key, value, out, total)
-        ctx.options = options
-        ctx.set_materialize_grads(False)
-        return out, total
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor, of_log_sum: Tensor | None) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
-        query, key, value, out, total = ctx.saved_tensors
-        delta = (upstream.float() * out.float()).sum(-1)
-        delta = delta if of_log_sum is None else delta - of_log_sum
-        inputs = dict(query=query, key=key, value=value, upstream=upstream.contiguous(), total=total, delta=delta)
-        sums = [torch.zeros_like(x, dtype=torch.float32) for x in (query, key, value)]
-        launch(backward, ctx.options, inputs | dict(zip(("of_q", "of_k", "of_v"), sums, strict=True)))
-        return None, None, *(x.to(query.dtype) for x in sums)
+    return min(128, max(16, triton.next_power_of_2(places)))
