@@ -227,11 +227,7 @@ def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 
 
 def predict(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    rows: list[dict[str, str]],
-    batch_size: int,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, rows: list[dict[str, str]], batch_size: int
 ) -> Iterator[dict[str, Any]]:
     """What the model says about every row, in their order, as the module's first lines show it.
 
