@@ -27,9 +27,8 @@ def kept_run(folder, **changes):
     """The folder of a run of nano-lsh that keeps its model."""
     values = {"task": "mini-mrpc", "model": "nano-lsh", "attention": "lsh", "attention_settings": {"share": 0.5}}
     values |= {"train_examples": 64, "eval_examples": 40, "epochs": 1, "max_length": 24, "device": "cpu"}
-    return fit(
-        Run.parse({**values, "precision": "fp32", "save_model": True, "output_dir": str(folder), **changes})
-    ).folder
+    values |= {"precision": "fp32", "save_model": True, "output_dir": str(folder), **changes}
+    return fit(Run.parse(values)).folder
 
 
 def made(folder, record):
