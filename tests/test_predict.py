@@ -130,8 +130,8 @@ def test_answers_are_those_of_evaluation(saved, name, tmp_path, capsys):
     with torch.no_grad():  # CLS is as good as every span, and a span is taken
         pipe.model.qa_outputs.weight.zero_()
         pipe.model.qa_outputs.bias.zero_()
-    found = {"answer": "Anna", "score": pytest.approx(0.5), "start": 2, "end": 6}
-    assert pipe(question="Who lost something?", context="  Anna", no_answer=True) == found
+    anna = {"answer": "Anna", "score": pytest.approx(0.5), "start": 2, "end": 6}
+    assert pipe(question="Who lost something?", context="  Anna", no_answer=True) == anna
     nothing = {"answer": "", "score": 0.0, "start": 0, "end": 0}
     assert pipe(question="Who?", context=" ") == nothing
     assert pipe(question="Who?", context=" ", no_answer=True) == {**nothing, "score": 1.0}
