@@ -78,14 +78,9 @@ def test_whatever_is_given_is_named_or_can_be_recorded(change):
 @given(st.sampled_from(sorted(NOTEBOOKS)) | TEXTS, st.dictionaries(PARAMETERS | KEYS, VALUES, max_size=3))
 def test_other_notebooks_name_their_parameters(notebook, given):
     """Each is asked as a study's file would."""
-    given = {str(key): value for key, value in given.items() if key not in ("label", "notebook")}
-    base = {"variants": {"few": {"attention": "lsh"}}} if notebook in WITH_VARIANTS else {}
-    answer(
-        lambda: job_of_notebook("a", notebook, **{**base, **given}),
-        f"{notebook}.ipynb",
-        "notebook=",
-        "is not in results/",
-    )
+    values = {"variants": {"few": {"attention": "lsh"}}} if notebook in WITH_VARIANTS else {}
+    values |= {str(key): value for key, value in given.items() if key not in ("label", "notebook")}
+    answer(lambda: job_of_notebook("a", notebook, **values), f"{notebook}.ipynb", "notebook=", "is not in results/")
 
 
 CHOSEN = load_model("mini")
