@@ -58,8 +58,8 @@ def test_writing_leaves_the_old_file_when_it_fails(tmp_path):
 
 
 def test_a_run_takes_the_cores_that_are_free_and_says_so(monkeypatch, capsys):
-    before = torch.get_num_threads()
-    monkeypatch.setattr(record.psutil, "cpu_percent", lambda seconds: 100.0)
+    before, used = torch.get_num_threads(), iter([10.0, 10.0 + 99 * record.LOOK])
+    monkeypatch.setattr(record, "seconds_of_others", lambda: next(used))
     monkeypatch.setenv("OMP_NUM_THREADS", str(before))
     assert record.choose_threads("cpu") == before  # somebody has chosen
     monkeypatch.delenv("OMP_NUM_THREADS")

@@ -16,6 +16,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
@@ -218,6 +219,12 @@ def read_predictions(path: Path) -> pd.DataFrame:
 # Where a run ran -------------------------------------------------------------------------------------------------
 
 
+def seconds_of_others() -> float:
+    """CPU seconds that other programs have used since the machine started."""
+    everything, this = psutil.cpu_times(), os.times()
+    return everything.user + everything.system + getattr(everything, "nice", 0.0) - this.user - this.system
+
+
 def choose_threads(device: str) -> int:
     """Let torch compute on as many threads as cores are free, at least one, and say so; on a CPU only.
 
@@ -226,7 +233,9 @@ def choose_threads(device: str) -> int:
     """
     if device != "cpu" or THREADS in os.environ:
         return torch.get_num_threads()
-    busy = psutil.cpu_percent(LOOK) / 100 * (os.cpu_count() or 1)  # this program waits meanwhile
+    before = seconds_of_others()
+    time.sleep(LOOK)
+    busy = (seconds_of_others() - before) / LOOK
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = max(1, cores - round(busy))
     if threads != torch.get_num_threads():
