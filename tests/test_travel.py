@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 from transformers import pipeline
 
@@ -69,16 +68,3 @@ def test_pipelines_say_the_same_in_another_process(tmp_path):
     for name, answers in elsewhere(ASK, *tmp_path.iterdir()).items():
         assert answers == [said[name]] * (1 if name in OWN_WEIGHTS else 2)
     assert len({json.dumps(answer) for answer in said.values()}) == len(MADE)  # or all models might be one
-
-
-def test_so_does_a_sentence_transformer(tmp_path):
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    for load in (load_tokenizer, load_model):
-        load("nano").save_pretrained(tmp_path / "nano")
-    made = sentence_transformers.SentenceTransformer(str(tmp_path / "nano"), device="cpu")
-    made = switch_attention(made, "lsh", LSH, seed=3)
-    made.save(str(tmp_path / "sentences"))
-    code = """import json, sys, albert_lsh
-from sentence_transformers import SentenceTransformer
-print(json.dumps(SentenceTransformer(sys.argv[1], device="cpu").encode(sys.argv[2:]).tolist()))"""
-    assert elsewhere(code, tmp_path / "sentences", *PAIR.values()) == made.encode(list(PAIR.values())).tolist()
