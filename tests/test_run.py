@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from albert_lsh import attention, load_data, load_model, load_tokenizer
-from albert_lsh.files import root_of, run_folder
+from albert_lsh.files import root_of
 from albert_lsh.model.config import ModelError
 from albert_lsh.run import ParameterError, Run, fastest_precision
 from albert_lsh.tasks import TaskError
@@ -91,7 +91,6 @@ def unnamed(**changes):
 
 def test_an_unnamed_run_has_a_folder_for_what_differs_from_the_defaults():
     plain = unnamed()
-    assert plain == run_folder("notebook", "mini-mrpc", "mini", "lsh", 0)
     assert plain.parts[-6:] == ("runs", "notebook", "mini-mrpc", "mini", "lsh", "seed-0")
     same = [{"learning_rate": "1e-3"}, {"attention_settings": {"share": 0.25}}, {"save_model": True, "resume": False}]
     assert {unnamed(**changes) for changes in same} == {plain}
@@ -99,7 +98,6 @@ def test_an_unnamed_run_has_a_folder_for_what_differs_from_the_defaults():
     sweep += [{"evaluation_settings": {"share": 0.5}}, {"precision": "bf16"}, {"model": "nano", "epochs": 4}]
     folders = [unnamed(**changes) for changes in sweep]
     assert len({plain, *folders}) == len(sweep) + 1
-    assert folders == [unnamed(**changes) for changes in sweep]
     assert re.fullmatch("lsh-[0-9a-f]{6}", folders[0].parent.name)
     assert unnamed(learning_rate=1e-5, seed=1) == folders[0].with_name("seed-1")  # seeds of one arm stay together
 

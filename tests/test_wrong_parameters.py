@@ -96,11 +96,3 @@ def test_a_models_choice_is_named_or_kept(name, settings, seed, passes, in_evalu
         json.dumps(kept, allow_nan=False)
         may_be(name, kept["settings"])
         assert kept["seed"] == seed
-
-
-@settings(max_examples=60)
-@given(VALUES, VALUES, GIVEN | VALUES, VALUES)
-def test_a_loaded_models_choice_is_named_or_kept(head, name, settings, seed):
-    named = ("head=", "attention", "seed=")
-    head = "base" if head is None else head
-    answer(lambda: load_model("mini", head=head, attention=name, settings=settings, seed=seed), *named)
