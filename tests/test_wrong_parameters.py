@@ -86,7 +86,7 @@ def test_other_notebooks_name_their_parameters(notebook, given):
 CHOSEN = load_model("mini")
 
 
-@settings(max_examples=200)
+@settings(max_examples=260)
 @given(NAMES | VALUES, GIVEN | VALUES, VALUES | st.integers(0, 9), VALUES | st.lists(st.integers(0, 1)), GIVEN | VALUES)
 def test_a_models_choice_is_named_or_kept(name, settings, seed, passes, in_evaluation):
     named = ("attention", f"{name}: ", "seed=", "passes", "evaluation_settings", "reformer")
