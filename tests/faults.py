@@ -8,6 +8,7 @@ Disks can be filled where a file system may be mounted (`unshare -rm`); elsewher
 
 import contextlib
 import csv
+import json
 import os
 import random
 import re
@@ -22,43 +23,73 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import psutil
 import torch
 
-from albert_lsh import load_model, load_tokenizer, mini
+from albert_lsh import Run, fit, load_model, load_tokenizer, mini
+from albert_lsh.files import run_folder
 from albert_study.compare import write_tables
 from albert_study.figures import write_figures
 from checkouts import copy_code, start_study, write_study
-from disturbed import (
-    ATTENTIONS,
-    LOG,
-    PLACE,
-    RUN,
-    WAIT,
-    WHOLE,
-    Work,
-    check_same,
-    contents,
-    end,
-    failed,
-    finish,
-    folder_of,
-    last_error,
-    run,
-    start,
-    watched,
-)  # fmt: skip
+from disturbed import LOG, PLACE, WAIT, Work, end, failed, finish, last_error, start
 from hub import TROUBLES, Hub
 
+WHOLE = PLACE / "whole"  # where the undisturbed runs are
+ATTENTIONS: dict[str, dict] = {"softmax": {}, "lsh": {"n_hashes": 2, "cluster_size": 4}}  # the second is disturbed
+RUN = {"model": "mini", "epochs": 2, "train_examples": 32, "eval_examples": 8, "batch_size": 8, "max_length": 48}
+RUN |= {"learning_rate": 1e-3, "eval_steps": 3, "precision": "fp32", "save_model": True}
 SECOND_LOG, CHECKOUT = PLACE / "second-log", PLACE / "checkout"
 DISK, CACHE, BALLAST = PLACE / "disk", PLACE / "disk" / "cache", PLACE / "disk" / "ballast"
 FULL = r"[Nn]o space left|[Nn]ot enough disk space"
-NO_MEMORY = r"out of memory|MemoryError|[Cc]annot allocate memory|can't allocate|memory allocation of"
 PAGE = 4096  # bytes, in which room is given
 Fault = tuple[str, str, str]  # where it struck, what a user was told, how the run ended
 OPERATIONS: list[str] = []  # what the run does to files, in order
+
+
+def folder_of(root: Path, attention: str = "lsh", task: str = "mini-mrpc") -> Path:
+    return run_folder(f"faults-{task}", task, "mini", attention, 0, str(root))
+
+
+def run(root: Path, attention: str = "lsh", task: str = "mini-mrpc") -> None:
+    """The run, from its parameters to its record."""
+    values = {**RUN, "task": task, "attention": attention, "attention_settings": ATTENTIONS[attention]}
+    values |= {"output_dir": str(folder_of(root, attention, task)), "results_root": str(root)}
+    fit(Run.parse(values))
+
+
+def watched(root: Path, hook: Callable[[str], Any]) -> None:
+    """The run, in which `hook` is called before each change to one of its files, with what it is."""
+    folder, busy = f"{folder_of(root)}/", list[str]()
+
+    def audit(event: str, arguments: tuple) -> None:
+        changes = event in ("os.rename", "os.remove") or (event == "os.mkdir" and not os.path.exists(arguments[0]))
+        changes = changes or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR))
+        if changes and not busy and str(arguments[0]).startswith(folder):
+            busy.append(event)
+            hook(f"{event.removeprefix('os.')} {str(arguments[0]).removeprefix(folder)}")
+            busy.clear()
+
+    sys.addaudithook(audit)
+    run(root)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file but locks, by its path."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def check_same(folder: Path, whole: Path) -> None:
+    """A run is as the undisturbed one."""
+    first, second = (json.loads((place / "result.json").read_text()) for place in (whole, folder))
+    for name in ("history.csv", "predictions.parquet", "model/model.safetensors"):
+        assert (whole / name).read_bytes() == (folder / name).read_bytes(), f"{name} is not the undisturbed run's"
+    for name in ("metrics", "resolved", "attended_share", "parameters"):
+        assert first[name] == second[name], f"{name} of result.json is not the undisturbed run's"
+    assert not (folder / "checkpoints").exists(), "checkpoints are left behind"
 
 
 def begin(root: Path = PLACE / "run", made: Iterable[str] = ("softmax",)) -> Path:
@@ -74,8 +105,8 @@ def take_up(root: Path, task: str = "mini-mrpc") -> str:
     """Start the run again: it must go on where it was, and end as the undisturbed one."""
     BALLAST.unlink(missing_ok=True)
     folder = folder_of(root, task=task)
-    seals = folder.glob("checkpoints/checkpoint-*/trainer_state.json")
-    newest = max((int(seal.parent.name.rpartition("-")[2]) for seal in seals), default=None)
+    whole = folder.glob("checkpoints/checkpoint-*/trainer_state.json")
+    newest = max((int(path.parent.name[11:]) for path in whole), default=None)
     finished = contents(folder) if (folder / "result.json").exists() else {}
     step = re.search(r"^going on after step (\d+)", finish(partial(run, root, task=task)), re.MULTILINE)
     assert finished or (step and int(step[1])) == newest, f"went on after {step and step[1]}, not {newest}"
@@ -88,8 +119,7 @@ def take_up(root: Path, task: str = "mini-mrpc") -> str:
 # Faults of a run: each draws where it strikes, lets it strike, and starts the run again
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+die = partial(signal.raise_signal, signal.SIGKILL)
 
 
 def fill(left: int) -> None:
@@ -138,7 +168,9 @@ def out_of_memory(rng: random.Random) -> Fault:
                     held.append(bytes(size))
         del spare
 
-    return struck(rng, limit, NO_MEMORY)
+    return struck(
+        rng, limit, r"out of memory|MemoryError|[Cc]annot allocate memory|can't allocate|memory allocation of"
+    )
 
 
 def disk_full_for_tables(rng: random.Random) -> Fault:
@@ -159,7 +191,7 @@ def disk_full_for_caches(rng: random.Random) -> Fault:
     root, left = begin(), rng.randrange(24) * PAGE
     shutil.rmtree(CACHE)
     message = failed(lambda: (fill(left), run(root, task="sst2")), FULL)
-    return f"cache of the Hub, {left // 1024} kB left", message, take_up(root, "sst2")
+    return f"{left // 1024} kB left", message, take_up(root, "sst2")
 
 
 def hub_in_trouble(rng: random.Random, hub: Hub) -> Fault:
@@ -225,24 +257,26 @@ def ask(folder: Path) -> None:
 # Faults of a study, of two runs of which one is finished, in a copy of the code whose results are on the small disk
 
 
+study = partial(start_study, CHECKOUT, "faults-mini-mrpc")
+
+
 def in_a_study(rng: random.Random, part: str) -> Fault:
     """Some seconds after a part of it has begun, this is killed; or the disk is full, or the study is started again."""
     begin(CHECKOUT)
-    process, seconds, parts = study(LOG), rng.uniform(0, 12), dict[str, psutil.Process]()
+    process, seconds, parts = study(LOG.open("w")), rng.uniform(0, 12), dict[str, psutil.Process]()
     words = {"job": "albert_study.execute", "kernel": "ipykernel_launcher", "snakemake": "snakemake"}
     awaited = part if part in words else "snakemake" if part == "twice" else "kernel"
     while process.poll() is None and awaited not in parts:
         with contextlib.suppress(psutil.Error):
             for member in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
-                parts |= {
-                    name: member for name, word in words.items() if f"-m {word} " in " ".join(member.cmdline()[:9])
-                }
+                command = " ".join(member.cmdline()[:9])
+                parts |= {name: member for name, word in words.items() if f"-m {word} " in command}
         time.sleep(0.05)
     time.sleep(seconds)
     if part == "disk":
         fill(0)
     elif part == "twice":
-        status = study(SECOND_LOG).wait(WAIT)
+        status = study(SECOND_LOG.open("w")).wait(WAIT)
         said = last_error(SECOND_LOG)
         assert status == 0 or "is being made by another" in said, said
     for name in words if part == "all" else (part,):
@@ -255,17 +289,12 @@ def in_a_study(rng: random.Random, part: str) -> Fault:
     return f"{part}, {seconds:.1f} s after its start", message, make_again()
 
 
-def study(log: Path) -> subprocess.Popen:
-    with log.open("w") as file:
-        return start_study(CHECKOUT, "faults-mini-mrpc", file)
-
-
 def make_again() -> str:
     """The study ends as if undisturbed, and what was finished stays as it was."""
     BALLAST.unlink(missing_ok=True)
     runs, folder = CHECKOUT / "results" / "runs", folder_of(CHECKOUT)
     done, finished = (folder / "result.json").exists(), {**contents(runs)}
-    assert study(LOG).wait(WAIT) == 0, f"the next start failed: {LOG.read_text()[-300:]}"
+    assert study(LOG.open("w")).wait(WAIT) == 0, f"the next start failed: {LOG.read_text()[-300:]}"
     for path in (path for path in finished if path.endswith("result.json") or "/softmax/" in path):
         assert (runs / path).read_bytes() == finished[path], f"{path} of a finished run was changed"
     for attention in ATTENTIONS:
@@ -312,8 +341,8 @@ def prepare() -> None:
 
 def campaign(rounds: int, kinds: list[str]) -> int:
     """Draw the faults, kinds in turn, each from its name and number; how many broke what must hold."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(DISK)]
-    mounted = not subprocess.run(mount, stderr=subprocess.DEVNULL).returncode
+    mount = f"mount -t tmpfs -o size=32m tmpfs {DISK}"
+    mounted = not subprocess.run(mount.split(), stderr=subprocess.DEVNULL).returncode
     table, broken = csv.writer(sys.stdout), 0
     splits = {split: rows.select(range(200)) for split, rows in mini.build("mini-sst2").items()}
     hub = Hub(int(os.environ["HF_ENDPOINT"].rpartition(":")[2]), PLACE, "sst2", splits)

@@ -20,8 +20,6 @@ SAME += ["parameters", "resolved", "intervals"]
 SMALL = {"model": "mini", "train_examples": 300, "eval_examples": 100, "epochs": 1, "precision": "fp32"}
 LSH, KEPT = {"attention": "lsh", "attention_settings": {"share": 0.25}}, {"save_model": True, "train_examples": 64}
 CASES = {
-    "softmax": {"task": "mini-mrpc"},
-    "lsh": {"task": "mini-mrpc", **LSH},
     "accumulated": {"task": "mini-mrpc", "batch_size": 8, "accumulation": 4, "eval_steps": 3},
     "kept": {"task": "mini-mrpc", **LSH, **KEPT},
     "fold": {"task": "mini-mrpc", "folds": 5, "seed": 6},

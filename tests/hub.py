@@ -46,18 +46,15 @@ class Answer(BaseHTTPRequestHandler):
         body = self.server.bodies.get(self.path.split("?")[0].replace("/resolve/main/", f"/resolve/{COMMIT}/"))
         code, body = (404, b"{}") if body is None else (200, body)
         code, body = (500, b"") if trouble == "answers 500" else (code, body)
-        headers = {
-            "Content-Length": len(body),
-            "ETag": f'"{hashlib.sha256(body).hexdigest()}"',
-            "X-Repo-Commit": COMMIT,
-        }
+        headers = {"Content-Length": len(body), "ETag": f'"{hashlib.sha256(body).hexdigest()}"'}
+        headers |= {"X-Repo-Commit": COMMIT, **({"X-Error-Code": "EntryNotFound"} if code == 404 else {})}
         if trouble == "answers garbage":
             body = (b"<html>Please log in to this network.</html>" * (len(body) // 40 + 1))[: len(body)]
         elif trouble in ("cuts connections", "stopped"):
             body, self.close_connection = body[: len(body) // 2], True
         if trouble != "stopped":
             self.send_response(code)
-            for name, value in {**headers, **({"X-Error-Code": "EntryNotFound"} if code == 404 else {})}.items():
+            for name, value in headers.items():
                 self.send_header(name, str(value))
             self.end_headers()
             self.wfile.write(b"" if self.command == "HEAD" else body)

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModel
 
 from albert_lsh import attention, load_model, record_passes, switch_attention
 from albert_lsh.model.config import SUPPORTED, ModelError
@@ -44,7 +44,6 @@ def test_a_model_that_transformers_made_is_switched_and_back(plain, tmp_path):
         hashed = states(model)
     assert [p.attention for p in passes] == ["lsh"] * 3
     assert len({p.seed for p in passes}) == 3
-    assert not torch.allclose(hashed, softmax, atol=1e-3)
     loaded = load_model(tmp_path, head="base", attention="lsh", settings=LSH, seed=4)
     torch.testing.assert_close(hashed, states(loaded), atol=1e-5, rtol=0)  # ours has another form of ALBERT's GELU
     torch.testing.assert_close(states(switch_attention(model, "softmax")), softmax, atol=1e-5, rtol=0)
@@ -74,29 +73,11 @@ def test_softmax_has_the_outputs_and_gradients_of_the_type_s_own(plain, own):
 def test_asked_for_by_its_name_it_is_lsh(plain, tmp_path):
     plain.save_pretrained(tmp_path)
     expected = states(load_model(tmp_path, head="base", attention="lsh"))
-    named, later = (
-        AutoModel.from_pretrained(tmp_path, attn_implementation="albert_lsh"),
-        AutoModel.from_pretrained(tmp_path),
-    )
+    named = AutoModel.from_pretrained(tmp_path, attn_implementation="albert_lsh")
+    later = AutoModel.from_pretrained(tmp_path)
     later.set_attn_implementation("albert_lsh")
     for model in (named, later):  # load_model computes ALBERT's activation as one operation: the same but for rounding
         torch.testing.assert_close(states(model), expected, atol=2e-6, rtol=0)
-
-
-def test_the_attention_of_a_saved_model_comes_back(plain, tmp_path):
-    plain.save_pretrained(tmp_path / "plain")
-    saved = load_model(tmp_path / "plain", attention="lsh", settings=LSH, seed=3)
-    saved.save_pretrained(tmp_path / "lsh")
-    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "lsh").eval()
-    again.save_pretrained(tmp_path / "twice")
-    config = json.loads((tmp_path / "lsh" / "config.json").read_text())
-    del config["attn_implementation"]  # as models were saved before there was one
-    (tmp_path / "lsh" / "config.json").write_text(json.dumps(config))
-    older = AutoModelForSequenceClassification.from_pretrained(tmp_path / "lsh").eval()
-    with torch.no_grad():
-        for model in (again, older, load_model(tmp_path / "twice")):
-            assert torch.equal(model(**BATCH).logits, saved(**BATCH).logits)
-            assert model.config.albert_lsh == saved.config.albert_lsh
 
 
 def test_another_implementation_leaves_no_claim(plain, tmp_path):
@@ -127,12 +108,12 @@ def test_what_an_attention_cannot_do_is_refused_in_one_line(plain):
 
 
 @pytest.mark.parametrize("option", ["is_decoder", "add_cross_attention"])
-def test_a_decoder_is_refused_however_it_is_made(plain, option):
-    with pytest.raises(ModelError, match="is_decoder=True: no decoder can have these attentions$"):
-        AutoModel.from_config(config_of(plain.config.model_type, is_decoder=True), attn_implementation="albert_lsh")
-    model = copy.deepcopy(plain)
+def test_a_decoder_is_refused_however_it_is_made(option):
+    refused, model = f"{option}=True: no decoder can have these attentions$", AutoModel.from_config(config_of("bert"))
+    with pytest.raises(ModelError, match=refused):
+        AutoModel.from_config(config_of("bert", **{option: True}), attn_implementation="albert_lsh")
     setattr(model.config, option, True)
-    with pytest.raises(ModelError, match=f"{option}=True: no decoder can have these attentions$"):
+    with pytest.raises(ModelError, match=refused):
         switch_attention(model, "lsh")
 
 
@@ -159,7 +140,7 @@ def test_every_other_type_is_refused_in_one_line(kind, why):
         assert model.config._attn_implementation == before
 
 
-def test_the_model_inside_of_a_sentence_transformer(minilm):
+def test_the_model_inside_of_a_sentence_transformer(minilm, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     texts = ["It rained on the bus to town.", "Nobody had brought an umbrella, and so we all were wet in the end."]
     model = library.SentenceTransformer(minilm, device="cpu")
@@ -169,6 +150,8 @@ def test_the_model_inside_of_a_sentence_transformer(minilm):
         after = model.encode(texts)
     assert {p.attention for p in passes} == {"lsh"}
     assert abs(before - after).max() > 1e-3
+    model.save(str(tmp_path))
+    assert (library.SentenceTransformer(str(tmp_path), device="cpu").encode(texts) == after).all()
     assert abs(switch_attention(model, "softmax").encode(texts) - before).max() < 1e-5
     with pytest.raises(ModelError, match="^Linear holds no model of Transformers$"):
         switch_attention(torch.nn.Linear(2, 2), "lsh")
@@ -184,12 +167,11 @@ def test_weights_that_are_loaded_when_they_are_needed(plain, tmp_path):
     assert torch.equal(states(model), expected)
 
 
-@pytest.mark.parametrize(("name", "settings"), [("reformer", {"bucket_size": 4}), ("yoso-e", {"conv_kernel_size": 3})])
-def test_an_attention_with_weights_of_its_own_names_load_model(name, settings, tmp_path):
-    load_model(config_of("bert"), head="base", attention=name, settings=settings).save_pretrained(tmp_path)
-    model = AutoModel.from_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=rf"attention '{name}' has weights of its own; [^\n]*load_model"):
-        states(model)
+def test_an_attention_with_weights_of_its_own_names_load_model(tmp_path):
+    for name, settings in {"reformer": {"bucket_size": 4}, "yoso-e": {"conv_kernel_size": 3}}.items():
+        load_model(config_of("bert"), head="base", attention=name, settings=settings).save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match=rf"attention '{name}' has weights of its own; [^\n]*load_model"):
+            states(AutoModel.from_pretrained(tmp_path))
 
 
 def test_a_distilbert_has_a_convolution_and_no_new_projections(tmp_path):
@@ -215,7 +197,7 @@ def test_without_the_package_a_saved_model_names_it(tmp_path):
     subprocess.run([sys.executable, "-c", code + ", attn_implementation='sdpa')"], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("kind", ["albert", "bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("kind", ["albert", "distilbert"])
 def test_a_quantized_model_takes_a_convolution(kind):
     """Its projections are no parameters any more."""
     model = load_model(config_of(kind), head="base").eval()

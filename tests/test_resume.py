@@ -1,6 +1,5 @@
 """Runs that are killed, and checkpoints that are damaged or another run's: what a run resumes from, and how it ends."""
 
-import json
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ import torch
 
 from albert_lsh import fit, load_data
 from albert_lsh.files import FolderInUseError, lock
+from albert_lsh.record import read_result
 from albert_lsh.run import ParameterError
 from albert_lsh.train import LengthGrouped, newest
 from test_train import SOFTMAX, make
@@ -67,8 +67,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_undisturbed(place, undisturbed, tmp
     assert not (tmp_path / "checkpoints").exists()
     for name in ("history.csv", "predictions.parquet", "model/model.safetensors"):
         assert (tmp_path / name).read_bytes() == (whole / name).read_bytes(), name
-    records = [json.loads((folder / "result.json").read_text()) for folder in (tmp_path, whole)]
-    assert records[0]["metrics"] == records[1]["metrics"]
+    assert read_result(tmp_path / "result.json")["metrics"] == read_result(whole / "result.json")["metrics"]
 
 
 def checkpoints(folder, steps, identity):
@@ -109,8 +108,7 @@ def test_checkpoints_of_other_data_are_refused(tmp_path):
     """`data_dir` says where the data are, and another folder may hold other data."""
     run, data = make(tmp_path, **LONG), load_data("mini-mrpc", train_examples=88, eval_examples=16)
     kill(run, PLACES["saving"][1])
-    other = data["train"].map(lambda row: {"sentence1": f"{row['sentence2']} {row['sentence1']}"})
-    data["train"] = other
+    data["train"] = data["train"].map(lambda row: {"sentence1": f"{row['sentence2']} {row['sentence1']}"})
     with pytest.raises(ParameterError, match="holds checkpoints of a run with another data; delete that folder"):
         fit(run, data)
 
@@ -120,25 +118,23 @@ def test_one_checkpoint_is_kept_and_a_damaged_file_in_it_is_named(tmp_path):
     kill(run, PLACES["the result"][1])
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"checkpoint-66", "run.json"}
     (tmp_path / "checkpoints" / "checkpoint-66" / "optimizer.pt").write_bytes(b"PK")
-    with pytest.raises(
-        ValueError, match="a checkpoint in .*checkpoints is damaged .UnpicklingError.; delete it, and start again"
-    ):
+    with pytest.raises(ValueError, match="a checkpoint in .*checkpoints is damaged .UnpicklingError.; delete it, and "):
         fit(run)
 
 
 def test_the_order_of_the_examples_follows_from_seed_and_epoch():
     lengths = [10 + n % 40 for n in range(400)]
-    orders = {}
+    orders = []
     for seed, epoch in ((0, 0), (0, 1), (1, 0)):
         sampler = LengthGrouped(lengths, 8, seed)
         sampler.set_epoch(epoch)
-        orders[seed, epoch] = list(sampler)
-        assert sorted(orders[seed, epoch]) == list(range(400))
+        order = list(sampler)
+        assert sorted(order) == list(range(400))
         torch.rand(3)  # whatever else is drawn
-        assert list(sampler) == orders[seed, epoch]
-        spans = [[lengths[i] for i in orders[seed, epoch][start : start + 8]] for start in range(8, 400, 8)]
+        assert list(sampler) == order not in orders
+        orders.append(order)
+        spans = [[lengths[i] for i in order[start : start + 8]] for start in range(8, 400, 8)]
         assert sum(max(span) - min(span) for span in spans) / len(spans) < 4
-    assert len({tuple(order) for order in orders.values()}) == 3
 
 
 HOLD = "import sys, time, pathlib; from albert_lsh.files import lock\n"
@@ -148,10 +144,8 @@ HOLD += "with lock(pathlib.Path(sys.argv[1])): print('held', flush=True); time.s
 def test_a_folder_has_one_process_at_a_time_and_is_free_when_that_is_killed(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
-    with (
-        pytest.raises(FolderInUseError, match=r"is in use by another process \(waited 0.1 s\)"),
-        lock(tmp_path, wait=0.1),
-    ):
+    in_use = pytest.raises(FolderInUseError, match=r"is in use by another process \(waited 0.1 s\)")
+    with in_use, lock(tmp_path, wait=0.1):
         pass
     with lock(tmp_path, "notebook", wait=0):  # another lock
         process.kill()

@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from albert_lsh import attention, load_data, load_model, load_tokenizer
-from albert_lsh.files import root_of, run_folder
+from albert_lsh.files import root_of
 from albert_lsh.model.config import ModelError
 from albert_lsh.run import ParameterError, Run, fastest_precision
 from albert_lsh.tasks import TaskError
@@ -29,11 +29,9 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
     run = Run.parse({**GOOD, **texts, "seed": 3.0, "recompute": "True", "feed_forward_chunk": "16"})
     assert (run.learning_rate, run.epochs, run.max_length, run.seed) == (1e-5, 2.0, 64, 3)
     assert run.attention_settings == attention.check("lsh", {"n_hashes": 2})
-    assert (run.train_examples, run.resume) == (None, False)
+    assert (run.train_examples, run.resume, run.recompute, run.feed_forward_chunk) == (None, False, True, 16)
     assert (run.evaluation_settings, run.passes) == ({"n_hashes": 8}, [0, 2])
-    assert (run.recompute, run.feed_forward_chunk) == (True, 16)
-    assert run.device in ("cpu", "cuda")
-    assert run.precision in ("bf16", "fp32", "fp16")
+    assert (run.device in ("cpu", "cuda"), run.precision in ("bf16", "fp32", "fp16")) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -45,38 +43,23 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
         ({"task": "squad"}, "task='squad' belongs to squad.ipynb"),
         ({"attention": "lhs"}, "attention='lhs' is not one of"),
         ({"attention_settings": {"buckets": 2}}, "attention 'lsh' has no setting 'buckets'"),
-        ({"attention_settings": "n_hashes=2"}, "attention_settings='n_hashes=2' must be a valid dictionary"),
         ({"attention_settings": '{"a":' * 50_000}, "must be a valid dictionary"),
         ({"learning_rate": "fast"}, "learning_rate='fast' must be a valid number"),
-        ({"learning_rate": 0}, "learning_rate=0 must be greater than 0"),
         ({"learning_rate": float("nan")}, "learning_rate=nan must be"),
-        ({"epochs": 1e308}, "epochs=1e+308 must be less than or equal to 10000"),
         ({"batch_size": "2.5"}, "batch_size=2.5 must be a valid integer"),
         ({"batch_size": True}, "batch_size=True must be a valid integer"),
-        ({"batch_size": 2**53 + 1}, "batch_size=9007199254740993 must be less than or equal to 2147483647"),
         ({"data_dir": "~nobody-here/x"}, "data_dir='~nobody-here/x': there is no such home folder"),
         ({"results_root": "~nobody-here"}, "results_root='~nobody-here': there is no such home folder"),
-        ({"seed": None}, "seed=None must be a valid integer"),
-        ({"seed": 10**400}, "must be less than or equal to 4294967295"),
-        ({"max_length": "1e400"}, "max_length=inf must be a valid integer"),
-        ({"resume": "maybe"}, "resume='maybe' must be a valid boolean"),
-        ({"model": 7}, "model=7 must be a valid string"),
         ({"precision": "int8"}, "precision='int8' must be 'auto', 'fp32', 'bf16' or 'fp16'"),
         ({"attention": "nystrom", "max_length": 48}, "num_landmarks=64 is above max_length=48"),
-        (
-            {"attention": "nystrom", "evaluation_settings": {"num_landmarks": 129}},
-            "num_landmarks=129 is above max_length=128",
-        ),
+        ({"attention": "nystrom", "evaluation_settings": {"num_landmarks": 129}}, "num_landmarks=129 is above max_len"),
         ({"evaluation_settings": {"buckets": 2}}, "evaluation_settings: attention 'lsh' has no setting 'buckets'"),
         (
             {"attention": "reformer", "evaluation_settings": {"n_hashes": 8}},
-            "'reformer' has in evaluation the settings",
+            "'reformer' has in evaluation the",
         ),
-        ({"passes": []}, "passes=[] must have at least 1 item"),
         ({"passes": [0, -1]}, "passes[1]=-1 must be greater than or equal to 0"),
-        ({"passes": 3}, "passes=3 must be a valid list"),
         ({"attention": "reformer", "passes": [0]}, "passes=[0]: 'reformer' replaces the projections of all passes"),
-        ({"feed_forward_chunk": 1.5}, "feed_forward_chunk=1.5 must be a valid integer"),
         ({"folds": 3, "held_out_examples": 9}, "folds=3 and held_out_examples=9: take one of them"),
         ({"results_root": "/content/drive/MyDrive"}, "Drive is not mounted; the notebook's set-up cell does it"),
     ],
@@ -89,10 +72,10 @@ def test_bad_parameters_are_named(change, message):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for CUDA where there is none")
-@pytest.mark.parametrize("change", [{"device": "cuda"}, {"precision": "fp16"}], ids=str)
-def test_cuda_where_there_is_none_is_an_error(change):
-    with pytest.raises(ParameterError, match="CUDA"):
-        Run.parse({**GOOD, **change})
+def test_cuda_where_there_is_none_is_an_error():
+    for change in ({"device": "cuda"}, {"precision": "fp16"}):
+        with pytest.raises(ParameterError, match="CUDA"):
+            Run.parse({**GOOD, **change})
 
 
 def test_a_gpu_that_only_emulates_bf16_trains_in_fp16(monkeypatch):
@@ -108,7 +91,6 @@ def unnamed(**changes):
 
 def test_an_unnamed_run_has_a_folder_for_what_differs_from_the_defaults():
     plain = unnamed()
-    assert plain == run_folder("notebook", "mini-mrpc", "mini", "lsh", 0)
     assert plain.parts[-6:] == ("runs", "notebook", "mini-mrpc", "mini", "lsh", "seed-0")
     same = [{"learning_rate": "1e-3"}, {"attention_settings": {"share": 0.25}}, {"save_model": True, "resume": False}]
     assert {unnamed(**changes) for changes in same} == {plain}
@@ -116,7 +98,6 @@ def test_an_unnamed_run_has_a_folder_for_what_differs_from_the_defaults():
     sweep += [{"evaluation_settings": {"share": 0.5}}, {"precision": "bf16"}, {"model": "nano", "epochs": 4}]
     folders = [unnamed(**changes) for changes in sweep]
     assert len({plain, *folders}) == len(sweep) + 1
-    assert folders == [unnamed(**changes) for changes in sweep]
     assert re.fullmatch("lsh-[0-9a-f]{6}", folders[0].parent.name)
     assert unnamed(learning_rate=1e-5, seed=1) == folders[0].with_name("seed-1")  # seeds of one arm stay together
 
@@ -130,12 +111,11 @@ def test_an_unnamed_run_has_a_folder_for_what_differs_from_the_defaults():
         ("mini-squad", "mini", (128, 32, 1e-3, 3)),  # mini has 128 positions, and starts from nothing
     ],
 )
-@pytest.mark.parametrize("absent", [True, False], ids=["absent", "None"])
-def test_what_is_left_open_follows_from_task_and_model(task, model, recipe, absent):
+def test_what_is_left_open_follows_from_task_and_model(task, model, recipe):
     named = dict(zip(("max_length", "batch_size", "learning_rate", "epochs"), recipe, strict=True))
-    run = Run.parse({"task": task, "model": model} | ({} if absent else dict.fromkeys(named, "None")))
-    assert {name: getattr(run, name) for name in named} == named
-    assert Run.parse({"task": task, "model": model, **named}) == run  # and so the same folder
+    run = Run.parse({"task": task, "model": model, **named})
+    for left_open in ({}, dict.fromkeys(named, "None")):
+        assert Run.parse({"task": task, "model": model, **left_open}) == run  # and so the same folder
 
 
 # Notebooks --------------------------------------------------------------------------------------------------------
@@ -147,11 +127,11 @@ def execute(names, parameters, *, first=True):
         names["before"] = {*names, "before"}
     names |= parameters
     run = Run.from_notebook(names, names["before"])
-    names |= {"run": run, "sentence": "a later cell's", "losses": [0.5], "data": object()}
+    names |= {"run": run, "sentence": "a later cell's", "losses": [0.5]}
     return run
 
 
-def test_a_misspelling_is_refused_however_often_the_cells_are_executed():
+def test_a_misspelling_is_refused_however_often_the_cells_are_executed_and_earlier_names_are_none():
     names = {"display": print}
     assert execute(names, {"task": "mrpc", "seed": 1}).seed == 1
     assert execute(names, {"seed": 2}).seed == 2
@@ -160,28 +140,18 @@ def test_a_misspelling_is_refused_however_often_the_cells_are_executed():
         with pytest.raises(ParameterError, match="'learning_rte' is not a parameter of glue.ipynb; did you mean"):
             execute(names, {"learning_rte": 1e-3}, first=first)
     assert execute(names, {"learning_rate": 1e-3}).learning_rate == 1e-3
-
-
-def test_what_was_there_before_the_parameters_is_none_of_them():
     assert execute({"rounds": 3}, {"task": "mrpc"}).task == "mrpc"
     with pytest.raises(ParameterError, match="'rounds' is not a parameter of glue.ipynb; there are: "):
         execute({}, {"task": "mrpc", "rounds": 3})
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [
-        "from albert_lsh import Run; Run.parse({'task': 'mini-mrpc', 'epochs': 'many'})",
-        "from albert_lsh import load_data; load_data('mprc')",
-        "from albert_lsh import load_tokenizer; load_tokenizer('./no/model')",
-    ],
-)
-def test_a_notebook_shows_an_error_in_one_line(cell, capsys):
+def test_a_notebook_shows_an_error_in_one_line(capsys):
     shell = InteractiveShell()
     shell.run_cell("%colors nocolor")
-    shell.run_cell(cell)
-    (line,) = capsys.readouterr().out.strip().splitlines()
-    assert re.match("(Parameter|Task|Model)Error: ", line)
+    for call in ("Run.parse({'task': 'mini-mrpc', 'epochs': 'many'})", "load_data('mprc')", "load_tokenizer('./no')"):
+        shell.run_cell(f"import albert_lsh; albert_lsh.{call}")
+        (line,) = capsys.readouterr().out.strip().splitlines()
+        assert re.match("(Parameter|Task|Model)Error: ", line)
 
 
 def cells(path):
@@ -251,12 +221,11 @@ def test_all_paths_are_below_the_root_and_recorded_without_it(tmp_path, monkeypa
 
 def test_the_tilde_is_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    for part in (load_model("mini"), load_tokenizer("mini")):
-        part.save_pretrained(tmp_path / "kept")
+    for load in (load_model, load_tokenizer):
+        load("mini").save_pretrained(tmp_path / "kept")
+        load("~/kept")
     for field in ("output_dir", "data_dir", "model"):
         assert getattr(Run.parse({**GOOD, field: "~/kept"}), field) == str(tmp_path / "kept")
-    assert load_model("~/kept").config.hidden_size == load_model("mini").config.hidden_size
-    assert load_tokenizer("~/kept").vocab_size == load_tokenizer("mini").vocab_size
     with pytest.raises(ModelError, match="model='~/nowhere'"):
         load_model("~/nowhere")
     with pytest.raises(TaskError, match="data_dir='.*/nowhere' is not a folder"):

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from albert_lsh import squad
-from albert_lsh.squad import best_answers, score, windows, windows_of
+from albert_lsh.squad import best_answers, score, windows
 
 CONTEXT = "The Café de Flore opened in the 1880s, near the  Boulevard Saint-Germain; Simone wrote there in 1943."
 QUESTION = "Who wrote there?"
@@ -64,7 +64,7 @@ def logits(cut, start, end, padded=None, fill=-100.0):
 # Windows ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_length", [24, 40, 64, 500])
+@pytest.mark.parametrize("max_length", [24, 64])
 def test_windows_cover_the_context_and_share_a_third(tokenizer, max_length):
     context = " ".join([CONTEXT] * 3)
     whole, question = tokenizer(QUESTION, context)["input_ids"], tokenizer(QUESTION)["input_ids"]
@@ -83,35 +83,12 @@ def test_windows_cover_the_context_and_share_a_third(tokenizer, max_length):
     assert rebuilt == whole[len(tokenizer(QUESTION)["input_ids"]) : -1]
 
 
-@pytest.mark.parametrize("answer", ["The Café de Flore", "1880s", "Boulevard Saint-Germain", "1943."])
-def test_an_answer_comes_back_from_its_tokens(tokenizer, answer):
-    start, hits = CONTEXT.index(answer), 0
-    for row in windows(dataset(example(answers=[answer])), tokenizer, 36):
-        first, last, spans = row["start_positions"], row["end_positions"], row["offset_mapping"]
-        inside = [pair for pair in spans if pair[0] >= 0]
-        if inside[0][0] <= start and start + len(answer) <= inside[-1][1]:
-            hits += 1
-            assert CONTEXT[spans[first][0] : spans[last][1]].strip() == answer
-        else:
-            assert (first, last) == (0, 0)
-    assert hits or answer == "Boulevard Saint-Germain"  # of which every window holds a part
-    cut = windows(dataset(example()), tokenizer, 60)
-    assert {*cut["start_positions"], *cut["end_positions"]} == {0}  # without an answer every window points at CLS
-
-
 def test_white_space_around_a_reference_takes_no_neighbour_in(tokenizer):
     answers = {"text": [" 1880s, "], "answer_start": [CONTEXT.index(" 1880s")]}
     (row,) = windows(dataset(example() | {"answers": answers}), tokenizer, 200)
     (plain,) = windows(dataset(example(answers=["1880s,"])), tokenizer, 200)
     assert row == plain
     assert plain["start_positions"] > 0
-
-
-def test_one_question_is_cut_as_many_are(tokenizer):
-    examples = dataset(example("long", question=f" {QUESTION}" * 9), example("short"))
-    together = windows(examples, tokenizer, 60).remove_columns("example_id").to_list()
-    alone = [windows_of(row["question"], row["context"], tokenizer, 60)[1] for row in examples]
-    assert [row for cut in alone for row in cut.remove_columns("example_id").to_list()] == together
 
 
 def test_no_room_for_context_and_a_misplaced_answer_are_named(tokenizer):
@@ -142,34 +119,33 @@ def answer_of(words, start, end, key="q", no_answer=False):
     return best_answers(*words, *logits(words[1], start, end), no_answer=no_answer)[key]
 
 
-def test_the_best_span_wins_over_windows(words):
-    assert words[1]["length"] == [36, 36, 24, 6]
-    assert answer_of(words, {(0, 3): 4}, {(0, 4): 4, (1, 8): 1}).text == "w0 w1"
-    assert answer_of(words, {(0, 3): 4, (1, 7): 5}, {(0, 4): 4, (1, 8): 5}).text == "w24 w25"
-    # A start in one window and an end in the other make no span, though both would be the best.
-    assert answer_of(words, {(0, 3): 9}, {(1, 8): 9, (0, 5): 1}).text == "w0 w1 w2"
+def spans_of(window, start, end):
+    """Every span of at most 30 tokens of context in a window, with its score."""
+    places, n = window["offset_mapping"], window["length"]
+    inside = [token for token in range(n) if places[token][0] >= 0]
+    pairs = [(i, j) for i in inside for j in inside if i <= j < i + 30]
+    return [(start[i] + end[j], (places[i][0], places[j][1])) for i, j in pairs]
 
 
-def test_question_special_tokens_and_padding_are_no_answer(words):
-    start = {(0, 1): 50, (0, 2): 50, (0, 35): 50, (0, 5): 1}
-    assert answer_of(words, start, start).text == "w2"
-    for fill in (-100.0, 1000.0):
-        sides = logits(words[1], {(3, 4): 1}, {(3, 4): 1}, padded=40, fill=fill)
-        assert best_answers(*words, *sides, no_answer=True)["r"].text == "w8"
-    low = np.full((4, 40), -100.0, dtype=np.float32)  # as padding; what is read has less
-    low[3, :6] = -1000
-    low[3, 3:5] = -900
-    assert best_answers(*words, low, low, no_answer=False)["r"].text == "w7"
-
-
-def test_an_end_before_its_start_and_more_than_30_tokens_are_no_answer(words):
-    assert answer_of(words, {(0, 6): 5}, {(0, 4): 5, (0, 7): 1}).text == "w3 w4"
-    start, text = {(0, 3): 5}, " ".join(f"w{i}" for i in range(30))
-    assert answer_of(words, start, {(0, 32): 5, (0, 5): 1}).text == text
-    assert answer_of(words, start, {(0, 33): 5, (0, 5): 1}).text == "w0 w1 w2"
-    # Every pair of the best 20 starts and ends runs backwards; the original recipe would find nothing.
-    late, early = {(0, n): 5 for n in range(13, 33)}, {(0, n): 5 for n in range(3, 13)}
-    assert answer_of(words, late, early).text != ""
+@pytest.mark.parametrize("slope", [-3, 0, 3], ids=["backwards", "any", "as long as can be"])
+def test_the_best_span_over_all_windows_is_that_of_a_search(words, slope):
+    """Question, special tokens and padding have high logits as well."""
+    examples, cut = words
+    assert cut["length"] == [36, 36, 24, 6]
+    for seed in range(10):
+        sides = np.random.default_rng(seed).normal(size=(2, 4, 40))  # (start and end, windows, padded length)
+        sides += slope * np.multiply.outer([[1], [-1]], np.linspace(1, -1, 40))
+        best = best_answers(*words, *sides, no_answer=False)
+        for key, context in zip(examples["id"], examples["context"], strict=True):
+            own = [n for n in range(4) if cut["example_id"][n] == key]
+            score, (left, right) = max(span for n in own for span in spans_of(cut[n], *sides[:, n]))
+            assert best[key].text == context[left:right]
+            assert best[key].n_best[0][1] == best[key].score
+            assert (best[key].text, pytest.approx(score, abs=1e-5)) == best[key].n_best[0]
+            assert best[key].null_score == pytest.approx(min(sides[:, n, 0].sum() for n in own), abs=1e-5)
+            values = [value for _, value in best[key].n_best]
+            assert values == sorted(values, reverse=True)
+            assert len(dict(best[key].n_best)) == len(values) <= 20
 
 
 def test_an_answer_says_where_it_stands(tokenizer):
@@ -183,14 +159,6 @@ def test_an_answer_says_where_it_stands(tokenizer):
     assert (best.text, best.start, best.end) == ("1943", 9, 13)
     nothing = best_answers(examples, cut, *logits(cut, {(0, 0): 9}, {}), no_answer=True)["q"]
     assert (nothing.text, nothing.start, nothing.end) == ("", 0, 0)
-
-
-def test_the_best_answers_are_sorted_without_repeats(words):
-    # w24 w25 stands in both windows; the better of its scores counts.
-    n_best = answer_of(words, {(0, 27): 3, (1, 7): 2}, {(0, 28): 3, (1, 8): 2}).n_best
-    assert n_best[0] == ("w24 w25", 6.0)
-    assert len({text for text, _ in n_best}) == len(n_best) <= 20
-    assert [value for _, value in n_best] == sorted((value for _, value in n_best), reverse=True)
 
 
 def test_no_answer_competes_by_its_smallest_score(words):
@@ -267,7 +235,6 @@ def references(**golds):
     ("text", "expected"),
     [
         ("The  Eiffel-Tower, (Paris)!", "eiffeltower paris"),
-        ("theatre Ana", "theatre ana"),
         ("A.", ""),  # punctuation goes first, then the article that is left
         ("the\u00a0end", "end"),  # a no-break space is white space
         ("“quoted” – 5", "“quoted” – 5"),  # only ASCII punctuation goes
@@ -282,7 +249,6 @@ def test_normalize(text, expected):
 @pytest.mark.parametrize(
     ("golds", "answer", "exact", "f1"),
     [
-        (["Saint Bernadette"], "the Saint Bernadette.", 100, 100),
         (["a b c d"], "b c e", 0, 200 * 2 / 6),  # "a" is an article: b c d against b c e
         (["new new york"], "new york york", 0, 200 * 2 / 6),  # bags: new and york count once each
         (["new new york"], "new new", 0, 200 * 2 / 5),  # and new counts twice
@@ -300,8 +266,6 @@ def test_score_of_version_1(golds, answer, exact, f1):
     ("golds", "answer", "right"),
     [
         ([], "the", 100),  # normalises to nothing
-        ([], "Rome", 0),
-        (["Rome"], "", 0),
         (["The"], "", 100),  # no reference is left, so no answer is right
         (["The", "Rome"], "", 0),  # the first reference is dropped
         (["The", "Rome"], "a Rome", 100),

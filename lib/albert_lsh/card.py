@@ -15,12 +15,8 @@ from albert_lsh.pretrained import FOLDERS
 from albert_lsh.run import Run
 from albert_lsh.tasks import Task, find_task
 
-HUB_METRICS = {
-    "matthews": "matthews_correlation",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-    "exact": "exact_match",
-}
+HUB_METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
+HUB_METRICS |= {"exact": "exact_match"}
 
 
 def write_card(folder: Path, record: dict[str, Any]) -> None:

@@ -25,16 +25,21 @@ def repository_root() -> Path:
     return checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()
 
 
+def home(value: str, name: str) -> Path:
+    """The path, ~ being the home folder; ValueError for that of a user who has none here."""
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{name}={value!r}: there is no such home folder") from error
+
+
 def root_of(results_root: str | None = None) -> Path:
     """Where results, figures and relative paths are: `results_root`, or `repository_root()` if that is None.
 
     Raises:
         ValueError: it is on Google Drive, which is not mounted: what is written there would be lost.
     """
-    try:
-        root = (repository_root() / Path(results_root or "").expanduser()).resolve()
-    except RuntimeError as error:
-        raise ValueError(f"results_root={results_root!r}: there is no such home folder") from error
+    root = (repository_root() / home(results_root or "", "results_root")).resolve()
     if root.is_relative_to(DRIVE) and not DRIVE.is_mount():
         raise ValueError(f"results_root={results_root!r}: Drive is not mounted; the notebook's set-up cell does it")
     return root
@@ -80,18 +85,15 @@ def lock(folder: Path, name: str = "run", wait: float = WAIT) -> Iterator[None]:
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; results need a folder")
-    held = FileLock(folder / f".{name}.lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held.acquire(timeout=wait)
+        held = FileLock(folder / f".{name}.lock").acquire(timeout=wait)
     except Timeout as error:
         raise FolderInUseError(f"{folder} is in use by another process (waited {wait:g} s)") from error
     except OSError as error:
         raise ValueError(f"{folder} cannot be locked: {error}") from error
-    try:
+    with held:
         yield
-    finally:
-        held.release()
 
 
 @contextmanager

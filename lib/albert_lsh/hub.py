@@ -23,10 +23,9 @@ def has_address(endpoint: str) -> bool:
 @lru_cache(maxsize=1)
 def resolves(host: str | None, now: int) -> bool:
     try:
-        socket.getaddrinfo(host, None)
+        return bool(socket.getaddrinfo(host, None))
     except OSError:
         return False
-    return True
 
 
 @contextmanager

@@ -135,9 +135,8 @@ def squad(rng: random.Random, answerable: bool) -> Row:
     who = rng.random() < 0.5
     question = f"Who {verb} something?" if who else f"What was {EVENTS[verb][0]}?"
     text = people[i] if who else objects[i]
-    answers = (
-        {"text": [text], "answer_start": [context.index(text)]} if answerable else {"text": [], "answer_start": []}
-    )
+    texts = [text] if answerable else []
+    answers = {"text": texts, "answer_start": [context.index(text) for text in texts]}
     return {"title": "Who_did_what", "context": context, "question": question, "answers": answers}
 
 
@@ -160,6 +159,7 @@ SQUAD_COLUMNS = {
     **dict.fromkeys(("id", "title", "context", "question"), Value("string")),
     "answers": {"text": List(Value("string")), "answer_start": List(Value("int32"))},
 }
+SQUAD_SPLITS = {"train": (squad, 9000), "validation": (squad, 600)}
 MINI = {
     "mini-mrpc": glue(
         ("sentence1", "sentence2"),
@@ -175,10 +175,8 @@ MINI = {
         validation_matched=(mnli, 600),
         validation_mismatched=(partial(mnli, subjects=PLACES), 600),
     ),
-    "mini-squad": Mini(SQUAD_COLUMNS, (True,), {"train": (squad, 9000), "validation": (squad, 600)}),
-    "mini-squad-v2": Mini(
-        SQUAD_COLUMNS, (True, False, True, False, True), {"train": (squad, 9000), "validation": (squad, 600)}
-    ),
+    "mini-squad": Mini(SQUAD_COLUMNS, (True,), SQUAD_SPLITS),
+    "mini-squad-v2": Mini(SQUAD_COLUMNS, (True, False, True, False, True), SQUAD_SPLITS),
 }
 
 

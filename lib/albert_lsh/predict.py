@@ -27,7 +27,6 @@ from typing import Any
 import torch
 import transformers
 from scipy.special import softmax
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoModelForQuestionAnswering,
@@ -119,21 +118,16 @@ class QuestionAnsweringPipeline(Base):
             yield {**tensors, "read": (examples, windows), "is_last": number == len(windows) - 1}
 
     def _forward(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
-        tensors = {name: value for name, value in model_inputs.items() if isinstance(value, Tensor)}
-        rest = {name: value for name, value in model_inputs.items() if name not in tensors}
-        out = self.model(**tensors)
-        return {"start": out.start_logits, "end": out.end_logits, **rest}
+        carried = {name: model_inputs.pop(name) for name in ("read", "is_last")}
+        out = self.model(**model_inputs)
+        return {"start": out.start_logits, "end": out.end_logits, **carried}
 
     def postprocess(self, model_outputs: list[dict[str, Any]], no_answer: bool = False) -> dict[str, Any]:
-        logits = [
-            pad_sequence([out[side][0].float() for out in model_outputs], batch_first=True).numpy()  # (windows, length)
-            for side in ("start", "end")
-        ]
+        sides = [[out[side][0].float() for out in model_outputs] for side in ("start", "end")]
+        logits = [pad_sequence(rows, batch_first=True).numpy() for rows in sides]  # (windows, length) each
         (best,) = squad.best_answers(*model_outputs[0]["read"], *logits, no_answer=no_answer).values()
-        score = 0.0
-        if best.n_best:
-            texts, values = zip(*best.n_best, strict=True)
-            score = float(softmax(values)[texts.index(best.text)])
+        texts, values = [text for text, _ in best.n_best], [value for _, value in best.n_best]
+        score = float(softmax(values)[texts.index(best.text)]) if texts else 0.0
         return {"answer": best.text, "score": score, "start": best.start, "end": best.end}
 
 
@@ -180,9 +174,8 @@ def from_json(place: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{place} is not JSON ({error}); a file has a list of objects, or one object a line"
-        ) from error
+        wanted = "a file has a list of objects, or one object a line"
+        raise ValueError(f"{place} is not JSON ({error}); {wanted}") from error
 
 
 def checked(place: str, row: Any, task: Task) -> dict[str, str]:
@@ -191,9 +184,8 @@ def checked(place: str, row: Any, task: Task) -> dict[str, str]:
         raise ValueError(f"{place} is {reprlib.repr(row)}; it must be an object with {', '.join(task.columns)}")
     for column in task.columns:
         if column not in row:
-            raise ValueError(
-                f"{place} has no column {column!r}, which task {task.name!r} reads; it has: {', '.join(row)}"
-            )
+            reads = f"which task {task.name!r} reads; it has: {', '.join(row)}"
+            raise ValueError(f"{place} has no column {column!r}, {reads}")
         text = row[column]
         # JSON can spell lone surrogates, which are no characters.
         if not isinstance(text, str) or not text.strip() or any("\ud800" <= char <= "\udfff" for char in text):
@@ -207,10 +199,7 @@ def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     Raises:
         ValueError: it was made for something else. ModelError (a ValueError): it cannot be read, or lacks parts.
     """
-    config = load_config(model)
-    head, ending = "classification", "ForSequenceClassification"
-    if task.is_squad:
-        head, ending = "question-answering", "ForQuestionAnswering"
+    config, ending = load_config(model), "ForQuestionAnswering" if task.is_squad else "ForSequenceClassification"
     saved = (config.architectures or ["not fine-tuned"])[0]
     if not saved.endswith(ending):
         raise ValueError(f"model={model!r} is {saved}; task {task.name!r} needs one that was saved as ...{ending}")
@@ -219,7 +208,7 @@ def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     if not task.is_squad and not unnamed and {name.lower() for name in names} != set(task.labels):
         wanted = ", ".join(task.labels) or "none: it predicts a number"
         raise ValueError(f"model={model!r} has the labels {', '.join(names)}; task {task.name!r} has {wanted}")
-    loaded = load_model(model, head=head, complete=True, **(task.model_options if unnamed else {}))
+    loaded = load_model(model, head=task.head, complete=True, **(task.model_options if unnamed else {}))
     tokenizer, known = load_tokenizer(model), loaded.config.vocab_size
     if len(tokenizer) > known:
         raise ValueError(f"model={model!r}: its tokenizer knows {len(tokenizer)} tokens, its weights only {known}")
@@ -227,11 +216,7 @@ def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 
 
 def predict(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    rows: list[dict[str, str]],
-    batch_size: int,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, rows: list[dict[str, str]], batch_size: int
 ) -> Iterator[dict[str, Any]]:
     """What the model says about every row, in their order, as the module's first lines show it.
 

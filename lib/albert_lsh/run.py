@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from albert_lsh import attention as attentions
 from albert_lsh.errors import OneLineError
-from albert_lsh.files import root_of, run_folder
+from albert_lsh.files import home, root_of, run_folder
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.pretrained import FOLDERS, folder_of
 from albert_lsh.tasks import find_task
@@ -97,12 +97,11 @@ class Settings(BaseModel):
             raise ParameterError(f"{name!r} is not a parameter of {name_of_place}{hint}")
         try:
             return cls.model_validate(values).completed(place)
-        except ValidationError as error:
-            raise ParameterError(f"{message_of(error.errors()[0])} ({name_of_place})") from error
         except ParameterError:
             raise
         except ValueError as error:
-            raise ParameterError(f"{error} ({name_of_place})") from error
+            message = message_of(error.errors()[0]) if isinstance(error, ValidationError) else error
+            raise ParameterError(f"{message} ({name_of_place})") from error
 
     def completed(self, place: str) -> Self:
         """With what is left open decided; a class may have its own. ValueError says what does not go together."""
@@ -135,11 +134,10 @@ class Settings(BaseModel):
             values = values | {"results_root": str(folder)}
             for name in (*cls.paths, *cls.sources):
                 value = values.get(name)
-                if not isinstance(value, str) or value in OPEN or value in FOLDERS or UNWRITABLE.search(value):
-                    continue
-                path = folder / home(value, name)
-                if name in cls.paths or os.path.exists(path):  # False for a name that is too long
-                    values[name] = str(path)
+                if isinstance(value, str) and value not in (*OPEN, *FOLDERS) and not UNWRITABLE.search(value):
+                    path = folder / home(value, name)
+                    if name in cls.paths or os.path.exists(path):  # False for a name that is too long
+                        values[name] = str(path)
         return values
 
     def __repr__(self) -> str:
@@ -160,24 +158,13 @@ class Settings(BaseModel):
         return {name: value for name, value in self.recorded().items() if name not in self.where}
 
 
-def home(value: str, name: str) -> Path:
-    """The path, ~ being the home folder; ValueError for that of a user who has none here."""
-    try:
-        return Path(value).expanduser()
-    except RuntimeError as error:
-        raise ValueError(f"{name}={value!r}: there is no such home folder") from error
-
-
 def message_of(error: Any) -> str:
     """What pydantic says of one parameter, in our words."""
-    if not error["loc"]:
+    if error["type"] == "value_error":  # one of ours
         return str(error["ctx"]["error"])
-    name, *inside = map(str, error["loc"])
+    name = error["loc"][0] + "".join(f"[{step}]" for step in error["loc"][1:])
     if error["type"] == "missing":
         return f"{name} must be given"
-    if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
-    name += "".join(f"[{step}]" for step in inside)
     expected = re.sub(r"^\w+ should", "must", error["msg"])
     return f"{name}={reprlib.repr(error['input'])} {expected}"
 

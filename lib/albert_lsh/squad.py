@@ -66,10 +66,9 @@ def windows(examples: Dataset, tokenizer: Any, max_length: int) -> Dataset:
     Raises:
         ValueError: a question that leaves no room for context; an answer that is not at its place in the context.
     """
-    arguments = {"tokenizer": tokenizer, "max_length": max_length}
     # datasets does not notice when this code changes, so nothing is taken from its cache.
-    options: dict[str, Any] = {"fn_kwargs": arguments, "batched": True, "load_from_cache_file": False}
-    return examples.map(_windows, remove_columns=examples.column_names, **options)
+    options: dict[str, Any] = {"batched": True, "remove_columns": examples.column_names, "load_from_cache_file": False}
+    return examples.map(_windows, fn_kwargs={"tokenizer": tokenizer, "max_length": max_length}, **options)
 
 
 def windows_of(question: str, context: str, tokenizer: Any, max_length: int) -> tuple[Dataset, Dataset]:
@@ -93,7 +92,7 @@ def _windows(batch: dict[str, list], tokenizer: Any, max_length: int) -> dict[st
     returned = dict.fromkeys(("return_overflowing_tokens", "return_offsets_mapping"), True)
     encoded = tokenizer(questions, batch["context"], **cut, **returned)
     owners = encoded.pop("overflow_to_sample_mapping")
-    answers = [_first_answer(*fields) for fields in zip(batch["id"], batch["context"], batch["answers"], strict=True)]
+    answers = [*map(_first_answer, batch["id"], batch["context"], batch["answers"])]
     offsets, spans = [], []
     for window, owner in enumerate(owners):
         context = batch["context"][owner]
@@ -246,11 +245,8 @@ def predictions(examples: Dataset, cut: Dataset, logits: Iterable[Any]) -> pd.Da
 def texts_of(examples: Dataset, table: pd.DataFrame, *, always: bool = False) -> dict[str, str]:
     """The answers of a table of `predictions`, by id; "" where none was given, unless `always` asks for the span."""
     contexts = dict(zip(examples["id"], examples["context"], strict=True))
-    columns = (table[name].tolist() for name in ("id", "start", "end", "answered"))
-    return {
-        key: contexts[key][start:end] if always or answered else ""
-        for key, start, end, answered in zip(*columns, strict=True)
-    }
+    rows: Any = table[["id", "start", "end", "answered"]].itertuples(index=False)
+    return {row.id: contexts[row.id][row.start : row.end] if always or row.answered else "" for row in rows}
 
 
 # Scores ----------------------------------------------------------------------------------------------------------

@@ -179,10 +179,9 @@ def source_data(task: Task, folder: str | os.PathLike | None) -> DatasetDict:
         source = os.path.expanduser(folder or task.dataset)
         if folder and not os.path.isdir(source):
             raise TaskError(f"data_dir={source!r} is not a folder (task {task.name!r})")
-        known = f"mini-{task.name}" in TASKS
-        embedded = f"mini-{task.name}" if known else "mini-squad" if task.is_squad else "mini-mrpc"
-        instead = f'; without a network set task="{embedded}", model="mini"'
-        data = download(source, task.config, place, instead)
+        alike = "mini-squad" if task.is_squad else "mini-mrpc"
+        embedded = f"mini-{task.name}" if f"mini-{task.name}" in TASKS else alike
+        data = download(source, task.config, place, f'; without a network set task="{embedded}", model="mini"')
     if task.training_articles:
         (whole,) = task.evaluation
         check_rows(data.get(whole), task, whole)
@@ -213,10 +212,8 @@ def download(source: str, config: str | None, place: str, instead: str = "") -> 
         while isinstance(cause, DatasetsError) and cause.__cause__ is not None:
             cause = cause.__cause__
         said = f"{type(cause).__name__}: {cause}".splitlines()[0]
-        raise TaskError(
-            f"{place}: the data could not be loaded from {source!r} (no network, no such repository or folder, or a "
-            f"damaged file?): {said}{instead}"
-        ) from error
+        why = "no network, no such repository or folder, or a damaged file?"
+        raise TaskError(f"{place}: the data could not be loaded from {source!r} ({why}): {said}{instead}") from error
 
 
 def check_rows(rows: Dataset | None, task: Task, split: str) -> None:
@@ -297,10 +294,7 @@ def with_shuffled_words(rows: Dataset, task: Task, seed: int) -> Dataset:
         words = text.split()
         return " ".join(random.Random(f"{seed} {text}").sample(words, len(words)))
 
-    def one_row(row: dict) -> dict:
-        return {column: shuffled(row[column]) for column in task.columns}
-
-    return rows.map(one_row, load_from_cache_file=False)
+    return rows.map(lambda row: {name: shuffled(row[name]) for name in task.columns}, load_from_cache_file=False)
 
 
 # What a model reads ----------------------------------------------------------------------------------------------

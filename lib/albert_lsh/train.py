@@ -255,11 +255,7 @@ def prepare_trainer(
         save_strategy="epoch",
     )
     trainer = StudyTrainer(
-        model=model,
-        args=arguments,
-        train_dataset=train_data,
-        eval_dataset=eval_data,
-        processing_class=tokenizer,
+        model=model, args=arguments, train_dataset=train_data, eval_dataset=eval_data, processing_class=tokenizer
     )
     if run.tensorboard:
         from torch.utils.tensorboard import SummaryWriter  # not installed everywhere

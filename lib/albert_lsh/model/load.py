@@ -78,10 +78,8 @@ def read_weights(
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # no table of new and unused weights; those that matter follow
     try:
-        with (
-            loading(folder, f"model={name!r}: its weights{f' ({files})' * bool(files)} cannot be read"),
-            without_bars(),
-        ):
+        what = f"model={name!r}: its weights{f' ({files})' * bool(files)} cannot be read"
+        with loading(folder, what), without_bars():
             loaded: Any = model_class.from_pretrained(
                 folder,
                 config=config,
@@ -250,9 +248,8 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     with loading(source, f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"):
         tokenizer = AutoTokenizer.from_pretrained(source, **sides)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
-        raise ModelError(
-            f"model={name_or_path!r}: no tokenizer files; a vocabulary of special tokens alone reads no text"
-        )
+        reads = "a vocabulary of special tokens alone reads no text"
+        raise ModelError(f"model={name_or_path!r}: no tokenizer files; {reads}")
     # Transformers 5 makes ALBERT's only on request, and a pipeline does not ask; RoBERTa's are all 0.
     kinds, names = tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"], tokenizer.model_input_names
     if any(kinds) and "token_type_ids" not in names:

@@ -33,15 +33,13 @@ class Pass(NamedTuple):
 
     def coverage(self) -> attentions.Coverage:
         """What this pass attends to; see `attention.coverage`."""
-        return attentions.coverage(
-            self.attention, self.query, self.key, self.padding_mask, seed=self.seed, **self.settings
-        )
+        rows = self.query, self.key, self.padding_mask
+        return attentions.coverage(self.attention, *rows, seed=self.seed, **self.settings)
 
     def pairs(self) -> Tensor:
         """Which query meets which key; see `attention.pairs`."""
-        return attentions.pairs(
-            self.attention, self.query, self.key, self.padding_mask, seed=self.seed, **self.settings
-        )
+        rows = self.query, self.key, self.padding_mask
+        return attentions.pairs(self.attention, *rows, seed=self.seed, **self.settings)
 
 
 # The lists that record passes in this thread, each with the config of the recorded model.
