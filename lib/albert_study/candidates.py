@@ -105,7 +105,6 @@ class TableSettings(Settings):
 
     @property
     def results(self) -> list[str]:
-        """What the notebook writes last."""
         return [str(self.output)]
 
 
@@ -151,9 +150,8 @@ class GrowingTable:
                 table = pd.DataFrame(rows)
                 if SHARE in table:
                     table[SHARE] = table[SHARE].astype(object)  # it names rows, and is not to be shortened
-                write_atomically(
-                    path, table.to_csv(index=False, float_format=None if path == self.paths[0] else "%.6g")
-                )
+                digits = None if path == self.paths[0] else "%.6g"
+                write_atomically(path, table.to_csv(index=False, float_format=digits))
             self.partial.unlink()
 
 
@@ -190,10 +188,8 @@ def fill(
     missing = [candidate for candidate in candidates if not table.find(candidate.columns | same)]
     measured = measure(missing)
     for number, candidate in enumerate(missing, 1):
-        share = candidate.settings.get("share")
-        print(
-            f"{number} of {len(missing)}: {candidate.label}{'' if share is None else f', share {share:g}'}", flush=True
-        )
+        share = f", share {candidate.settings['share']:g}" if candidate.settings.get("share") else ""
+        print(f"{number} of {len(missing)}: {candidate.label}{share}", flush=True)
         row, details = next(measured)
         table.put(candidate.unit, [candidate.columns | row | same], details.to_dict("records"))  # type: ignore[arg-type]
     table.finish()

@@ -9,7 +9,6 @@ import ctypes
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
 from datetime import datetime
 from itertools import product
 from multiprocessing import get_context
@@ -138,12 +137,11 @@ class Efficiency(Settings):
     @property
     def kinds(self) -> list[str]:
         """The tables that are asked for."""
-        asked = {"time": True, "step": self.step_lengths, "memory": self.memory, "quality": self.text_model}
-        return [kind for kind, wanted in asked.items() if wanted]
+        wanted = {"time": True, "step": self.step_lengths, "memory": self.memory, "quality": self.text_model}
+        return [kind for kind in wanted if wanted[kind]]
 
     @property
     def results(self) -> list[str]:
-        """What the notebook writes last."""
         return [str(self.table(kind)) for kind in self.kinds]
 
     def fitting(self, length: int) -> list[str]:
@@ -208,10 +206,10 @@ def training_step(length: int, step: str, settings: Efficiency) -> Workload:
     batch = batch_of(length)
     ids = torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(0)).to(model.device)
     labels = torch.arange(batch, device=model.device) % 2
-    dtype, kind = PRECISIONS[settings.precision], model.device.type
+    dtype = PRECISIONS[settings.precision]
 
     def run() -> None:
-        with nullcontext() if dtype is torch.float32 else torch.autocast(kind, dtype=dtype):
+        with torch.autocast(model.device.type, dtype, enabled=dtype is not torch.float32):
             loss = model(ids, labels=labels).loss
         loss.backward()
         optimizer.step()

@@ -357,14 +357,9 @@ def record_of(
     batch = trainer.data_collator([held_out[n] for n in range(min(EXAMINED_SEQUENCES, len(held_out)))])
     inputs = {name: batch[name].to(device) for name in ("input_ids", "token_type_ids", "attention_mask")}
     coverage, tokens = mean_attended(trainer.model, [inputs]), int(trainer.state.num_input_tokens_seen)
-    record: dict[str, Any] = {
-        "parameters": run.recorded(),
-        "resolved": settled,
-        "metrics": scores,
-        "counting": material.counting,
-    }
+    record: dict[str, Any] = {"parameters": run.recorded(), "resolved": settled, "metrics": scores}
     record |= {"attended_share": coverage.pairs, "attention_mass": coverage.mass, "full_cost": coverage.cost}
-    record |= {"tokens": {"text": material.tokens, "trained": tokens}}
+    record |= {"counting": material.counting, "tokens": {"text": material.tokens, "trained": tokens}}
     record |= {"sequences": {"train": len(material.train.packed), "held_out": len(held_out)}}
     record |= {"parameters_of_model": settled["parameters_of_model"], "devices": trainer.args.world_size, **cost}
     return record | {"tokens_per_second": tokens / cost["train_seconds"], "environment": started}
