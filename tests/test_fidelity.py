@@ -33,8 +33,8 @@ FEW = {"few": {"attention": "lsh", **SETTINGS}}
 @pytest.fixture(params=["mini-mrpc", "mini-squad"])
 def trained(request, tmp_path):
     """The folder of a run that kept its model; the model is as it was drawn, which is all that is needed here."""
-    given = {"task": request.param, "train_examples": 300, "batch_size": 8, "save_model": True}
-    run = Run.parse(given | {"output_dir": str(tmp_path)}, "a test")
+    parameters = {"task": request.param, "train_examples": 300, "batch_size": 8, "save_model": True}
+    run = Run.parse(parameters | {"output_dir": str(tmp_path)})
     keep_model(run, prepare_model(run), load_tokenizer("mini"))
     record = {"status": "complete", "schema": SCHEMA, "metrics": {}, "headline": {}, "parameters": run.recorded()}
     (tmp_path / "result.json").write_text(json.dumps(record))
@@ -42,18 +42,11 @@ def trained(request, tmp_path):
 
 
 def ask(folder, variants=FEW, **more):
-    given = {"trained": str(folder), "variants": variants, "examples": 24, "looked_into": 8}
-    return Fidelity.parse(given | more)
+    return Fidelity.parse({"trained": str(folder), "variants": variants, "examples": 24, "looked_into": 8} | more)
 
 
 def measure(settings):
     return measure_fidelity(Subject(settings.run, settings.split, settings.examples), settings)
-
-
-def test_a_model_whose_weights_are_not_all_there_is_refused(trained):
-    change_weights(trained / "model", lambda w: {k: v for k, v in w.items() if "encoder" not in k})
-    with pytest.raises(ModelError, match="lacks weights: albert.encoder"):
-        Subject(ask(trained).run, "held-out", 8)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
@@ -137,13 +130,14 @@ def test_a_row_that_is_there_is_not_measured_again_if_nothing_was_asked_otherwis
         assert (measure(changed)[0]["score"].tolist() == [-1.0]) is not again
 
 
-def test_what_cannot_be_asked_is_named(tmp_path):
-    with pytest.raises(ParameterError, match="'splt' is not a parameter of fidelity.ipynb; did you mean 'split'"):
-        ask(tmp_path, splt="validation")
+def test_a_model_that_is_not_all_there_is_refused(trained, tmp_path):
+    change_weights(trained / "model", lambda w: {k: v for k, v in w.items() if "encoder" not in k})
+    with pytest.raises(ModelError, match="lacks weights: albert.encoder"):
+        Subject(ask(trained).run, "held-out", 8)
     with pytest.raises(ParameterError, match="has no result.json; glue.ipynb or squad.ipynb .* save_model=True makes"):
         _ = ask(tmp_path / "nothing").run
     with pytest.raises(ParameterError, match=r"model is not there \(models are not kept in the repository\)"):
-        Subject(Run.parse({"task": "mini-mrpc", "output_dir": str(tmp_path)}))
+        Subject(Run.parse({"task": "mini-mrpc", "output_dir": str(tmp_path / "nothing")}))
 
 
 def test_a_switched_model_is_one_loaded_so_and_reformer_cannot_be():
