@@ -62,20 +62,6 @@ def test_what_is_measured_is_kept_and_what_is_missing_is_added(tmp_path, capsys)
     assert len(pd.read_csv(tmp_path / "time-cpu-fp32.csv")) == 8
 
 
-def test_an_interrupted_measurement_goes_on_and_its_table_appears_when_it_is_finished(tmp_path, monkeypatch):
-    def killed(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("albert_study.candidates.write_atomically", killed)
-        with pytest.raises(KeyboardInterrupt):
-            measure_efficiency(ask(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["time-cpu-fp32.partial.jsonl"]
-    monkeypatch.setattr("albert_study.experiments.efficiency.one_pass", killed)
-    assert len(measure_efficiency(ask(tmp_path))["time"]) == 4
-    assert [path.name for path in tmp_path.iterdir()] == ["time-cpu-fp32.csv"]
-
-
 def test_the_study_asks_for_everything():
     """So that the notebook's defaults, which are for a quick look, decide nothing in it."""
     for job in load_jobs("efficiency").values():
