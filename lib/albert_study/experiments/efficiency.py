@@ -309,8 +309,8 @@ def time_passes(settings: Efficiency, table: GrowingTable) -> None:
         slow = [row["case"] for row in table.tables[0] if row["seconds"] > settings.slowest and row["length"] < length]
         cases = [case for case in settings.fitting(length) if case not in slow]
         unit, tensors = {"length": length, "pass": name, "keys": settings.keys}, inputs(length, settings)
-        built = {case: CONTENDERS[case].build(length, settings.keys) for case in lacking(table, cases, unit)}
-        runs = {case: one_pass(attend, tensors, backward=backward) for case, attend in built.items()}
+        attends = {case: CONTENDERS[case].build(length, settings.keys) for case in lacking(table, cases, unit)}
+        runs = {case: one_pass(attend, tensors, backward=backward) for case, attend in attends.items()}
         put_seconds(table, runs, settings, unit)
 
 
