@@ -121,8 +121,9 @@ def test_the_loss_is_the_models_own_and_all_keys_lose_nothing(tmp_path):
 def test_an_attention_may_have_some_passes_alone(tmp_path):
     window = {"attention": "window", "share": 0.5}
     depth = load_model("nano", attention="softmax").config.num_hidden_layers
-    given = {"everywhere": window, "listed": {**window, "passes": [*range(depth)]}, "first": {**window, "passes": [0]}}
-    table = measure_masked_words(mask(tmp_path, variants=given))[0].set_index("variant")
+    variants = {"everywhere": window, "listed": {**window, "passes": [*range(depth)]}}
+    variants["first"] = {**window, "passes": [0]}
+    table = measure_masked_words(mask(tmp_path, variants=variants))[0].set_index("variant")
     assert table.loc["listed", "change"] == pytest.approx(table.loc["everywhere", "change"])
     assert 0 < table.loc["first", "change"] != pytest.approx(table.loc["everywhere", "change"])
     assert 1 - table.loc["first", "cost"] == pytest.approx((1 - table.loc["everywhere", "cost"]) / depth)
