@@ -12,10 +12,10 @@ import re
 import resource
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import torch
 
 from albert_lsh.files import repository_root, write_atomically
@@ -26,21 +26,16 @@ LENGTH, KEYS = 4096, 512
 CASES = [("lsh", 8), ("softmax-eager", 1), ("softmax-eager", 8)]
 
 
-def left() -> int:
-    """Bytes of memory that this machine has left."""
-    line = next(x for x in Path("/proc/meminfo").read_text().splitlines() if x.startswith("MemAvailable"))
-    return int(line.split()[1]) * 1024
-
-
 def step(attention: str, batch: int) -> dict[str, Any]:
     """Peak memory of a step above that of the model alone, in a process that has done nothing else."""
     name = f"{attention}, recomputed"
     STEPS[name] = (attention, True)
     model = base_model(LENGTH, KEYS, name)
     ids = torch.randint(30_000, (batch, LENGTH), generator=torch.Generator().manual_seed(0))
-    before, limit = resident_memory("VmRSS"), resident_memory("VmSize") + left()
+    before, left = resident_memory("VmRSS"), psutil.virtual_memory().available
+    limit = resident_memory("VmSize") + left
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    row: dict[str, Any] = {"attention": attention, "batch": batch, "length": LENGTH, "left": left(), "fits": True}
+    row: dict[str, Any] = {"attention": attention, "batch": batch, "length": LENGTH, "left": left, "fits": True}
     try:
         model(ids, labels=torch.arange(batch) % 2).loss.backward()
     except RuntimeError as error:

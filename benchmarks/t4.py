@@ -49,9 +49,9 @@ def bytes_kept(model: torch.nn.Module, batch: dict[str, Tensor], precision: str)
     keep = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
     with keep, torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         model(**batch)
-    found = sum(storage.nbytes() for address, storage in kept.items() if address not in weights)
+    total = sum(storage.nbytes() for address, storage in kept.items() if address not in weights)
     kept.clear()
-    return found
+    return total
 
 
 def batch_of(size: int, length: int, head: str) -> dict[str, Tensor]:
@@ -61,8 +61,8 @@ def batch_of(size: int, length: int, head: str) -> dict[str, Tensor]:
 
 
 def row_of(notebook: str, name: str, precision: str) -> dict[str, Any]:
-    task, head, own = CASES[notebook]
-    recipe = usual_recipe(task, "albert/albert-base-v2") | own
+    task, head, changes = CASES[notebook]
+    recipe = usual_recipe(task, "albert/albert-base-v2") | changes
     size, length = recipe["batch_size"], recipe["max_length"]
     torch.manual_seed(0)
     model = load_model(AlbertConfig(**BASE), head=head, attention=name).train()

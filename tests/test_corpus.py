@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from torch.nn.functional import cross_entropy
 from transformers import DataCollatorForTokenClassification
 
 from albert_lsh import mini
@@ -50,16 +51,14 @@ def test_documents_and_sentences(tmp_path, tokenizer):
     path = tmp_path / "text.txt"
     path.write_text(f'One (of two). "Two!"\nThree is 3.5 long. And four\n\n\nFive.\n{"word " * 300}', encoding="utf-8")
     ids, lengths = tokenise(corpus.load_text(str(path)), tokenizer)
-    parts = np.split(ids, np.cumsum(lengths)[:-1])
-    words = [tokenizer.decode(part).replace(" ", "") for part in parts]
+    words = [tokenizer.decode(part).replace(" ", "") for part in np.split(ids, np.cumsum(lengths)[:-1])]
     assert words[:7] == ["one(oftwo).", '"two!"', "threeis3.5long.", "andfour", "", "", "five."]
     assert lengths.max() == 64  # a sentence without end is cut
     assert "".join(words[7:]) == "word" * 300
 
 
 def test_a_packed_file_is_the_same_and_is_read_once(tmp_path, tokenizer, cache):
-    plain = write_text(tmp_path / "text.txt")
-    small = tmp_path / "text.txt.xz"
+    plain, small = write_text(tmp_path / "text.txt"), tmp_path / "text.txt.xz"
     small.write_bytes(lzma.compress(plain.read_bytes()))
     first = tokenise(corpus.load_text(str(small)), tokenizer)
     assert np.array_equal(first.ids, tokenise(corpus.load_text(str(plain)), tokenizer).ids)
@@ -82,27 +81,17 @@ def test_sequences_take_whole_sentences_of_one_document(tmp_path, tokenizer):
     assert 0.02 < np.mean(could) < 0.25
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("latin.txt", "Zürich".encode("latin-1"), "'utf-8' codec can't decode byte 0xfc"),
-        ("cut.xz", lzma.compress(b"word " * 1000)[:-40], "the file cannot be read: Compressed file ended"),
-        ("none.txt", None, "there is no such file"),
-    ],
-)
-def test_what_cannot_be_read_is_named(tmp_path, name, data, message):
-    if data is not None:
-        (tmp_path / name).write_bytes(data)
-    with pytest.raises(CorpusError, match=f"{name}.*{message}"):
-        corpus.load_text(str(tmp_path / name))
-
-
-def test_rows_of_a_data_set_are_documents(tmp_path, tokenizer):
+def test_rows_of_a_data_set_are_documents_and_what_cannot_be_read_is_named(tmp_path, tokenizer):
     datasets.Dataset.from_dict({"text": ["One.\nTwo.", "Three."]}).to_parquet(tmp_path / "data" / "train.parquet")
     lengths = tokenise(corpus.load_text(str(tmp_path / "data")), tokenizer).lengths
     assert (lengths > 0).tolist() == [True, True, False, True, False]
     with pytest.raises(CorpusError, match="has no column 'body'; there are: text"):
         corpus.load_text(str(tmp_path / "data"), "body")
+    (tmp_path / "cut.xz").write_bytes(lzma.compress(b"word " * 1000)[:-40])
+    with pytest.raises(CorpusError, match=r"cut\.xz.*the file cannot be read: Compressed file ended"):
+        corpus.load_text(str(tmp_path / "cut.xz"))
+    with pytest.raises(CorpusError, match=r"none\.txt.*there is no such file"):
+        corpus.load_text(str(tmp_path / "none.txt"))
 
 
 def test_the_tokenizer_has_alberts_normalisation_and_form(tmp_path, tokenizer, minilm):
@@ -115,17 +104,6 @@ def test_the_tokenizer_has_alberts_normalisation_and_form(tmp_path, tokenizer, m
     assert load_tokenizer(str(tmp_path))("The food was dull.") == tokenizer("The food was dull.")
     with pytest.raises(ValueError, match="marks no beginning of a word"):
         Pieces.of(load_tokenizer(minilm))
-
-
-@pytest.fixture(scope="module")
-def examples(tokenizer):
-    """400 examples, with the ids and the borders of the sentences that they are made of."""
-    pieces, texts, made = Pieces.of(tokenizer), sentences(), []
-    for n in range(400):
-        ids = [np.array(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts[3 * n : 3 * n + 3]]
-        tokens, borders = np.concatenate(ids), np.cumsum([len(part) for part in ids])[:-1]
-        made.append((tokens, borders, corpus.make_example(tokens, borders, pieces, np.random.default_rng((7, n)))))
-    return made
 
 
 def test_whole_words_are_masked_and_fifteen_percent_of_all(tokenizer):
@@ -144,27 +122,27 @@ def test_whole_words_are_masked_and_fifteen_percent_of_all(tokenizer):
     assert choose_masked(ids, pieces, rng).sum() == 1
 
 
-def test_what_is_masked_and_what_stands_there_instead(tokenizer, examples):
-    labels = np.concatenate([example["labels"] for *_, example in examples])
-    inputs = np.concatenate([example["input_ids"] for *_, example in examples])
-    chosen = labels != IGNORED
+def test_an_example_is_two_segments_in_order_or_exchanged_with_masks(tokenizer):
+    pieces, texts, labels, inputs, exchanged = Pieces.of(tokenizer), sentences(), [], [], []
+    for n in range(400):
+        ids = [np.array(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts[3 * n : 3 * n + 3]]
+        tokens, borders = np.concatenate(ids), np.cumsum([len(part) for part in ids])[:-1]
+        example = corpus.make_example(tokens, borders, pieces, np.random.default_rng((7, n)))
+        whole = np.where(example["labels"] == IGNORED, example["input_ids"], example["labels"])
+        end = int(np.flatnonzero(whole == tokenizer.sep_token_id)[0])
+        assert (example["token_type_ids"] == np.repeat([0, 1], [end + 1, len(whole) - end - 1])).all()
+        parts = [whole[1:end], whole[end + 1 : -1]][:: -1 if example["sentence_order_label"] else 1]
+        assert np.array_equal(np.concatenate(parts), tokens)
+        assert len(parts[0]) in borders
+        exchanged.append(example["sentence_order_label"])
+        labels.extend(example["labels"])
+        inputs.extend(example["input_ids"])
+    assert np.mean(exchanged) == pytest.approx(0.5, abs=0.08)
+    labels, inputs, chosen = np.array(labels), np.array(inputs), np.array(labels) != IGNORED
     assert chosen.mean() == pytest.approx(0.15, abs=0.01)
     assert (inputs[chosen] == tokenizer.mask_token_id).mean() == pytest.approx(0.8, abs=0.03)
     assert (inputs[chosen] == labels[chosen]).mean() == pytest.approx(0.1, abs=0.03)
-
-
-def test_segments_are_the_text_in_order_or_exchanged(tokenizer, examples):
-    for tokens, borders, example in examples:
-        whole = np.where(example["labels"] == IGNORED, example["input_ids"], example["labels"])
-        end = int(np.flatnonzero(whole == tokenizer.sep_token_id)[0])
-        parts = [whole[1:end], whole[end + 1 : -1]]
-        assert (example["token_type_ids"] == np.repeat([0, 1], [end + 1, len(whole) - end - 1])).all()
-        if example["sentence_order_label"]:
-            parts.reverse()
-        assert np.array_equal(np.concatenate(parts), tokens)
-        assert len(parts[0]) in borders
-    assert np.mean([example["sentence_order_label"] for *_, example in examples]) == pytest.approx(0.5, abs=0.08)
-    alone = corpus.make_example(np.array([10, 11]), np.array([]), Pieces.of(tokenizer), np.random.default_rng(0))
+    alone = corpus.make_example(np.array([10, 11]), np.array([]), pieces, np.random.default_rng(0))
     assert alone["token_type_ids"].tolist() == [0, 0, 0, 1, 1]  # one sentence is split within
 
 
@@ -181,23 +159,6 @@ def test_an_epoch_has_every_sequence_once_and_those_of_a_step_are_of_similar_len
         for steps in np.array_split(sizes[: 3 * count // 8 * 8].reshape(-1, 8), 3):
             assert 1 - steps.mean() / steps.max(axis=1).mean() < 0.04
             assert np.ptp(steps.mean(axis=1)[:30]) > 60  # the steps themselves are in no order
-
-
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory):
-    """A new model before and after its first weights, with a text whose documents keep to one of eight topics."""
-    folder, rng, lines = tmp_path_factory.mktemp("text"), np.random.default_rng(0), []
-    words = [[f"{a}{b}{c}" for b in "aeiou" for c in "tn"] for a in "bdfgklmp"]
-    for document in range(200):
-        lines += [" ".join(rng.choice(words[document % 8], 12)).capitalize() + "." for _ in range(4)] + [""]
-    (folder / "text.txt").write_text("\n".join(lines), encoding="utf-8")
-    learn_tokenizer(lines, 150).save_pretrained(folder / "tokenizer")
-    given = {"text": str(folder / "text.txt"), "tokenizer": str(folder / "tokenizer"), "max_length": 64}
-    run = Pretraining.parse({**given, "precision": "fp32", "masked_share": 0.4, "output_dir": str(folder)})
-    material = prepare_text(run)
-    plain, model = (prepare_albert(run, material.tokenizer) for _ in range(2))
-    first_weights.begin_as_bag_of_words(model, material.ids)
-    return plain.eval(), model.eval(), material
 
 
 def test_neighbours_are_counted_on_both_sides():
@@ -223,24 +184,31 @@ def test_word_vectors_are_those_of_positive_pointwise_mutual_information():
     assert np.abs(vectors[4]).max() < 1e-9
 
 
-def test_a_new_model_knows_more_than_how_common_a_piece_is(begun):
-    plain, model, material = begun
-    collate = DataCollatorForTokenClassification(material.tokenizer)
-    batch = collate([material.held_out[n] for n in range(len(material.held_out))])
-    batch.pop("sentence_order_label")
-    labels = batch.pop("labels")
-    with torch.no_grad():
-        answers = [m(**batch).prediction_logits for m in (model, plain)]
-    answers.append(model.predictions.bias.expand(*labels.shape, -1))
+def test_a_new_model_knows_more_than_how_common_a_piece_is(tmp_path):
+    """On a text whose documents keep to one of eight topics."""
+    rng, lines = np.random.default_rng(0), []
+    words = [[f"{a}{b}{c}" for b in "aeiou" for c in "tn"] for a in "bdfgklmp"]
+    for document in range(200):
+        lines += [" ".join(rng.choice(words[document % 8], 12)).capitalize() + "." for _ in range(4)] + [""]
+    (tmp_path / "text.txt").write_text("\n".join(lines), encoding="utf-8")
+    learn_tokenizer(lines, 150).save_pretrained(tmp_path / "tokenizer")
+    parameters = {"text": str(tmp_path / "text.txt"), "tokenizer": str(tmp_path / "tokenizer"), "max_length": 64}
+    run = Pretraining.parse({**parameters, "precision": "fp32", "masked_share": 0.4, "output_dir": str(tmp_path)})
+    material = prepare_text(run)
+    plain, model = (prepare_albert(run, material.tokenizer).eval() for _ in range(2))
+    first_weights.begin_as_bag_of_words(model, material.ids)
     for examples, share in ((material.train, 0.4), (material.held_out, 0.15)):  # more is masked in training alone
-        labels_of = np.concatenate([examples[n]["labels"] for n in range(16)])
-        assert (labels_of != IGNORED).mean() == pytest.approx(share, abs=0.03)
-    begins, random, counted = (
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).item() for logits in answers
-    )
-    assert begins < counted < random
+        masked = np.concatenate([examples[n]["labels"] for n in range(16)]) != IGNORED
+        assert masked.mean() == pytest.approx(share, abs=0.03)
+    batch = DataCollatorForTokenClassification(material.tokenizer)(list(map(material.held_out.__getitem__, range(16))))
+    labels = batch.pop("labels").flatten()
+    batch.pop("sentence_order_label")
+    with torch.no_grad():
+        logits = [each(**batch).prediction_logits.flatten(0, 1) for each in (model, plain)]
+    begins, random = (cross_entropy(each, labels).item() for each in logits)
+    assert begins < cross_entropy(model.predictions.bias.expand(len(labels), -1), labels).item() < random
     assert len(material.ids) < material.tokens  # held-out text is not counted
-    before, after = (m.albert.embeddings.word_embeddings.weight for m in (plain, model))
-    same = (before == after).all(1)
+    before, after = (each.albert.embeddings.word_embeddings.weight for each in (plain, model))
+    same = (before == after).all(1).numpy()
     assert same[material.tokenizer.mask_token_id]  # it is not in the text
     assert not same[material.ids].any()

@@ -7,23 +7,15 @@ import pandas as pd
 import pytest
 import torch
 
-from albert_lsh import attention, find_task, load_model, switch_attention
+from albert_lsh import attention, find_task
 from albert_lsh.metrics import sample
 from albert_lsh.model.load import ModelError, load_tokenizer
 from albert_lsh.record import SCHEMA
 from albert_lsh.run import ParameterError, Run
 from albert_lsh.train import keep_model, prepare_model
+from albert_study import probe
 from albert_study.candidates import Candidate
-from albert_study.probe import (
-    Fidelity,
-    Subject,
-    compare,
-    measure_fidelity,
-    positions_left,
-    summary,
-    trace,
-    without_a_threshold,
-)
+from albert_study.probe import Fidelity, Subject, measure_fidelity, positions_left, without_a_threshold
 from weights import change_weights
 
 SETTINGS = {"n_hashes": 1, "cluster_size": 3}
@@ -33,8 +25,8 @@ FEW = {"few": {"attention": "lsh", **SETTINGS}}
 @pytest.fixture(params=["mini-mrpc", "mini-squad"])
 def trained(request, tmp_path):
     """The folder of a run that kept its model; the model is as it was drawn, which is all that is needed here."""
-    given = {"task": request.param, "train_examples": 300, "batch_size": 8, "save_model": True}
-    run = Run.parse(given | {"output_dir": str(tmp_path)}, "a test")
+    parameters = {"task": request.param, "train_examples": 300, "batch_size": 8, "save_model": True}
+    run = Run.parse(parameters | {"output_dir": str(tmp_path)})
     keep_model(run, prepare_model(run), load_tokenizer("mini"))
     record = {"status": "complete", "schema": SCHEMA, "metrics": {}, "headline": {}, "parameters": run.recorded()}
     (tmp_path / "result.json").write_text(json.dumps(record))
@@ -42,18 +34,11 @@ def trained(request, tmp_path):
 
 
 def ask(folder, variants=FEW, **more):
-    given = {"trained": str(folder), "variants": variants, "examples": 24, "looked_into": 8}
-    return Fidelity.parse(given | more)
+    return Fidelity.parse({"trained": str(folder), "variants": variants, "examples": 24, "looked_into": 8} | more)
 
 
 def measure(settings):
     return measure_fidelity(Subject(settings.run, settings.split, settings.examples), settings)
-
-
-def test_a_model_whose_weights_are_not_all_there_is_refused(trained):
-    change_weights(trained / "model", lambda w: {k: v for k, v in w.items() if "encoder" not in k})
-    with pytest.raises(ModelError, match="lacks weights: albert.encoder"):
-        Subject(ask(trained).run, "held-out", 8)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
@@ -92,16 +77,11 @@ def test_softmax_on_shorter_texts_is_a_variant_that_costs_its_share(trained):
     assert row["length"] == len(row["input_ids"]) == len(row["attention_mask"]) < text["length"]
 
 
-@pytest.mark.parametrize(
-    ("n", "only_last", "left"),
-    [
-        (7, False, [0, 1, 2, 4, 5, 6, 8]),  # the longer text gives first
-        (7, True, [0, 1, 2, 3, 4, 5, 8]),
-        (1, False, [0, 1, 4, 5, 8]),  # every text keeps a token
-    ],
-)
-def test_which_tokens_of_a_pair_are_left(n, only_last, left):
-    assert positions_left([1, 0, 0, 0, 1, 0, 0, 0, 1], n, only_last=only_last) == left
+def test_which_tokens_of_a_pair_are_left():
+    special = [1, 0, 0, 0, 1, 0, 0, 0, 1]
+    assert positions_left(special, 7) == [0, 1, 2, 4, 5, 6, 8]  # the longer text gives first
+    assert positions_left(special, 7, only_last=True) == [0, 1, 2, 3, 4, 5, 8]
+    assert positions_left(special, 1) == [0, 1, 4, 5, 8]  # every text keeps a token
 
 
 def test_loss_and_area_do_not_hang_on_a_threshold():
@@ -117,8 +97,8 @@ def test_loss_and_area_do_not_hang_on_a_threshold():
 
 def test_the_error_is_that_of_the_attentions_output(trained):
     subject = Subject(ask(trained).run, "held-out", 8)
-    one = trace(subject.model, list(sample(subject.model, subject.tokenizer, subject.encoded, 8))).passes[0][0]
-    measured = summary(compare(one, Candidate("few", "lsh", SETTINGS)).assign(layer=0, batch=0), ["layer"])
+    one = probe.trace(subject.model, list(sample(subject.model, subject.tokenizer, subject.encoded, 8))).passes[0][0]
+    measured = probe.summary(probe.compare(one, Candidate("few", "lsh", SETTINGS)).assign(layer=0, batch=0), ["layer"])
     tensors = one.query, one.key, one.value, one.padding_mask
     softmax = attention.attend("softmax", *tensors)
     difference = attention.attend("lsh", *tensors, seed=one.seed, **SETTINGS) - softmax
@@ -128,31 +108,11 @@ def test_the_error_is_that_of_the_attentions_output(trained):
     assert measured["mass"].item() == pytest.approx(share.mass, rel=1e-4)
 
 
-def test_a_row_that_is_there_is_not_measured_again_if_nothing_was_asked_otherwise(trained):
-    path = trained / "fidelity-held-out.csv"
-    measure(ask(trained))
-    other = {"few": {"attention": "lsh", "n_hashes": 2, "cluster_size": 3}}
-    for changed, again in ((ask(trained), False), (ask(trained, other), True), (ask(trained, seed=1), True)):
-        pd.read_csv(path).assign(score=-1.0).to_csv(path, index=False)
-        assert (measure(changed)[0]["score"].tolist() == [-1.0]) is not again
-
-
-def test_what_cannot_be_asked_is_named(tmp_path):
-    with pytest.raises(ParameterError, match="'splt' is not a parameter of fidelity.ipynb; did you mean 'split'"):
-        ask(tmp_path, splt="validation")
+def test_a_model_that_is_not_all_there_is_refused(trained, tmp_path):
+    change_weights(trained / "model", lambda w: {k: v for k, v in w.items() if "encoder" not in k})
+    with pytest.raises(ModelError, match="lacks weights: albert.encoder"):
+        Subject(ask(trained).run, "held-out", 8)
     with pytest.raises(ParameterError, match="has no result.json; glue.ipynb or squad.ipynb .* save_model=True makes"):
         _ = ask(tmp_path / "nothing").run
     with pytest.raises(ParameterError, match=r"model is not there \(models are not kept in the repository\)"):
-        Subject(Run.parse({"task": "mini-mrpc", "output_dir": str(tmp_path)}))
-
-
-def test_a_switched_model_is_one_loaded_so_and_reformer_cannot_be():
-    ids, models = torch.arange(5, 45).view(1, -1), []
-    for options in ({}, {"attention": "lsh", "settings": SETTINGS, "seed": 4}):
-        torch.manual_seed(0)
-        models.append(load_model("mini", head="base", **options))
-    switch_attention(models[0], "lsh", SETTINGS, seed=4)
-    assert torch.equal(*(model(ids).last_hidden_state for model in models))
-    assert models[0].config.albert_lsh == models[1].config.albert_lsh
-    with pytest.raises(ValueError, match="'lsh' cannot become 'reformer'"):
-        switch_attention(models[0], "reformer")
+        Subject(Run.parse({"task": "mini-mrpc", "output_dir": str(tmp_path / "nothing")}))

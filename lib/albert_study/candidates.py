@@ -3,7 +3,6 @@
 A notebook's parameter `variants` names candidates: {label: {"attention": name, settings ...}}.
 """
 
-import contextlib
 import json
 import reprlib
 from collections.abc import Callable, Iterator
@@ -105,27 +104,21 @@ class TableSettings(Settings):
 
     @property
     def results(self) -> list[str]:
-        """What the notebook writes last."""
         return [str(self.output)]
 
 
 class GrowingTable:
     """CSV files that grow by a unit at a time, and appear when they are finished.
 
-    What is measured is at once appended to a file with ".partial" in its name, where the next call finds it if this one
+    What is measured is at once written to a file with ".partial" in its name, where the next call finds it if this one
     is interrupted. A unit, {column: value}, has all rows with these values; None stands for no value.
     """
 
     def __init__(self, path: Path, *beside: Path):
         """beside: files with other rows of the same units; their numbers have six digits."""
-        self.paths, self.partial = (path, *beside), path.with_suffix(".partial.jsonl")
-        lines = []
-        for line in self.partial.read_text(encoding="utf-8").splitlines() if self.partial.exists() else ():
-            with contextlib.suppress(ValueError):  # a kill may have cut the line off
-                lines.append(json.loads(line))
-        self.tables: list[Rows] = [[] if lines else read_rows(file) for file in self.paths]
-        for unit, *rows in lines:
-            self._take(unit, *rows)
+        self.paths, self.partial = (path, *beside), path.with_suffix(".partial.json")
+        begun = json.loads(self.partial.read_text(encoding="utf-8")) if self.partial.exists() else None
+        self.tables: list[Rows] = begun or [read_rows(file) for file in self.paths]
 
     def find(self, unit: dict[str, Any], table: int = 0) -> Rows:
         """The rows of a unit."""
@@ -133,16 +126,10 @@ class GrowingTable:
 
     def put(self, unit: dict[str, Any], *rows: Rows) -> None:
         """Rows of a unit, a list for each file, in place of those that it has."""
-        self.partial.parent.mkdir(parents=True, exist_ok=True)
-        lines = [[unit, *rows]] if self.partial.exists() else [[{}, *self.tables], [unit, *rows]]  # {}: all rows
-        with self.partial.open("a", encoding="utf-8") as file:
-            file.writelines("\n" + json.dumps(line, default=lambda number: number.item()) for line in lines)
-        self._take(unit, *rows)
-
-    def _take(self, unit: dict[str, Any], *rows: Rows) -> None:
         for number, more in enumerate(rows):
             others = [row for row in self.tables[number] if not is_of(row, unit)]
             self.tables[number] = others + [{k: v for k, v in (row | unit).items() if v is not None} for row in more]
+        write_atomically(self.partial, json.dumps(self.tables, default=lambda number: number.item()))
 
     def finish(self) -> None:
         """Write the files, the first one last."""
@@ -151,9 +138,8 @@ class GrowingTable:
                 table = pd.DataFrame(rows)
                 if SHARE in table:
                     table[SHARE] = table[SHARE].astype(object)  # it names rows, and is not to be shortened
-                write_atomically(
-                    path, table.to_csv(index=False, float_format=None if path == self.paths[0] else "%.6g")
-                )
+                digits = None if path == self.paths[0] else "%.6g"
+                write_atomically(path, table.to_csv(index=False, float_format=digits))
             self.partial.unlink()
 
 
@@ -190,10 +176,8 @@ def fill(
     missing = [candidate for candidate in candidates if not table.find(candidate.columns | same)]
     measured = measure(missing)
     for number, candidate in enumerate(missing, 1):
-        share = candidate.settings.get("share")
-        print(
-            f"{number} of {len(missing)}: {candidate.label}{'' if share is None else f', share {share:g}'}", flush=True
-        )
+        share = f", share {candidate.settings['share']:g}" if candidate.settings.get("share") else ""
+        print(f"{number} of {len(missing)}: {candidate.label}{share}", flush=True)
         row, details = next(measured)
         table.put(candidate.unit, [candidate.columns | row | same], details.to_dict("records"))  # type: ignore[arg-type]
     table.finish()

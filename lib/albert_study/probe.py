@@ -186,8 +186,7 @@ class Fidelity(Probe):
 def train_small_model(settings: Fidelity) -> None:
     """Train the small model with softmax, if no other is asked for; one that is there is left as it is."""
     if settings.trained == settings.small_folder:
-        run = Run.parse(SMALL | {"output_dir": settings.trained, "results_root": settings.results_root})
-        fit(run)
+        fit(Run.parse(SMALL | {"output_dir": settings.trained, "results_root": settings.results_root}))
 
 
 class Answers(NamedTuple):
@@ -231,13 +230,9 @@ class Subject:
         if "accuracy" in self.task.metrics:
             labels = [np.asarray(part["label"]) for part in (data["train"], self.examples)]
             self.score_name, self.majority = "accuracy", metrics.majority(("accuracy",), *labels)["accuracy"]
-        self.trainer = StudyTrainer(
-            model=self.model,
-            args=training_arguments(run, folder, disable_tqdm=True),  # a bar for every variant
-            eval_dataset=self.encoded,
-            processing_class=self.tokenizer,
-            data_collator=DataCollatorWithPadding(self.tokenizer),
-        )
+        arguments = training_arguments(run, folder, disable_tqdm=True)  # else a bar for every variant
+        collate = DataCollatorWithPadding(self.tokenizer)
+        self.trainer = StudyTrainer(self.model, arguments, collate, processing_class=self.tokenizer)
 
     def answer(self, encoded: Dataset) -> Answers:
         """What the model says, under its present attention, of the examples as they are encoded."""

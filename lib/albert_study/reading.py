@@ -85,17 +85,18 @@ def sequences(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: 
     Args:
         join: where too few texts are, cut all of them, one after the other.
     Raises:
-        OneLineError: there is not enough text.
+        OneLineError: there is not enough text; the message has a max_length of which there is.
     """
     cut: dict[str, Any] = {"truncation": True, "max_length": max_length}
-    rows = [ids for ids in tokenizer(texts, **cut)["input_ids"] if len(ids) == max_length]
-    if len(rows) < count and join:
-        rows = tokenizer(" ".join(texts), return_overflowing_tokens=True, **cut)["input_ids"]
-        rows = [ids for ids in rows if len(ids) == max_length]
+    parts = tokenizer(texts, **cut)["input_ids"]
+    if sum(len(ids) == max_length for ids in parts) < count and join:
+        parts = tokenizer(" ".join(texts), return_overflowing_tokens=True, **cut)["input_ids"]
+    rows = [ids for ids in parts if len(ids) == max_length]
     if len(rows) < count:
-        raise OneLineError(
-            f"paragraphs={count} of max_length={max_length}: only {len(rows)} are that long; take fewer or shorter ones"
-        )
+        lengths = [0] * count + sorted(map(len, parts))
+        shorter = sum(lengths) // count if join else lengths[-count]
+        less = f"max_length={shorter} would do" if shorter > 2 else "take fewer"  # two tokens are special
+        raise OneLineError(f"paragraphs={count} of max_length={max_length}: only {len(rows)} are that long; {less}")
     return torch.tensor(rows[:count])
 
 
@@ -146,14 +147,14 @@ def losses(model: Any, tokens: Tensor, hidden: Tensor, mask_id: int) -> Tensor:
     return torch.cat(parts)
 
 
-def by_paragraph(words: Tensor, hidden: Tensor) -> Tensor:
-    """The sums over each paragraph's hidden words, (paragraphs,)."""
-    return torch.stack([part.sum() for part in words.split(hidden.sum(1).tolist())])
+def by_paragraph(words: Tensor, counts: Tensor) -> Tensor:
+    """The sums over each paragraph's hidden words, of which there are counts (paragraphs,)."""
+    return torch.stack([part.sum() for part in words.split(counts.tolist())])
 
 
-def mean_and_error(words: Tensor, hidden: Tensor) -> tuple[float, float]:
+def mean_and_error(words: Tensor, counts: Tensor) -> tuple[float, float]:
     """Mean over words, and its standard error with paragraphs as units: words of one are not independent."""
-    counts, sums = hidden.sum(1), by_paragraph(words, hidden)
+    sums = by_paragraph(words, counts)
     mean = sums.sum() / counts.sum()
     residual, n = sums - mean * counts, len(counts)
     return mean.item(), (residual.square().sum() * n / (n - 1)).sqrt().item() / int(counts.sum())
@@ -175,18 +176,18 @@ def measure_masked_words(settings: MaskedWords) -> tuple[pd.DataFrame, pd.DataFr
         head_dim = model.config.hidden_size // model.config.num_attention_heads
         tokens = sequences(settings.texts(), tokenizer, settings.max_length, settings.paragraphs, join=False)
         hidden, mask_id, about = hide(tokens, settings.seed), tokenizer.mask_token_id, provenance("cpu")
-        softmax = losses(model, tokens, hidden, mask_id)
+        softmax, counts = losses(model, tokens, hidden, mask_id), hidden.sum(1)
         for candidate in missing:
             switch_attention(model, candidate.attention, candidate.settings, settings.seed, candidate.passes)
             words = losses(model, tokens, hidden, mask_id)
             row = {"loss": words.mean().item(), "softmax_loss": softmax.mean().item(), "words": len(words)}
-            row["difference"], row["standard_error"] = mean_and_error(words - softmax, hidden)
-            row["change"], row["change_error"] = mean_and_error((words - softmax).abs(), hidden)
+            row["difference"], row["standard_error"] = mean_and_error(words - softmax, counts)
+            row["change"], row["change_error"] = mean_and_error((words - softmax).abs(), counts)
             switched = 1 if candidate.passes is None else len(candidate.passes) / model.config.num_hidden_layers
             cost = attention.cost(candidate.attention, settings.max_length, head_dim, **candidate.settings)
             row["cost"] = 1 + (cost - 1) * switched
-            sums = {"softmax_loss": by_paragraph(softmax, hidden), "loss": by_paragraph(words, hidden)}
-            details = pd.DataFrame({"words": hidden.sum(1).tolist()} | {k: v.tolist() for k, v in sums.items()})
+            sums = {"words": counts, "softmax_loss": by_paragraph(softmax, counts), "loss": by_paragraph(words, counts)}
+            details = pd.DataFrame({name: column.tolist() for name, column in sums.items()})
             yield row | about, details.rename_axis("paragraph").reset_index()
 
     same = settings.columns | {"seed": settings.seed}

@@ -9,7 +9,6 @@ import ctypes
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
 from datetime import datetime
 from itertools import product
 from multiprocessing import get_context
@@ -35,7 +34,6 @@ from albert_study.probe import compare, summary, trace
 from albert_study.reading import open_encoder
 
 HEADS, HEAD_DIM, VOCABULARY = 12, 64, 30_000  # ALBERT-base's
-SEVERAL_ROUNDS = 4  # of hashing, where there are several
 STEP_TOKENS = 1024  # a training step has two sequences, or one if two are more tokens
 LONGEST_STORED = 4096  # tokens up to which a step may store its activations; reformer's at 8,192 take more than 24 GB
 ENOUGH = 30  # seconds that a case has taken, after which it is not repeated
@@ -50,9 +48,17 @@ class Contender(NamedTuple):
     """One attention to be measured, at a length and a number of keys."""
 
     attention: str  # "reformer" stands for the package's own class
-    settings: Callable[[int, int], dict[str, Any]] = lambda length, keys: {}
+    fixed: dict[str, Any]  # settings
+    budget: bool = False  # whether it has a number of keys
     quadratic: bool = False  # stores matrices of length x length numbers
     longest: int = 2**24  # tokens; longer sequences need more than 24 GB
+
+    def settings(self, length: int, keys: int) -> dict[str, Any]:
+        """reformer-pytorch: in each round a query sees its bucket and the one before it, keys / rounds in all."""
+        keys = min(keys, length)
+        if self.attention == "reformer":
+            return self.fixed | {"bucket_size": keys // self.fixed["n_hashes"] // 2}
+        return self.fixed | ({"keys": keys} if self.budget else {})
 
     def build(self, length: int, keys: int) -> Attend:
         settings = self.settings(length, keys)
@@ -62,39 +68,24 @@ class Contender(NamedTuple):
         return lambda query, key, value: layer(query.flatten(0, 1), value.flatten(0, 1))[0].view(value.shape)
 
 
-def ours(name: str, *, budget: bool = False, quadratic: bool = False, **fixed: Any) -> Contender:
-    """One of our attentions with fixed settings; with a budget it also gets the number of keys."""
-    return Contender(name, lambda length, keys: {"keys": min(keys, length), **fixed} if budget else fixed, quadratic)
-
-
-def reformer_pytorch(rounds: int) -> Contender:
-    """In each round a query sees its bucket and the one before it, keys / rounds in all.
-
-    The hashes of four rounds, rounds x length x length / bucket_size numbers, take 26 GB at 65,536 tokens.
-    """
-
-    def settings(length: int, keys: int) -> dict[str, Any]:
-        return {"n_hashes": rounds, "bucket_size": min(keys, length) // rounds // 2}
-
-    return Contender("reformer", settings, longest=2**15)
-
-
-CONTENDERS: dict[str, Contender] = {
-    "softmax": ours("softmax"),
-    "softmax-eager": ours("softmax-eager", quadratic=True),
-    "shared-qk": ours("shared-qk", quadratic=True),
-    "reformer-pytorch": reformer_pytorch(SEVERAL_ROUNDS),
-    "reformer-pytorch, one round": reformer_pytorch(1),
-    "shared-qk-lsh": ours("shared-qk-lsh", budget=True, n_hashes=SEVERAL_ROUNDS),
-    "plain-lsh": ours("plain-lsh", budget=True, n_hashes=SEVERAL_ROUNDS),
-    "plain-lsh, one round": ours("plain-lsh", budget=True, n_hashes=1),
-    "lsh": ours("lsh", budget=True),
-    "random": ours("random", budget=True, n_hashes=1),
-    "window": ours("window", budget=True, quadratic=True),
-    "top-k": ours("top-k", budget=True, quadratic=True),
-    "nystrom": ours("nystrom", budget=True),
-    "yoso": ours("yoso"),
-    "yoso-e": ours("yoso-e", quadratic=True),
+ONE, SEVERAL = {"n_hashes": 1}, {"n_hashes": 4}  # rounds of hashing
+# The hashes of reformer-pytorch's four rounds, rounds x length x length / bucket_size, take 26 GB at 65,536 tokens.
+CONTENDERS = {
+    "softmax": Contender("softmax", {}),
+    "softmax-eager": Contender("softmax-eager", {}, quadratic=True),
+    "shared-qk": Contender("shared-qk", {}, quadratic=True),
+    "reformer-pytorch": Contender("reformer", SEVERAL, longest=2**15),
+    "reformer-pytorch, one round": Contender("reformer", ONE, longest=2**15),
+    "shared-qk-lsh": Contender("shared-qk-lsh", SEVERAL, budget=True),
+    "plain-lsh": Contender("plain-lsh", SEVERAL, budget=True),
+    "plain-lsh, one round": Contender("plain-lsh", ONE, budget=True),
+    "lsh": Contender("lsh", {}, budget=True),
+    "random": Contender("random", ONE, budget=True),
+    "window": Contender("window", {}, budget=True, quadratic=True),
+    "top-k": Contender("top-k", {}, budget=True, quadratic=True),
+    "nystrom": Contender("nystrom", {}, budget=True),
+    "yoso": Contender("yoso", {}),
+    "yoso-e": Contender("yoso-e", {}, quadratic=True),
 }
 # A training step: a contender, and whether activations are recomputed.
 STEPS = {name: (name, False) for name in CONTENDERS}
@@ -146,12 +137,11 @@ class Efficiency(Settings):
     @property
     def kinds(self) -> list[str]:
         """The tables that are asked for."""
-        asked = {"time": True, "step": self.step_lengths, "memory": self.memory, "quality": self.text_model}
-        return [kind for kind, wanted in asked.items() if wanted]
+        wanted = {"time": True, "step": self.step_lengths, "memory": self.memory, "quality": self.text_model}
+        return [kind for kind in wanted if wanted[kind]]
 
     @property
     def results(self) -> list[str]:
-        """What the notebook writes last."""
         return [str(self.table(kind)) for kind in self.kinds]
 
     def fitting(self, length: int) -> list[str]:
@@ -216,10 +206,10 @@ def training_step(length: int, step: str, settings: Efficiency) -> Workload:
     batch = batch_of(length)
     ids = torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(0)).to(model.device)
     labels = torch.arange(batch, device=model.device) % 2
-    dtype, kind = PRECISIONS[settings.precision], model.device.type
+    dtype = PRECISIONS[settings.precision]
 
     def run() -> None:
-        with nullcontext() if dtype is torch.float32 else torch.autocast(kind, dtype=dtype):
+        with torch.autocast(model.device.type, dtype, enabled=dtype is not torch.float32):
             loss = model(ids, labels=labels).loss
         loss.backward()
         optimizer.step()
@@ -319,8 +309,8 @@ def time_passes(settings: Efficiency, table: GrowingTable) -> None:
         slow = [row["case"] for row in table.tables[0] if row["seconds"] > settings.slowest and row["length"] < length]
         cases = [case for case in settings.fitting(length) if case not in slow]
         unit, tensors = {"length": length, "pass": name, "keys": settings.keys}, inputs(length, settings)
-        built = {case: CONTENDERS[case].build(length, settings.keys) for case in lacking(table, cases, unit)}
-        runs = {case: one_pass(attend, tensors, backward=backward) for case, attend in built.items()}
+        attends = {case: CONTENDERS[case].build(length, settings.keys) for case in lacking(table, cases, unit)}
+        runs = {case: one_pass(attend, tensors, backward=backward) for case, attend in attends.items()}
         put_seconds(table, runs, settings, unit)
 
 

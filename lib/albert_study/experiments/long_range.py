@@ -29,8 +29,8 @@ from albert_lsh.files import delete, lock, write_atomically
 from albert_lsh.metrics import chance, majority, scores
 from albert_lsh.model.load import load_model, switch_attention
 from albert_lsh.model.passes import mean_attended
-from albert_lsh.record import choose_threads, differences, environment, read_result, record_of, write_result
-from albert_lsh.run import HIGHEST, OPEN, Count, ParameterError, Positive, Seed, Settings, Share, on_this_machine
+from albert_lsh.record import check_made, choose_threads, environment, read_result, record_of, write_result
+from albert_lsh.run import HIGHEST, OPEN, Count, Positive, Seed, Settings, Share, on_this_machine
 from albert_lsh.train import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_study.candidates import candidates_of
 from albert_study.experiments import long_tasks
@@ -64,17 +64,16 @@ class LongTask(NamedTuple):
 ARENA = {"batch_size": 32, "attention_dropout": 0.1, "learning_rate": 1e-4}
 TASKS = {
     "duplication": LongTask(
-        long_tasks.load_duplication, default_data_collator, long_tasks.MASK + 1, long_tasks.SYMBOLS, warmup=15_000,
-        published={"max_length": 1024, "steps": 150_000, "attention_dropout": 0.0},
-        ours={"learning_rate": 1e-3, "batch_size": 8},
+        long_tasks.load_duplication, default_data_collator, long_tasks.MASK + 1, long_tasks.SYMBOLS, 15_000,
+        {"max_length": 1024, "steps": 150_000, "attention_dropout": 0.0}, {"learning_rate": 1e-3, "batch_size": 8},
     ),
     "listops": LongTask(
-        long_tasks.load_listops, long_tasks.pad, 1 + len(long_tasks.NUMBERS), classes=10, warmup=1_000,
-        published={"max_length": 2000, "steps": 5_000, "train_examples": 96_000, **ARENA}, ours={},
+        long_tasks.load_listops, long_tasks.pad, 1 + len(long_tasks.NUMBERS), 10, 1_000,
+        {"max_length": 2000, "steps": 5_000, "train_examples": 96_000, **ARENA}, {},
     ),
     "text": LongTask(
-        long_tasks.load_reviews, long_tasks.pad, vocabulary=257, classes=2, warmup=8_000,
-        published={"max_length": 4096, "steps": 20_000, "train_examples": 25_000, **ARENA}, ours={},
+        long_tasks.load_reviews, long_tasks.pad, 257, 2, 8_000,
+        {"max_length": 4096, "steps": 20_000, "train_examples": 25_000, **ARENA}, {},
     ),
 }  # fmt: skip
 
@@ -171,20 +170,16 @@ class LongRange(LongRecipe):
 
     def runs(self) -> list[LongRun]:
         """One for each variant that is to be trained."""
-        shared = {name: getattr(self, name) for name in LongRecipe.model_fields}
-        folder, labels = f"{self.output_dir}/{self.task}-{self.max_length}", self.only or self.variants
-        return [
-            LongRun.model_validate(
-                {**shared, "label": label, "attention": attention, "attention_settings": settings}
-                | {"output_dir": f"{folder}/{label}/seed-{self.seed}"}
-            )
-            for label, attention, settings, _ in candidates_of(self.variants)
-            if label in labels
-        ]
+        shared, runs = {name: getattr(self, name) for name in LongRecipe.model_fields}, []
+        for label, attention, settings, _ in candidates_of(self.variants):
+            if label in (self.only or self.variants):
+                folder = f"{self.output_dir}/{self.task}-{self.max_length}/{label}/seed-{self.seed}"
+                attended = {"label": label, "attention": attention, "attention_settings": settings}
+                runs.append(LongRun.model_validate(shared | attended | {"output_dir": folder}))
+        return runs
 
     @property
     def results(self) -> list[str]:
-        """What the notebook writes last."""
         return [f"{run.output_dir}/result.json" for run in self.runs()]
 
     def load_data(self) -> dict[str, Dataset]:
@@ -296,11 +291,10 @@ def make_run(run: LongRun, data: dict[str, Dataset]) -> None:
         ParameterError: its folder holds another run's result or checkpoints; out of memory.
         DivergedError: a loss is not finite.
     """
-    path = Path(run.output_dir) / "result.json"
-    with lock(path.parent):
-        if path.exists():
-            if other := differences(read_result(path), run.identity(), run.defaults()):
-                raise ParameterError(f"{path} is of a run made with {'; '.join(other)}; move it away")
+    folder = Path(run.output_dir)
+    with lock(folder):
+        if (folder / "result.json").exists():
+            check_made(run)
             return
         choose_threads(run.device)
         started, task, test = environment(run.device), TASKS[run.task], data["test"]
@@ -315,10 +309,9 @@ def make_run(run: LongRun, data: dict[str, Dataset]) -> None:
             "chance": chance(ACCURACY, answers, task.classes),
         }
         sizes = {split: len(rows) for split, rows in data.items()}  # type: ignore[arg-type]
-        write_result(
-            path.parent, record_of(run, trainer, "accuracy", baselines, coverage, cost, sizes, started), history
-        )
-        delete(path.parent / "checkpoints")
+        record = record_of(run, trainer, "accuracy", baselines, coverage, cost, sizes, started)
+        write_result(folder, record, history)
+        delete(folder / "checkpoints")
 
 
 def train_all(settings: LongRange, data: dict[str, Dataset]) -> pd.DataFrame:
@@ -329,8 +322,7 @@ def train_all(settings: LongRange, data: dict[str, Dataset]) -> pd.DataFrame:
     """
     runs = settings.runs()
     for number, run in enumerate(runs, start=1):
-        is_made = Path(run.output_dir, "result.json").exists()
-        print(f"{run.label} ({number} of {len(runs)}): {'its result is there' if is_made else f'{run.steps:,} steps'}")
+        print(f"{run.label} ({number} of {len(runs)}): {run.steps:,} steps")
         make_run(run, data)
     table = comparison(Path(settings.output_dir), settings.task)
     write_atomically(Path(settings.output_dir) / f"{settings.task}.csv", table.to_csv(index=False))
@@ -362,15 +354,13 @@ def comparison(folder: Path, task: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-LESS = {"steps": "steps", "max_length": "tokens", "train_examples": "training examples"}
-LESS |= {"batch_size": "examples a step", "attention_dropout": "attention dropout"}
-
-
 def shorter(result: dict[str, Any]) -> str:
     """Where a run has less than the published recipe, and its learning rate if it differs; "" for nothing."""
     run = result["parameters"] | {"train_examples": result["examples"]["train"]}
     published = TASKS[run["task"]].published
-    less = [f"{run[n]:,} of {published[n]:,} {what}" for n, what in LESS.items() if run[n] < published.get(n, 0)]
+    names = {"steps": "steps", "max_length": "tokens", "train_examples": "training examples"}
+    names |= {"batch_size": "examples a step", "attention_dropout": "attention dropout"}
+    less = [f"{run[n]:,} of {published[n]:,} {what}" for n, what in names.items() if run[n] < published.get(n, 0)]
     if run["learning_rate"] != published.get("learning_rate", run["learning_rate"]):
         less.append(f"learning rate {run['learning_rate']:g} instead of {published['learning_rate']:g}")
     return "; ".join(less)

@@ -40,7 +40,7 @@ from albert_lsh.files import delete, lock, write_atomically
 from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, without_bars
 from albert_lsh.model.passes import mean_attended
-from albert_lsh.record import SCHEMA, choose_threads, differences, environment, resolved
+from albert_lsh.record import check_made, choose_threads, environment, read_result, resolved, write_result
 from albert_lsh.run import HIGHEST, Count, ParameterError, Positive, Seed, Settings, Share, on_this_machine
 from albert_lsh.train import CURVE_POINTS, StudyTrainer, history_of, newest, train_loop, training_arguments
 from albert_study.experiments import corpus, first_weights
@@ -115,8 +115,8 @@ class Pretraining(Settings):
         folder = self.output_dir or f"{self.results_root}/results/pretraining/{name}/seed-{self.seed}"
         update: dict[str, Any] = {"output_dir": folder, **on_this_machine(self.device, self.precision)}
         if self.dry_run:
-            update |= {"steps": min(self.steps, DRY_STEPS), "eval_sequences": self.batch_size}
-            update |= {"output_dir": tempfile.mkdtemp()}
+            steps = min(self.steps, DRY_STEPS)
+            update |= {"steps": steps, "eval_sequences": self.batch_size, "output_dir": tempfile.mkdtemp()}
         return self.model_copy(update=update)
 
     @property
@@ -125,7 +125,6 @@ class Pretraining(Settings):
 
     @property
     def results(self) -> list[str]:
-        """What the notebook writes last."""
         return [f"{self.output_dir}/result.json"]
 
 
@@ -162,8 +161,8 @@ def prepare_text(run: Pretraining, devices: int = 1) -> Material:
     packed = corpus.pack(sentences.lengths, run.max_length, run.seed)
     if len(packed) < 2:
         raise corpus.CorpusError(
-            f"text={run.text!r} is too short: {len(packed)} sequence(s) of up to {run.max_length} tokens, and "
-            "two are needed, one of them to be held out"
+            f"text={run.text!r} is too short: {len(packed)} sequence(s) of up to {run.max_length} tokens, and two are "
+            "needed, one of them to be held out"
         )
     n = len(packed) - min(run.eval_sequences, max(1, len(packed) // 10))
     per_step = run.batch_size * run.accumulation * devices
@@ -233,6 +232,12 @@ class PretrainingTrainer(StudyTrainer):
     def _get_train_sampler(self, train_dataset: Any = None):
         return SequentialSampler(train_dataset)  # the examples are shuffled already
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        for callback in self.callback_handler.callbacks:
+            if bar := getattr(callback, "training_tracker", None):  # a notebook's; it says None before the first step
+                bar.update(self.state.global_step)
+        return super().evaluate(*args, **kwargs)
+
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
         self.accelerator.wait_for_everyone()  # trainer_state.json, which completes a checkpoint, is written after this
@@ -292,7 +297,10 @@ def pretrain(run: Pretraining) -> Pretrained:
         `prepare_text`. ModelError: no such model or tokenizer. DivergedError: a loss is not finite.
     """
     if (run.folder / "result.json").exists():
-        return read_finished(run)
+        check_made(run)
+        model, tokenizer = load_model(f"{run.folder}/model", head="pretraining"), load_tokenizer(f"{run.folder}/model")
+        history = pd.read_csv(run.folder / "history.csv")
+        return Pretrained(model, tokenizer, history, read_result(run.folder / "result.json"))
     choose_threads(run.device)
     arguments = training_arguments(
         run, run.folder, max_steps=run.steps, gradient_accumulation_steps=run.accumulation,
@@ -324,15 +332,14 @@ def train(run: Pretraining, arguments: TrainingArguments) -> Pretrained:
     _, cost = train_loop(trainer, checkpoint)
     trainer.evaluate()  # for the history
     sums = trainer.predict(material.held_out).predictions
-    record, history = record_of(run, material, trainer, cost, started, scores_of(sums)), history_of(trainer)
+    record, history = record_of(run, material, trainer, cost, scores_of(sums), started), history_of(trainer)
     if trainer.is_world_process_zero():
         with without_bars():
             model.save_pretrained(run.folder / "model")
         material.tokenizer.save_pretrained(run.folder / "model")
-        write_atomically(run.folder / "history.csv", history.to_csv(index=False))
         each = pd.DataFrame(sums, columns=["tokens", "lost", "found", "order"])
         write_atomically(run.folder / "held-out.csv", each.to_csv(index=False))
-        write_atomically(run.folder / "result.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
+        write_result(run.folder, record, history)
         delete(run.folder / "tokenizer")
         delete(run.folder / "checkpoints")
         if run.dry_run:
@@ -341,47 +348,21 @@ def train(run: Pretraining, arguments: TrainingArguments) -> Pretrained:
     return Pretrained(model, material.tokenizer, history, record)
 
 
-def read_finished(run: Pretraining) -> Pretrained:
-    """A finished run, as `pretrain` gives it; ParameterError if it is another one."""
-    path = run.folder / "result.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    if other := differences(record, run.identity(), run.defaults()):
-        raise ParameterError(
-            f"{path} is of a run made with {'; '.join(other)}; choose another output_dir, or delete that folder"
-        )
-    print(f"{path} is there, and nothing is trained; delete its folder to make the run again")
-    model = load_model(str(run.folder / "model"), head="pretraining")
-    return Pretrained(model, load_tokenizer(str(run.folder / "model")), pd.read_csv(run.folder / "history.csv"), record)
-
-
 def record_of(
-    run: Pretraining, material: Material, trainer: PretrainingTrainer, cost: dict[str, float], started: dict[str, Any],
-    scores: dict[str, float],
+    run: Pretraining, material: Material, trainer: PretrainingTrainer, cost: dict[str, float], scores: dict[str, float],
+    started: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """What result.json holds. started: the `environment` when the run began."""
-    held_out, model = material.held_out, trainer.model
-    settled, tokens = resolved(run, trainer), int(trainer.state.num_input_tokens_seen)
+    """What result.json says. started: the `environment` when the run began."""
+    held_out, device, settled = material.held_out, trainer.model.device, resolved(run, trainer)
     batch = trainer.data_collator([held_out[n] for n in range(min(EXAMINED_SEQUENCES, len(held_out)))])
-    inputs = {name: batch[name].to(model.device) for name in ("input_ids", "token_type_ids", "attention_mask")}
-    coverage = mean_attended(model, [inputs])
-    return {
-        "status": "complete",
-        "schema": SCHEMA,
-        "parameters": run.recorded(),
-        "resolved": settled,
-        "metrics": scores,
-        "counting": material.counting,
-        "attended_share": coverage.pairs,
-        "attention_mass": coverage.mass,
-        "full_cost": coverage.cost,
-        "tokens": {"text": material.tokens, "trained": tokens},
-        "sequences": {"train": len(material.train.packed), "held_out": len(held_out)},
-        "parameters_of_model": settled["parameters_of_model"],
-        "devices": trainer.args.world_size,
-        **cost,
-        "tokens_per_second": tokens / cost["train_seconds"],
-        "environment": started,
-    }
+    inputs = {name: batch[name].to(device) for name in ("input_ids", "token_type_ids", "attention_mask")}
+    coverage, tokens = mean_attended(trainer.model, [inputs]), int(trainer.state.num_input_tokens_seen)
+    record: dict[str, Any] = {"parameters": run.recorded(), "resolved": settled, "metrics": scores}
+    record |= {"attended_share": coverage.pairs, "attention_mass": coverage.mass, "full_cost": coverage.cost}
+    record |= {"counting": material.counting, "tokens": {"text": material.tokens, "trained": tokens}}
+    record |= {"sequences": {"train": len(material.train.packed), "held_out": len(held_out)}}
+    record |= {"parameters_of_model": settled["parameters_of_model"], "devices": trainer.args.world_size, **cost}
+    return record | {"tokens_per_second": tokens / cost["train_seconds"], "environment": started}
 
 
 def main(words: list[str]) -> int:

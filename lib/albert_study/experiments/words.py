@@ -12,13 +12,13 @@ worse; how much worse answers are is counted for itself. The texts are read from
 
 import re
 import sys
-from itertools import combinations, product
+from itertools import combinations, product, starmap
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from pydantic import Field, field_validator
 from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -31,7 +31,7 @@ from albert_lsh.files import write_atomically
 from albert_lsh.record import provenance
 from albert_lsh.run import Count
 from albert_lsh.squad import score
-from albert_lsh.tasks import Task, find_task, load_data
+from albert_lsh.tasks import Task, TaskError, find_task, load_data
 from albert_study.candidates import TableSettings
 from albert_study.compare import answers_of, runs_of
 from albert_study.records import load, published
@@ -49,6 +49,15 @@ class Words(TableSettings):
         table = table.assign(**provenance("cpu"))
         write_atomically(Path(str(self.output)), table.to_csv(index=False, float_format="%.6g"))
         return table
+
+
+def data_of(name: str, **sizes: Any) -> tuple[Dataset, DatasetDict]:
+    """Of `load_data`: "train", and the evaluated splits. Without a network the error says which `tasks` would do."""
+    try:
+        data = load_data(name, **sizes)
+    except TaskError as error:
+        raise TaskError(re.sub(r'set task=("[\w-]+"), model="mini"', r"set tasks=[\1]", str(error))) from error
+    return data.pop("train"), data
 
 
 class BagOfWords(Words):
@@ -100,14 +109,13 @@ def write_scores(settings: BagOfWords) -> pd.DataFrame:
     """A row a task: the metrics, mean over folds where there are several, and the sizes."""
     rows = []
     for name in settings.tasks:
-        task, scores = find_task(name), []
-        for fold in [(part, settings.folds) for part in range(settings.folds)] if settings.folds else [None]:
-            sizes = (settings.train_examples, settings.eval_examples)
-            data = load_data(name, train_examples=sizes[0], eval_examples=sizes[1], fold=fold)
-            examples = next(rows for split, rows in data.items() if split != "train")
-            scores.append(scores_of(task, data["train"], examples) | {"train": len(data["train"])})
+        task, scores, folds = find_task(name), [], settings.folds
+        sizes = {"train_examples": settings.train_examples, "eval_examples": settings.eval_examples}
+        for fold in [(part, folds) for part in range(folds)] if folds else [None]:
+            train, evaluated = data_of(name, **sizes, fold=fold)
+            scores.append(scores_of(task, train, next(iter(evaluated.values()))) | {"train": len(train)})
         means = pd.DataFrame(scores).mean().to_dict()
-        rows.append({"task": name, "folds": settings.folds or 1, "headline": means[task.headline], **means})
+        rows.append({"task": name, "folds": folds or 1, "headline": means[task.headline], **means})
         print(f"{name}: {task.headline} {means[task.headline]:.3f}", flush=True)
     return settings.write(pd.DataFrame(rows))
 
@@ -167,13 +175,8 @@ def beside_the_original(constants: pd.DataFrame) -> pd.DataFrame:
 
 def write_constants(settings: ConstantAnswers) -> pd.DataFrame:
     """The table of `beside_the_original` for the evaluation splits of all tasks."""
-    tables = [
-        constant_answers(find_task(name), split, rows)
-        for name in settings.tasks
-        for split, rows in load_data(name).items()
-        if split != "train"
-    ]
-    return settings.write(beside_the_original(pd.concat(tables, ignore_index=True)))
+    splits = [(find_task(name), *split) for name in settings.tasks for split in data_of(name)[1].items()]
+    return settings.write(beside_the_original(pd.concat(starmap(constant_answers, splits), ignore_index=True)))
 
 
 class Details(Words):
@@ -292,10 +295,9 @@ def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]])
     for arm, tables in arms.items():
         for seed, table in tables.items():
             if len(table) != len(rows) or not table["id"].equals(softmax[min(softmax)]["id"]):
-                raise ValueError(
-                    f"{arm}, seed {seed}: its {len(table)} answers are not those to the {len(rows)} examples"
-                )
-    groups, found = groups_of(task, rows), []
+                said = f"its {len(table)} answers are not those to the {len(rows)} examples"
+                raise ValueError(f"{arm}, seed {seed}: {said}")
+    groups, lines = groups_of(task, rows), []
     values = {arm: {seed: worth(task, table) for seed, table in tables.items()} for arm, tables in arms.items()}
     null = np.mean([parted(task, softmax[a], softmax[b]) for a, b in combinations(sorted(softmax), 2)], axis=0)
     for arm, tables in arms.items():
@@ -312,8 +314,8 @@ def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]])
             row["above"], row["low"], row["high"] = mean_with_interval((each - null)[inside])
             row["worth"] = np.mean([of_seed[inside].mean() for of_seed in values["softmax"].values()])
             row["gained"], row["gained_low"], row["gained_high"] = mean_with_interval(gained[inside])
-            found.append(row)
-    return pd.DataFrame(found)
+            lines.append(row)
+    return pd.DataFrame(lines)
 
 
 def write_details(settings: Details) -> pd.DataFrame:
@@ -325,7 +327,7 @@ def write_details(settings: Details) -> pd.DataFrame:
     if missing := [arm for arm in arms if arm not in set(runs["arm"])]:
         raise ValueError(f"study {settings.study!r} has no run of {settings.task!r} with arm {missing[0]!r}")
     predictions = {arm: answers_of(runs[runs["arm"] == arm], root) for arm in arms}
-    rows = next(rows for split, rows in load_data(settings.task).items() if split != "train")
+    rows = next(iter(data_of(settings.task)[1].values()))
     return settings.write(details(find_task(settings.task), rows, predictions).assign(study=settings.study))
 
 
