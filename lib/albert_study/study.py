@@ -84,9 +84,9 @@ class Job:
             self.check_result()
         except (ValueError, OSError) as error:
             return f"differs  {self.name}: {error}"
-        if missing := self.missing():
-            return f"to make  {self.name}: no {', no '.join(missing)}"
-        return f"done     {self.name}: {', '.join(self.results)}"
+        missing = self.missing()
+        state, paths = ("to make", f"no {', no '.join(missing)}") if missing else ("done", ", ".join(self.results))
+        return f"{state:7}  {self.name}: {paths}"
 
 
 def exists(path: str) -> bool:
@@ -130,9 +130,9 @@ def job_of_run(study: str, arm: str, values: dict[str, Any]) -> Job:
     """A fine-tuning run. Raises ValueError if it cannot be made, or would be written elsewhere."""
     if "model" not in values:
         raise ValueError("model must be given")
-    task, runs = find_task(values["task"]), repository_root() / "results" / "runs"
+    task = find_task(values["task"])
     folder = run_folder(study, task.name, values["model"], arm, values["seed"])
-    if not folder.resolve().is_relative_to(runs.resolve()):
+    if not folder.resolve().is_relative_to((repository_root() / "results" / "runs").resolve()):
         raise ValueError(f"its folder, {folder.resolve()}, is not in results/runs")
     place = str(folder.relative_to(repository_root()))
     parameters, notebook = {**values, "output_dir": place}, "squad.ipynb" if task.is_squad else "glue.ipynb"
@@ -142,8 +142,7 @@ def job_of_run(study: str, arm: str, values: dict[str, Any]) -> Job:
 
 def job_of_model(run: Job, split: str, values: dict[str, Any]) -> Job:
     """The evaluation of a run's model. Raises ValueError if its parameters are none of the notebook."""
-    splits = ("held-out", *find_task(run.task).evaluation)
-    if split not in splits:
+    if split not in (splits := ("held-out", *find_task(run.task).evaluation)):
         raise ValueError(f"switched: {split!r} is not one of: {', '.join(splits)}")
     values = {**values, "split": split, "trained": run.parameters["output_dir"]}
     return replace(job_of_notebook(f"{run.name}/fidelity-{split}", "fidelity", **values), task=run.task)
@@ -171,9 +170,9 @@ def job_of_notebook(label: str, notebook: str, **parameters: Any) -> Job:
     if outside := [path for path in results if not path.startswith("results/")]:
         raise ValueError(f"{outside[0]} is not in results/")
     table = getattr(made, "output", None)
-    kept = Path(table).with_suffix(".ipynb") if table else Path(made.output_dir) / f"{label}.ipynb"
-    kept_at = relative_to_root(repository_root() / kept)
-    return Job(label, f"{notebook}.ipynb", parameters, results, kept_at, parameters.get("task", ""))
+    kept = Path(table).with_suffix(".ipynb") if table else Path(made.output_dir, f"{label}.ipynb")
+    task = parameters.get("task", "")
+    return Job(label, f"{notebook}.ipynb", parameters, results, relative_to_root(repository_root() / kept), task)
 
 
 def to_make(name: str, jobs: dict[str, Job]) -> list[Job]:
@@ -191,9 +190,9 @@ def to_make(name: str, jobs: dict[str, Job]) -> list[Job]:
             reasons += [f"  {job.name}: {str(error).removeprefix(f'{job.results[0]} was ')}"]
             folders += [f"  {Path(job.results[0]).parent}"]
     if reasons:
-        first = f"results not made as studies/{name}.yaml says, {len(reasons)} of {len(jobs)}:"
-        then = "Where a parameter was changed, change it back. Runs that are moved away are made again:"
-        raise StudyError("\n".join([first, *reasons, then, *folders]))
+        reasons.insert(0, f"results not made as studies/{name}.yaml says, {len(reasons)} of {len(jobs)}:")
+        reasons += ["Where a parameter was changed, change it back. Runs that are moved away are made again:"]
+        raise StudyError("\n".join(reasons + folders))
     return [job for job in jobs.values() if job.missing()]
 
 
