@@ -8,7 +8,7 @@ so they have letters, digits, dots, underscores and hyphens alone. A run's value
 import difflib
 import re
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,7 +46,7 @@ class Loader(yaml.SafeLoader):
 
 for _name, _pattern in SCALARS.items():  # None: whatever it begins with
     Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(rf"(?:{_pattern})\Z"), None)
-Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
 
 
 def distinct(values: list[Any]) -> list[Any]:
@@ -163,7 +163,7 @@ class StudyFile:
                 self.lines[step] = key.start_mark.line + 1
                 self.number(value, step)
 
-    def at(self, place: Place) -> str:
+    def at(self, place: Sequence[int | str]) -> str:
         """The file and the line of a place, or of the nearest one around it."""
         around = (tuple(map(str, place[:depth])) for depth in range(len(place), -1, -1))
         line = next((self.lines[steps] for steps in around if steps in self.lines), None)
@@ -185,7 +185,7 @@ class StudyFile:
 
     def described(self, error: Any) -> str:
         """One line about an error of pydantic's: file, line, place, what is wrong there and what stands there."""
-        place = tuple(step for step in error["loc"] if step != "[key]")
+        place = [step for step in error["loc"] if step != "[key]"]
         line, problem = self.at(place), error["msg"].removeprefix("Value error, ")
         if error["type"] in ("missing", "extra_forbidden"):
             *place, name = place
