@@ -1,6 +1,5 @@
 """What efficiency.ipynb measures: every case runs, tables are written, bad input is named. No time is asserted."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -107,61 +106,41 @@ def test_bad_parameters_are_named(change, message, tmp_path):
 
 def test_the_reports_figures_are_drawn_again_from_what_was_measured(tmp_path):
     assert redraw(tmp_path) == []
-    for name in ("time", "memory"):
-        path = repository_root() / "results" / "efficiency" / f"{name}-cpu-fp32.csv"
-        (tmp_path / "results" / "efficiency").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "results" / "efficiency" / path.name).write_text(path.read_text())
-    drawn = [path.relative_to(tmp_path) for path in redraw(tmp_path)]
-    assert [path.name for path in drawn] == ["efficiency-time.svg", "efficiency-memory.svg"]
+    (tmp_path / "results").symlink_to(repository_root() / "results")
+    drawn = redraw(tmp_path)
+    assert [path.stem for path in drawn] == ["efficiency-time", "efficiency-memory", "efficiency-quality"]
     for path in drawn:  # the committed ones are not older than their tables
-        assert (tmp_path / path).read_text() == (repository_root() / path).read_text()
+        assert path.read_text() == (repository_root() / path.relative_to(tmp_path)).read_text()
 
 
-def test_slopes_are_powers_of_the_length():
-    lengths = np.array([2048, 4096, 8192])
-    rows = pd.DataFrame(
-        {"case": ["a"] * 3 + ["b"] * 3, "length": [*lengths, *lengths], "seconds": [*lengths**2, *lengths]}
-    )
-    assert slopes(rows, "seconds").to_dict() == pytest.approx({"a": 2, "b": 1})
-
-
-def crossing(seconds, origins=("a", "a", "a")):
-    rows = [
-        (case, length, s, "cpu", origin)
-        for case, column in seconds.items()
-        for length, s, origin in zip((512, 1024, 2048), column, origins, strict=True)
-    ]
+def times(seconds, origins=("a", "a", "a")):
+    rows = [(case, length, value, "cpu", origin) for case, column in seconds.items()
+            for length, value, origin in zip((2048, 4096, 8192), column, origins, strict=True)]  # fmt: skip
     return pd.DataFrame(rows, columns=["case", "length", "seconds", "device", "commit"])
 
 
-TIMES = {"softmax": [1, 4, 16], "early": [0.5, 1, 2], "late": [2, 4.0001, 8], "never": [2, 8, 32]}
-
-
-def test_crossings_are_interpolated():
-    found = crossing_bounds(crossing(TIMES))
-    assert found.loc["early"].tolist() == [0, 512]  # faster at the smallest length
-    assert found.loc["late"].tolist() == pytest.approx([1024, 1024], rel=1e-3)
-    assert found.loc["never"].isna().all()
+def test_slopes_are_powers_of_the_length_and_crossings_are_interpolated():
+    table = times({"softmax": [1, 4, 16], "early": [0.5, 1, 2], "late": [2, 4.0001, 8], "never": [2, 8, 32]})
+    assert slopes(table, "seconds")[["softmax", "early", "never"]].tolist() == pytest.approx([2, 1, 2])
+    bounds = crossing_bounds(table)
+    assert bounds.loc["early"].tolist() == [0, 2048]  # faster at the smallest length
+    assert bounds.loc["late"].tolist() == pytest.approx([4096, 4096], rel=1e-3)
+    assert bounds.loc["never"].isna().all()
 
 
 @pytest.mark.parametrize("column", ["device", "commit"])
 def test_between_two_machines_a_crossing_is_not_interpolated(column):
-    table = crossing({"softmax": [1, 4, 16], "first": [2, 3, 4], "second": [2, 5, 4]})
-    table.loc[table["length"] == 512, column] = "another"
+    table = times({"softmax": [1, 4, 16], "first": [2, 3, 4], "second": [2, 5, 4]})
+    table.loc[table["length"] == 2048, column] = "another"
     bounds = crossing_bounds(table)
-    assert bounds.loc["first"].tolist() == [512, 1024]
-    assert bounds.loc["second", "above"] == bounds.loc["second", "up_to"] != 1024
+    assert bounds.loc["first"].tolist() == [2048, 4096]
+    assert bounds.loc["second", "above"] == bounds.loc["second", "up_to"] != 4096
 
 
-def test_a_case_that_was_timed_at_another_commit_than_softmax_is_not_interpolated():
-    table = crossing({"softmax": [1, 4, 16], "case": [2, 8, 8]})
+def test_a_case_timed_elsewhere_than_softmax_is_not_interpolated_and_on_another_machine_does_not_count():
+    table = times({"softmax": [1, 4, 16], "case": [2, 8, 8]})
     table.loc[table["case"] == "case", "commit"] = "another"
-    assert crossing_bounds(table).loc["case"].tolist() == [1024, 2048]
-
-
-def test_a_length_where_one_was_timed_on_another_machine_does_not_count():
-    table = crossing({"softmax": [1, 4, 16], "case": [2, 1, 8]})
-    table.loc[(table["length"] == 1024) & (table["case"] == "case"), "device"] = "another"
-    assert crossing_bounds(table).loc["case"].tolist() == pytest.approx(
-        [1024, 1024]
-    )  # 2 times as slow at 512, twice as fast at 2,048
+    assert crossing_bounds(table).loc["case"].tolist() == [4096, 8192]
+    table = times({"softmax": [1, 4, 16], "case": [2, 1, 8]})  # twice as slow at 2,048, twice as fast at 8,192
+    table.loc[(table["length"] == 4096) & (table["case"] == "case"), "device"] = "another"
+    assert crossing_bounds(table).loc["case"].tolist() == pytest.approx([4096, 4096])
