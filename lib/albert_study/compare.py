@@ -211,11 +211,8 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         answers = {arm: answers_of(of_arm.reset_index(), root) for arm, of_arm in arms.items()}
         kept = [arm for arm in arms if answers[arm]]
         for before, after, what in comparisons(kept or arms):
-            seeds = sorted(
-                set(answers[before] if kept else arms[before].index)
-                & set(answers[after] if kept else arms[after].index)
-            )
-            if not seeds:
+            first, then = (set(answers[arm] if kept else arms[arm].index) for arm in (before, after))
+            if not (seeds := sorted(first & then)):
                 continue
             line = {"model": model, "task": task, "metric": group["measure"].iloc[0], "change": what}
             pair = arms[before].loc[seeds], arms[after].loc[seeds]
@@ -293,9 +290,8 @@ def predictors(table: pd.DataFrame) -> pd.DataFrame:
     tables = []
     for task, of_task in table.groupby("task", sort=False) if len(table) else ():
         shares = [of_share for _, of_share in of_task.groupby("share") if len(of_share) >= 4]
-        together, *each = (
-            part.reindex(columns=DIAGNOSTICS).corrwith(part["kept"], method="spearman") for part in (of_task, *shares)
-        )
+        together, *each = (part.reindex(columns=DIAGNOSTICS).corrwith(part["kept"], method="spearman")
+                           for part in (of_task, *shares))  # fmt: skip
         values = {"all": together, "at_a_share": pd.DataFrame(each, columns=DIAGNOSTICS).mean()}
         tables.append(pd.DataFrame({"task": task, "diagnostic": DIAGNOSTICS, **values}))
     return pd.concat(tables, ignore_index=True) if tables else table
@@ -325,10 +321,13 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         same = words[(words["task"] == task) & (words["train"] == size)] if len(words) else words
         line["bag_of_words"] = same["headline"].iloc[0] if len(same) else np.nan
         lines.append(line | {"majority": plain["majority class"].mean(), "commit": listed(plain["commit"])})
-    order = ["softmax", *in_order({base_of(line["arm"]) for line in lines} - {"softmax"})]
-    tasks = list(dict.fromkeys(line["task"] for line in lines))
-    places = [(tasks.index(line["task"]), line["train_examples"], order.index(base_of(line["arm"]))) for line in lines]
-    return pd.DataFrame([line for _, line in sorted(zip(places, lines, strict=True), key=lambda pair: pair[0])])
+    table = pd.DataFrame(lines)
+    if lines:
+        order = ["softmax", *in_order(set(table["arm"].map(base_of)) - {"softmax"})]
+        tasks, arms = list(table["task"].unique()), table["arm"].map(base_of).map(order.index)
+        places = table.assign(task=table["task"].map(tasks.index), arm=arms)
+        table = table.loc[places.sort_values(["task", "train_examples", "arm"], kind="stable").index]
+    return table.reset_index(drop=True)
 
 
 def changed(before: Answers, after: Answers) -> dict[str, float]:
