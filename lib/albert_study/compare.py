@@ -85,9 +85,9 @@ def listed(values: Iterable[Any]) -> str:
 
 
 def in_order(arms: Iterable[str]) -> list[str]:
-    """The arms, each once, as figures have them; those without a place there last."""
-    places = list(ARMS)
-    return sorted(dict.fromkeys(arms), key=lambda arm: places.index(arm) if arm in ARMS else len(places))
+    """The arms, each once, as figures have them: softmax, those of ARMS, and others."""
+    places = ["softmax", *ARMS]
+    return sorted(dict.fromkeys(arms), key=lambda arm: places.index(arm) if arm in places else len(places))
 
 
 def base_of(arm: str) -> str:
@@ -107,6 +107,12 @@ def runs_of(rows: pd.DataFrame) -> pd.DataFrame:
     numbers = numbers.reindex(columns=["folds", "train_examples", "eval_examples", "held_out_examples"])
     table = rows[~is_baseline & is_metric].join(baselines, on=places).join(numbers, on="record")
     return table.assign(is_headline=table["measure"] == table["task"].map(lambda task: find_task(task).headline))
+
+
+def headlines(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of `runs_of` the metrics that stand for their tasks, of texts as they are."""
+    runs = runs_of(rows)
+    return runs[runs["is_headline"] & (runs["split"] != "shuffled")]
 
 
 def answers_of(runs: pd.DataFrame, root: Path, split: str | None = None) -> Answers:
@@ -147,8 +153,7 @@ def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     words = rows[(rows["kind"] == "bag of words") & (rows["study"] == "bag-of-words") & (rows["measure"] == "headline")]
     same_examples = table["is_headline"] & (table["split"] != "held-out")
     table["bag_of_words"] = table["task"].map(words.groupby("task")["value"].last()).where(same_examples)
-    headlines = runs[runs["is_headline"]].groupby(ARM, sort=False)
-    varied = [(*arm, *varieties(of_arm, root)) for arm, of_arm in headlines]
+    varied = [(*arm, *varieties(runs, root)) for arm, runs in headlines(rows).groupby(ARM, sort=False)]
     constants = pd.DataFrame(varied, columns=[*ARM, "variety", "constant"]).assign(is_headline=True)
     return table.merge(constants, "left", [*ARM, "is_headline"])
 
@@ -204,9 +209,8 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     examples (none where no run of a task kept predictions: intervals are over seeds alone), cost_from, cost_to,
     p_holm, clear (p_holm is below 5 %). From fewer than CLEAR_FROM seeds nothing is tested or not inferior.
     """
-    runs, lines = runs_of(rows), []
-    runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
-    for (model, task), group in runs.groupby(["model", "task"], sort=False):
+    lines = []
+    for (model, task), group in headlines(rows).groupby(["model", "task"], sort=False):
         arms = {str(arm): of_arm.set_index("seed") for arm, of_arm in group.groupby("arm", sort=False)}
         answers = {arm: answers_of(of_arm.reset_index(), root) for arm, of_arm in arms.items()}
         kept = [arm for arm in arms if answers[arm]]
@@ -323,9 +327,8 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         lines.append(line | {"majority": plain["majority class"].mean(), "commit": listed(plain["commit"])})
     table = pd.DataFrame(lines)
     if lines:
-        order = ["softmax", *in_order(set(table["arm"].map(base_of)) - {"softmax"})]
-        tasks, arms = list(table["task"].unique()), table["arm"].map(base_of).map(order.index)
-        places = table.assign(task=table["task"].map(tasks.index), arm=arms)
+        tasks, bases = list(table["task"].unique()), table["arm"].map(base_of)
+        places = table.assign(task=table["task"].map(tasks.index), arm=bases.map(in_order(bases).index))
         table = table.loc[places.sort_values(["task", "train_examples", "arm"], kind="stable").index]
     return table.reset_index(drop=True)
 

@@ -107,10 +107,15 @@ def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
     if len(lines := read(root, "runs/word-order/stsb/twins")):
         note = f"{lines['pairs'].iloc[0]} texts of STS-B, run by run; a coin has 50%. Attention: of the head and layer "
         note += f"that gives most, against an equal share. {commits(lines)}."
-        arms, runs = ["softmax", *in_order(set(lines["arm"]) - {"softmax"})], lines.sort_values("seed").set_index("arm")
+        arms = in_order(lines["arm"])
         cells = {"texts whose twin is valued higher": lambda line: one_by_one(line["told_apart"], "%")}
         cells["attention of a token to its copy"] = lambda line: one_by_one(line["weight_of_copies"], "1", " ×")
-        each = runs.groupby("arm")[["told_apart", "weight_of_copies"]].agg(pd.Series.to_list).loc[arms]
+        each = (
+            lines.sort_values("seed")
+            .groupby("arm")[["told_apart", "weight_of_copies"]]
+            .agg(pd.Series.to_list)
+            .loc[arms]
+        )
         yield "twins", table(each.assign(name=[ARMS.get(arm, arm) for arm in arms]), "{name}", cells, note=note)
     if len(lines := read(root, "tables/calibration")):
         ends = lines.groupby("seeds")[["covered", "found"]].agg(["min", "max"]).reset_index()

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from albert_lsh.files import repository_root
 from albert_lsh.tasks import find_task
-from albert_study.compare import ARMS, MARGIN, METRICS, TRAINED, base_of, in_order, runs_of, scale_of
+from albert_study.compare import ARMS, MARGIN, METRICS, TRAINED, base_of, headlines, in_order, runs_of, scale_of
 from albert_study.records import list_studies, load, load_history, wide
 from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
 from albert_study.tables import TITLES, between, read
@@ -102,10 +102,9 @@ def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame) -> Figure:
     lines: of `compare.shuffled`.
     """
     most = lines[lines["train_examples"] == lines.groupby("task")["train_examples"].transform("max")]
-    runs, panels = runs_of(rows), {}
-    runs = runs[runs["is_headline"]]
-    other = runs[runs["split"] == "shuffled"].set_index("record")["value"].rename("other")
-    runs = runs[runs["split"] != "shuffled"].join(other, on="record").sort_values("seed")
+    runs, panels = runs_of(rows).query("is_headline and split == 'shuffled'"), {}
+    other = runs.set_index("record")["value"].rename("other")
+    runs = headlines(rows).join(other, on="record").sort_values("seed")
     runs = runs.merge(most[["task", "arm", "majority", "bag_of_words"]], on=["task", "arm"])
     ends = runs[["value", "other"]]
     runs = runs.assign(name=runs["arm"].map(base_of), full=True, low=ends.min(axis=1), high=ends.max(axis=1))
@@ -113,8 +112,7 @@ def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame) -> Figure:
         of_task = runs[runs["task"] == task]
         count = of_task.groupby("arm").size().iloc[0]
         panels[f"{TITLES.get(task, task)}, {count} run{'s' if count > 1 else ''}"] = of_task
-    arms = ["softmax", *in_order(set(runs["name"]) - {"softmax"})]
-    figure = dots(panels, {arm: ARMS.get(arm, arm) for arm in arms}, 0.3)
+    figure = dots(panels, {arm: ARMS.get(arm, arm) for arm in in_order(runs["name"])}, 0.3)
     for axis, of_task in zip(figure.axes, panels.values(), strict=True):
         axis.axvline(of_task["bag_of_words"].iloc[0], color=GREY, linestyle=":", linewidth=0.9)
         axis.axvline(of_task["majority"].iloc[0], color=GREY, linewidth=0.9)
@@ -200,8 +198,7 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     """A study's losses task by task, scores over more epochs or examples where arms have them, differences, attention
     switched and words shuffled, by name."""
     rows = load(root, study)
-    runs = runs_of(rows)
-    runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
+    runs = headlines(rows)
     trained, figures = runs["arm"].str.extract(TRAINED, expand=False).fillna(""), {}
     is_longer, is_sized = trained.str.endswith("-epochs"), trained.str.isdigit()  # the latter have a table
     plots = ("loss", plot_loss, ~is_longer & ~is_sized), ("convergence", plot_convergence, is_longer)

@@ -81,7 +81,7 @@ class Arm(OfRuns):
 class Split(Section):
     """Under which attentions trained models are evaluated on a split, or what a task changes in that."""
 
-    seeds: Seeds = Field(default=[])
+    seeds: Seeds = []
     examples: Count | None = None
     looked_into: Count = 1
     seed: Seed = 0
@@ -89,9 +89,8 @@ class Split(Section):
     variants: dict[Label, dict[str, Any] | None] = {}  # None: what all tasks have, but not this one
 
 
-class TaskEntry(OfRuns):
+class TaskEntry(Arm):
     arms: dict[Name, Arm | None] = Field(min_length=1)
-    seeds: Seeds = Field(default=[])
     switched: dict[Name, Split] = Field(default={})
 
 
