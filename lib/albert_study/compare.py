@@ -261,9 +261,8 @@ def switched(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     lines["kept"] = lines.get("kept", np.nan)  # not there if softmax is no better than the majority class
     names = [name for name in METRICS if name in lines]  # a model has one of them
     lines["metric"], lines["score"] = lines[names].notna().idxmax(axis=1), lines[names].bfill(axis=1).iloc[:, 0]
-    lines = lines.drop(columns=names)
-    groups = lines.groupby(["split", "task", "variant", "share", "metric"], sort=False)
-    table = groups[[name for name in lines.select_dtypes("number") if name not in ("share", "seed")]].mean()
+    groups = lines.drop(columns=names).groupby(["split", "task", "variant", "share", "metric"], sort=False)
+    table = groups[[name for name in lines.select_dtypes("number") if name not in ("share", "seed", *names)]].mean()
     ends = pd.DataFrame({name: kept_between(group, root) for name, group in groups}, index=["kept_low", "kept_high"]).T
     table = table.join(ends.rename_axis(table.index.names)).assign(seeds=groups["seed"].nunique())
     table = table.join(groups[["attention", "commit"]].agg(listed)).reset_index()
@@ -276,8 +275,8 @@ def switched(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
 def kept_between(lines: pd.DataFrame, root: Path) -> tuple[float, float]:
     """The ends of the 95 % interval of the share of the score that a variant keeps: seeds and examples."""
     variant = Candidate(lines["variant"].iloc[0], "", {"share": float(lines["share"].iloc[0])}).file_name
-    folders = {line["seed"]: (root / line["record"]).with_suffix("") for line in lines.to_dict("records")}
-    folders = {seed: folder.with_name(f"{folder.name}-predictions") for seed, folder in folders.items()}
+    records = dict(zip(lines["seed"], lines["record"], strict=True))
+    folders = {seed: root / record.replace(".csv", "-predictions") for seed, record in records.items()}
     before, after = ({seed: read_predictions(folder / f"{name}.parquet") for seed, folder in folders.items()}
                      for name in ("softmax", variant))  # fmt: skip
     change = difference(before, after, lines["metric"].iloc[0], draws=500)

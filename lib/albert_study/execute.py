@@ -131,8 +131,8 @@ def opening(study: str, count: int, missing: list[Job], at_once: int) -> str:
     if missing:
         are = "is" if len(missing) == 1 else "are"
         lines[0] += f", {len(missing)} {are} made now, each with a line; more in logs/{study}/"
-        lines += filter(None, [forecast([job.run for job in missing if job.run], at_once, repository_root())])
-    return "\n".join(lines)
+        lines += [forecast([job.run for job in missing if job.run], at_once, repository_root())]
+    return "\n".join(filter(None, lines))
 
 
 def failures(study: str, missing: dict[str, Job]) -> str:

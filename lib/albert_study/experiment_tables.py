@@ -110,12 +110,7 @@ def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
         arms = in_order(lines["arm"])
         cells = {"texts whose twin is valued higher": lambda line: one_by_one(line["told_apart"], "%")}
         cells["attention of a token to its copy"] = lambda line: one_by_one(line["weight_of_copies"], "1", " ×")
-        each = (
-            lines.sort_values("seed")
-            .groupby("arm")[["told_apart", "weight_of_copies"]]
-            .agg(pd.Series.to_list)
-            .loc[arms]
-        )
+        each = lines.sort_values("seed").groupby("arm")[["told_apart", "weight_of_copies"]].agg(list).loc[arms]
         yield "twins", table(each.assign(name=[ARMS.get(arm, arm) for arm in arms]), "{name}", cells, note=note)
     if len(lines := read(root, "tables/calibration")):
         ends = lines.groupby("seeds")[["covered", "found"]].agg(["min", "max"]).reset_index()

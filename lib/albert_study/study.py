@@ -71,10 +71,9 @@ class Job:
         """
         if self.run is None or not exists(self.results[0]):
             return
-        identity = self.run.identity()
-        for name in ("device", "precision"):  # where the file leaves them open, every machine's choice is right
-            if self.parameters.get(name, "auto") == "auto":
-                del identity[name]
+        # device and precision: where the file leaves them open, every machine's choice is right
+        left_open = {name for name in ("device", "precision") if self.parameters.get(name, "auto") == "auto"}
+        identity = {name: value for name, value in self.run.identity().items() if name not in left_open}
         if other := differences(read_result(repository_root() / self.results[0]), identity, Run.defaults()):
             raise StudyError(f"{self.results[0]} was made with {'; '.join(other)}")
 
@@ -84,9 +83,9 @@ class Job:
             self.check_result()
         except (ValueError, OSError) as error:
             return f"differs  {self.name}: {error}"
-        missing = self.missing()
-        state, paths = ("to make", f"no {', no '.join(missing)}") if missing else ("done", ", ".join(self.results))
-        return f"{state:7}  {self.name}: {paths}"
+        if missing := self.missing():
+            return f"to make  {self.name}: no {', no '.join(missing)}"
+        return f"done     {self.name}: {', '.join(self.results)}"
 
 
 def exists(path: str) -> bool:
@@ -114,7 +113,7 @@ def load_jobs(name: str, root: Path | None = None) -> dict[str, Job]:
 
 
 def jobs_of_arm(name: str, study: Study, task: str, arm: str) -> Iterator[Job]:
-    """The runs of an arm, and the evaluations of their models, of those that are kept, under other attentions."""
+    """The runs of an arm, and evaluations of the models that are kept. Raises ValueError for what cannot be made."""
     entry = study.tasks[task]
     changes, shared = entry.arms[arm] or Arm(), study.parameters.values() | entry.values()
     attention = {"attention": arm} if arm in attentions.names() or "attention" not in shared else {}
@@ -123,7 +122,10 @@ def jobs_of_arm(name: str, study: Study, task: str, arm: str) -> Iterator[Job]:
         yield (run := job_of_run(name, arm, {**values, "seed": seed}))
         for split, of_study in study.switched.items() if values.get("save_model") else ():
             if switched := switched_values(of_study, entry.switched.get(split, Split()), seed):
-                yield job_of_model(run, split, switched)
+                if split not in (splits := ("held-out", *find_task(run.task).evaluation)):
+                    raise ValueError(f"switched: {split!r} is not one of: {', '.join(splits)}")
+                switched |= {"split": split, "trained": run.parameters["output_dir"]}
+                yield replace(job_of_notebook(f"{run.name}/fidelity-{split}", "fidelity", **switched), task=run.task)
 
 
 def job_of_run(study: str, arm: str, values: dict[str, Any]) -> Job:
@@ -138,14 +140,6 @@ def job_of_run(study: str, arm: str, values: dict[str, Any]) -> Job:
     parameters, notebook = {**values, "output_dir": place}, "squad.ipynb" if task.is_squad else "glue.ipynb"
     run, name = Run.parse(parameters, notebook), place.removeprefix(f"results/runs/{study}/")
     return Job(name, notebook, parameters, (f"{place}/result.json",), f"{place}/notebook.ipynb", task.name, run)
-
-
-def job_of_model(run: Job, split: str, values: dict[str, Any]) -> Job:
-    """The evaluation of a run's model. Raises ValueError if its parameters are none of the notebook."""
-    if split not in (splits := ("held-out", *find_task(run.task).evaluation)):
-        raise ValueError(f"switched: {split!r} is not one of: {', '.join(splits)}")
-    values = {**values, "split": split, "trained": run.parameters["output_dir"]}
-    return replace(job_of_notebook(f"{run.name}/fidelity-{split}", "fidelity", **values), task=run.task)
 
 
 def switched_values(study: Split, task: Split, seed: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The tables of studies as documents and pages show them, of results/tables/<study>-*.csv (see `compare`)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -195,7 +195,7 @@ def shuffled_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     yield f"{study}-shuffled", table(pd.concat(groups), label + "{train_examples:,} examples", cells, note=note)
 
 
-def one_by_one(values: pd.Series, how: str, end: str = "") -> Parts:
+def one_by_one(values: Iterable[float], how: str, end: str = "") -> Parts:
     """A cell of several numbers."""
     return [part for value in values for part in (", ", (value, how), end) if part][1:]
 
