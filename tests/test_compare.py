@@ -12,7 +12,7 @@ from albert_lsh.tasks import find_task
 from albert_study.compare import differences, scores, shuffled, switched, variety, write_tables
 from albert_study.intervals import crossed, difference, paired_ratio, score_of
 from albert_study.records import load
-from records import answered, checkout, tidy, write_run
+from records import answered, tidy, write_run
 
 ROOT = repository_root()
 
@@ -129,8 +129,8 @@ def test_the_error_of_a_paired_ratio_is_that_of_repeated_experiments():
     assert errors.mean() == pytest.approx(means.std(), rel=0.12)
 
 
-def test_scores_are_means_and_sample_deviations_over_the_seeds_there_are(tmp_path):
-    lines = scores(load(checkout(tmp_path), "mini"), tmp_path)
+def test_scores_are_means_and_sample_deviations_over_the_seeds_there_are(tree):
+    lines = scores(load(tree, "mini"), tree)
     table = lines[lines["is_headline"]].set_index("arm")
     assert list(table["seeds"]) == [3, 2, 1]
     assert table["score"].to_dict() == pytest.approx({"softmax": 0.88, "reformer": 0.81, "lsh": 0.87})
@@ -197,16 +197,16 @@ def test_arms_that_answered_other_examples_are_named_and_not_compared(tmp_path):
         assert differences(rows, tmp_path)["to"].tolist() == ["lsh"]
 
 
-def test_runs_that_kept_no_predictions_are_compared_over_seeds_alone(tmp_path):
-    table = differences(load(checkout(tmp_path), "mini"), tmp_path).set_index("to")
+def test_runs_that_kept_no_predictions_are_compared_over_seeds_alone(tree):
+    table = differences(load(tree, "mini"), tree).set_index("to")
     # Seeds 0 and 1 have both: differences -0.10 and -0.06; Student's factor is 12.7, and scores end at zero.
     line = table.loc["reformer"]
     assert line[["difference", "seeds", "examples"]].tolist() == [pytest.approx(-0.08), 2, 0]
     assert line["high"] == pytest.approx(min(-0.08 + 12.706 * 0.02, 1 - 0.89))
     assert (table.loc["lsh", "seeds"], pd.isna(table.loc["lsh", "low"])) == (1, True)
-    write_run(tmp_path, "softmax", 0, {"f1": 0.9}, study="apart")
-    write_run(tmp_path, "lsh", 1, {"f1": 0.8}, study="apart")
-    assert differences(load(tmp_path, "apart"), tmp_path).empty
+    write_run(tree, "softmax", 0, {"f1": 0.9}, study="apart")
+    write_run(tree, "lsh", 1, {"f1": 0.8}, study="apart")
+    assert differences(load(tree, "apart"), tree).empty
 
 
 def test_variety_is_0_for_one_answer_and_1_for_answers_as_varied_as_the_gold_ones():
@@ -253,8 +253,7 @@ def test_answers_to_shuffled_texts_stand_beside_those_to_texts_as_they_are(tmp_p
     assert shuffled(arms_of(tmp_path, {"lsh": 0.9}), tmp_path).empty
 
 
-def test_tables_are_written_and_empty_ones_removed(tmp_path):
-    tree = checkout(tmp_path)
+def test_tables_are_written_and_empty_ones_removed(tree):
     stale = tree / "results" / "tables" / "other-differences.csv"
     stale.parent.mkdir(parents=True)
     stale.write_text("old\n")

@@ -15,14 +15,9 @@ from albert_study.figures import draw_figures, loss_name, plot_convergence, plot
 from albert_study.records import load
 from albert_study.report import build
 from albert_study.show import LOOK, curves, look_of, new_figure, save
-from records import checkout, write_run
+from records import write_run
 
 ROOT = repository_root()
-
-
-@pytest.fixture
-def tree(tmp_path):
-    return checkout(tmp_path)
 
 
 def test_figures_change_only_with_their_data(tree):

@@ -12,14 +12,9 @@ from albert_study.compare import write_tables
 from albert_study.figures import write_figures
 from albert_study.records import COLUMNS, LIST, list_studies, load, published, read_run, wide
 from albert_study.report import build, numbers
-from records import F1, checkout, write_run
+from records import F1, write_run
 
 ROOT = repository_root()
-
-
-@pytest.fixture
-def tree(tmp_path):
-    return checkout(tmp_path)
 
 
 def arms(rows):

@@ -12,16 +12,11 @@ from albert_lsh.files import repository_root
 from albert_study.compare import write_tables
 from albert_study.figures import write_figures
 from albert_study.report import build, numbers, reaching_half, where_answers_change
-from records import checkout, write_run
+from records import write_run
 
 ROOT = repository_root()
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = """<img src=x onerror="boom()"> & 'it'"""
-
-
-@pytest.fixture
-def tree(tmp_path):
-    return checkout(tmp_path)
 
 
 def test_the_report_compiles_with_one_study_and_with_more(tree):

@@ -1,4 +1,4 @@
-"""What the repository promises about itself: one address, two descriptions of its packages, clean notebooks."""
+"""What the repository promises about itself: one address and version, documented names, clean notebooks."""
 
 import ast
 import json
@@ -16,12 +16,15 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+import albert_lsh
+from albert_lsh.predict import main
 from albert_study.compare import scale_of
 from albert_study.report import DOCUMENTS, write_numbers
 from albert_study.show import Table, form
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PLAIN = Table(["", "a"], [[["row"], ["1"]]], "note")
@@ -224,3 +227,24 @@ def test_a_figure_is_not_wider_than_the_reports_page(path):
     """A wider one would be shrunk there, and its type with it."""
     (width,) = re.findall(r'<svg[^>]* width="([\d.]+)pt"', path.read_text())
     assert float(width) <= 168 / 25.4 * 72
+
+
+def test_api_pages_show_every_public_name_with_its_docstring(tmp_path):
+    """`make docs`; nothing of them is fetched from a network."""
+    command = [sys.executable, str(ROOT / "tools" / "api.py"), str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    for page, names in {"albert_lsh": albert_lsh.__all__, "albert_lsh/attention": albert_lsh.attention.__all__}.items():
+        text = (tmp_path / f"{page}.html").read_text(encoding="utf-8")
+        assert not re.search(r"""src=["'](?:https?:)?//|<link [^>]*href=["'](?:https?:)?//""", text)
+        sections = dict(re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL))
+        for name in set(names) - {"attention", "ATTENTIONS"}:  # a page of its own, and a table
+            assert 'class="docstring"' in sections[name], name
+
+
+def test_one_version_is_everywhere(capsys):
+    with pytest.raises(SystemExit, match="^0$"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"albert-lsh {albert_lsh.__version__}\n"
+    assert f"\nversion: {albert_lsh.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {albert_lsh.__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
+    assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "albert_lsh.__version__"}

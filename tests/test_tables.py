@@ -11,7 +11,7 @@ from albert_study.records import load
 from albert_study.report import document_tables, write_numbers
 from albert_study.show import columns, form, parts, table, text
 from albert_study.tables import difference_tables, front_tables, score_table, score_tables, shuffled_tables
-from records import F1, checkout, tidy, write_run
+from records import F1, tidy, write_run
 
 WRITTEN = [
     (58.65, "1", "58.7"), (2.5, "0", "3"), (-0.00005, "4", "-0.0001"), (-0.00004, "4", "0.0000"),
@@ -20,11 +20,6 @@ WRITTEN = [
     (0.0004, "P", "<.001"), (0.0304, "P", "0.030"), (-0.25, "%", "-25%"),
     (0.02, "+2", "+0.02"), (-0.02, "+2", "-0.02"), (-0.0003, "+3", "-0.000"), (0.0, "+3", "+0.000"),
 ]  # fmt: skip
-
-
-@pytest.fixture
-def tree(tmp_path):
-    return checkout(tmp_path)
 
 
 def write(root, name, lines):
