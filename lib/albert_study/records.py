@@ -129,8 +129,7 @@ def record_paths(root: Path, study: str | None = None) -> list[Path]:
 
 def list_studies(root: Path) -> pd.DataFrame:
     """The studies that have complete runs below `root`: how many, of which tasks and models."""
-    paths = [path.relative_to(root).parts[1:-1] for path in record_paths(root)]
-    runs = [path[1:] for path in paths if path[0] == "runs"]
+    runs = [path.parts[-6:-1] for path in record_paths(root) if path.relative_to(root).parts[1] == "runs"]
     table = pd.DataFrame(runs, columns=["study", "task", "model", "arm", "seed"])
     listed = {f"{name}s": (name, lambda values: ", ".join(values.unique())) for name in ("task", "model")}
     return table.groupby("study").agg(runs=("seed", "size"), **listed)
