@@ -83,9 +83,8 @@ def execute(notebook: str, folder: Path) -> dict[str, Any]:
     work, executed, outcome = folder / BEFORE.get(notebook, notebook), folder / f"executed-{notebook}", "ok"
     work.mkdir(exist_ok=True)
     try:
-        papermill.execute_notebook(
-            NOTEBOOKS / notebook, executed, GIVEN[notebook], kernel_name="colab", cwd=work, progress_bar=False
-        )
+        options = {"kernel_name": "colab", "cwd": work, "progress_bar": False}
+        papermill.execute_notebook(NOTEBOOKS / notebook, executed, GIVEN[notebook], **options)
     except papermill.PapermillExecutionError as error:
         outcome = f"{error.ename}: {error.evalue}"[:300]
     except Exception as error:  # such as a kernel that does not start
@@ -93,11 +92,8 @@ def execute(notebook: str, folder: Path) -> dict[str, Any]:
     done = json.loads(executed.read_text())
     (set_up,) = (cell for cell in done["cells"] if "".join(cell["source"]).startswith("# Set-up"))
     seconds = [round(part["metadata"]["papermill"]["duration"] or 0, 1) for part in (done, set_up)]
-    return {
-        "outcome": " ".join(outcome.replace(str(folder), "").split()),
-        "seconds": seconds[0],
-        "of set-up": seconds[1],
-    }
+    outcome = " ".join(outcome.replace(str(folder), "").split())
+    return {"outcome": outcome, "seconds": seconds[0], "of set-up": seconds[1]}
 
 
 def rows_of(name: str, lists: Path, folder: Path, clone: Path, notebooks: list[str]) -> Iterator[dict[str, Any]]:

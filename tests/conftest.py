@@ -38,6 +38,14 @@ def minilm() -> str:
 
 
 @pytest.fixture
+def tree(tmp_path):
+    """A checkout with a small study of made-up runs."""
+    from records import checkout
+
+    return checkout(tmp_path)
+
+
+@pytest.fixture
 def root(tmp_path, monkeypatch):
     """A repository of its own, for whatever asks where the repository is."""
     from albert_study.study import NOTEBOOKS

@@ -7,6 +7,7 @@ Prints every number that differs in its first six digits, and every line or tabl
 
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pandas as pd
 
 from albert_lsh.files import repository_root
 from albert_study.compare import differences, gaps, predictors, scores, shuffled, switched
-from albert_study.records import list_studies, load
+from albert_study.records import list_studies, load, read_table
 
 ASKED = {"share": "pairs", "share_asked": "share"}  # how the older checkout called them
 
@@ -40,64 +41,48 @@ def lines_apart(old: pd.DataFrame, new: pd.DataFrame, keys: list[str], names: di
     return told
 
 
-def headlines(table: pd.DataFrame) -> pd.DataFrame:
-    """`scores` as the older checkout had them: a line an arm, its headline."""
-    return table[table["is_headline"]].rename(columns={"measure": "headline"})
-
-
 def metrics(table: pd.DataFrame) -> pd.DataFrame:
     """A line an arm and metric of the older checkout's scores."""
-    names = [name.removeprefix("sd.") for name in table if name.startswith("sd.")]
-    of_metric = [
-        table.assign(measure=name, score=table[name], sd=table[f"sd.{name}"], majority=table[f"majority.{name}"],
-                     chance=table[f"chance.{name}"]) for name in names if not name.endswith("_shuffled")
-    ]  # fmt: skip
+    names = [name.removeprefix("sd.") for name in table if name.startswith("sd.") and "_shuffled" not in name]
+    kinds = {"score": "", "sd": "sd.", "majority": "majority.", "chance": "chance."}
+    of_metric = [table.assign(measure=name, **{kind: table[prefix + name] for kind, prefix in kinds.items()})
+                 for name in names]  # fmt: skip
     return pd.concat(of_metric).dropna(subset="score")
 
 
-def compared(old: Path, root: Path) -> dict[str, list[str]]:
-    """By table what differs."""
-    tables, found = old / "results/tables", {}
-    same = {name: name for name in ("score", "sd", "seeds", "majority", "chance")}
-    arm = ["task", "model", "arm"]
+def compared(old: Path, root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Each table, and what differs in it."""
+    arm, same = ["task", "model", "arm"], ("score", "sd", "seeds", "majority", "chance")
+    keys = {"switched": ["task", "variant", "share"], "shuffled": arm, "differences": ["model", "task", "from", "to"]}
+    names = {name: name for name in (*same, "commit", "bag_of_words", "variety", "constant")}
+    names |= {"headline": "measure", "attended_share": "pairs", "full_cost": "cost", "processor": "device"}
+
+    def earlier(name: str) -> pd.DataFrame:
+        return read_table(old / f"results/tables/{name}.csv")
+
     for study in list_studies(root).index:
         rows = load(root, study)
-        new = scores(rows, root)
-        was = pd.read_csv(tables / f"{study}-scores.csv")
-        names = same | {"headline": "headline", "attended_share": "pairs", "full_cost": "cost", "commit": "commit"}
-        names |= {"bag_of_words": "bag_of_words", "variety": "variety", "constant": "constant", "processor": "device"}
-        found[f"{study}-scores"] = lines_apart(was, headlines(new), arm, names)
-        found[f"{study}-metrics"] = lines_apart(metrics(was), new, [*arm, "measure"], same)
+        new, was = scores(rows, root), earlier(f"{study}-scores")
+        yield f"{study}-scores", lines_apart(was, new[new["is_headline"]], arm, names)
+        yield f"{study}-metrics", lines_apart(metrics(was), new, [*arm, "measure"], {name: name for name in same})
         for name, make in {"differences": differences, "switched": switched, "shuffled": shuffled}.items():
-            new, path = make(rows, root), tables / f"{study}-{name}.csv"
-            was = pd.read_csv(path) if path.exists() else pd.DataFrame()
-            keys = (
-                ["task", "variant", "share"]
-                if name == "switched"
-                else [*arm]
-                if name == "shuffled"
-                else ["model", "task", "from", "to"]
-            )
+            new, was = make(rows, root), earlier(f"{study}-{name}")
             if name == "switched" and len(was):
                 was = was.rename(columns=ASKED).rename(columns={"score_name": "metric"}).drop(columns="settings")
-                correlations = pd.read_csv(tables / f"{study}-predictors.csv").replace({"diagnostic": ASKED})
-                found[f"{study}-predictors"] = lines_apart(
-                    correlations, predictors(new), ["task", "diagnostic"], {"all": "all", "at_a_share": "at_a_share"}
-                )
-            if len(was) or len(new):
-                found[f"{study}-{name}"] = (
-                    lines_apart(was, new, keys, {name: name for name in was})
-                    if len(was) and len(new)
-                    else [f"{len(was)} lines were, {len(new)} are"]
-                )
-    was = pd.read_csv(tables / "pretraining-gaps.csv")
-    found["pretraining-gaps"] = lines_apart(
-        was, gaps(load(root), root), ["from", "to", "metric"], {name: name for name in was}
-    )
-    return found
+                correlations = earlier(f"{study}-predictors").replace({"diagnostic": ASKED})
+                columns = {name: name for name in ("all", "at_a_share")}
+                told = lines_apart(correlations, predictors(new), ["task", "diagnostic"], columns)
+                yield f"{study}-predictors", told
+            if len(was) and len(new):
+                yield f"{study}-{name}", lines_apart(was, new, keys[name], {name: name for name in was})
+            elif len(was) or len(new):
+                yield f"{study}-{name}", [f"{len(was)} lines were, {len(new)} are"]
+    was = earlier("pretraining-gaps")
+    told = lines_apart(was, gaps(load(root), root), ["from", "to", "metric"], {name: name for name in was})
+    yield "pretraining-gaps", told
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", UserWarning)
-    for table, told in compared(Path(sys.argv[1]), repository_root()).items():
+    for table, told in compared(Path(sys.argv[1]), repository_root()):
         print(f"{table}: {len(told) or 'no'} difference{'' if len(told) == 1 else 's'}", *told[:20], sep="\n    ")

@@ -10,13 +10,9 @@ from albert_lsh.tasks import find_task
 from albert_study.experiments.words import Details, common_pieces, details, distance, groups_of
 
 TASK = find_task("kor-qpair")
-ROWS = Dataset.from_dict(
-    {
-        "question1": ["3 apples", "it is red", "the same words", "오늘 비가 안 와", "never mind", "a b"] * 20,
-        "question2": ["4 apples", "it is not red", "the same words", "오늘 비가 와", "never ever", "c d"] * 20,
-        "label": [0] * 120,
-    }
-)
+FIRST = ["3 apples", "it is red", "the same words", "오늘 비가 안 와", "never mind", "a b"] * 20
+SECOND = ["4 apples", "it is not red", "the same words", "오늘 비가 와", "never ever", "c d"] * 20
+ROWS = Dataset.from_dict({"question1": FIRST, "question2": SECOND, "label": [0] * 120})
 
 
 def answers(changed=()):
@@ -92,12 +88,16 @@ def test_numbers_part_by_their_distance():
     assert table.loc[0, ["worth", "gained"]].tolist() == pytest.approx([-1.25, -1.5])  # nearer to zero with softmax
 
 
-def test_what_cannot_be_asked_is_refused():
-    with pytest.raises(ValueError, match=r"softmax has seeds \[0\]: two are needed"):
-        details(TASK, ROWS, {"softmax": {0: answers()}, "lsh": {0: answers()}})
-    with pytest.raises(ValueError, match="lsh, seed 2: its 119 answers are not those to the 120 examples"):
-        details(TASK, ROWS, {"softmax": {0: answers(), 1: answers()}, "lsh": {2: answers()[:-1]}})
-    with pytest.raises(ValueError, match=r"lsh has seeds \[3\], softmax \[0, 1\]: none in common"):
-        details(TASK, ROWS, {"softmax": {0: answers(), 1: answers()}, "lsh": {3: answers()}})
+@pytest.mark.parametrize(
+    ("softmax", "lsh", "said"),
+    [
+        ([0], {0: answers()}, r"softmax has seeds \[0\]: two are needed"),
+        ([0, 1], {2: answers()[:-1]}, "lsh, seed 2: its 119 answers are not those to the 120 examples"),
+        ([0, 1], {3: answers()}, r"lsh has seeds \[3\], softmax \[0, 1\]: none in common"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(softmax, lsh, said):
+    with pytest.raises(ValueError, match=said):
+        details(TASK, ROWS, {"softmax": dict.fromkeys(softmax, answers()), "lsh": lsh})
     with pytest.raises(ParameterError, match="task='sst2' must be one of pairs of texts"):
         Details.parse({"study": "albert", "task": "sst2", "arms": ["lsh"]})

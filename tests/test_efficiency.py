@@ -89,49 +89,41 @@ def test_bad_parameters_are_named(change, message, tmp_path):
 
 def test_the_reports_figures_are_drawn_again_from_what_was_measured(tmp_path):
     assert redraw(tmp_path) == []
-    for name in ("time", "memory"):
-        path = repository_root() / "results" / "efficiency" / f"{name}-cpu-fp32.csv"
-        (tmp_path / "results" / "efficiency").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "results" / "efficiency" / path.name).write_text(path.read_text())
-    drawn = [path.relative_to(tmp_path) for path in redraw(tmp_path)]
-    assert [path.name for path in drawn] == ["efficiency-time.svg", "efficiency-memory.svg"]
+    (tmp_path / "results").symlink_to(repository_root() / "results")
+    drawn = redraw(tmp_path)
+    assert [path.stem for path in drawn] == ["efficiency-time", "efficiency-memory", "efficiency-quality"]
     for path in drawn:  # the committed ones are not older than their tables
-        assert (tmp_path / path).read_text() == (repository_root() / path).read_text()
+        assert path.read_text() == (repository_root() / path.relative_to(tmp_path)).read_text()
 
 
-def timed(seconds, another=(), column="commit"):
-    """Times by case at 512, 1,024 and 2,048 tokens; those `another` names were taken elsewhere."""
-    rows = [
-        {"case": case, "length": length, "seconds": s, "device": "cpu", "commit": "a"}
-        | ({column: "another"} if (case, length) in another else {})
-        for case, of_case in seconds.items()
-        for length, s in zip((512, 1024, 2048), of_case, strict=True)
-    ]
-    return pd.DataFrame(rows)
-
-
-SOFTMAX = {"softmax": [1, 4, 16]}
+def times(seconds, origins=("a", "a", "a")):
+    rows = [(case, length, value, "cpu", origin) for case, column in seconds.items()
+            for length, value, origin in zip((2048, 4096, 8192), column, origins, strict=True)]  # fmt: skip
+    return pd.DataFrame(rows, columns=["case", "length", "seconds", "device", "commit"])
 
 
 def test_slopes_are_powers_of_the_length_and_crossings_are_interpolated():
-    table = timed({**SOFTMAX, "early": [0.5, 1, 2], "late": [2, 4.0001, 8], "never": [2, 8, 32]})
-    table, bounds = table.assign(length=table["length"] * 8), crossing_bounds(table)
+    table = times({"softmax": [1, 4, 16], "early": [0.5, 1, 2], "late": [2, 4.0001, 8], "never": [2, 8, 32]})
     assert slopes(table, "seconds")[["softmax", "early", "never"]].tolist() == pytest.approx([2, 1, 2])
-    assert bounds.loc["early"].tolist() == [0, 512]  # faster at the smallest length
-    assert bounds.loc["late"].tolist() == pytest.approx([1024, 1024], rel=1e-3)
+    bounds = crossing_bounds(table)
+    assert bounds.loc["early"].tolist() == [0, 2048]  # faster at the smallest length
+    assert bounds.loc["late"].tolist() == pytest.approx([4096, 4096], rel=1e-3)
     assert bounds.loc["never"].isna().all()
 
 
 @pytest.mark.parametrize("column", ["device", "commit"])
 def test_between_two_machines_a_crossing_is_not_interpolated(column):
-    elsewhere = [(case, 512) for case in ("softmax", "first", "second")]
-    bounds = crossing_bounds(timed({**SOFTMAX, "first": [2, 3, 4], "second": [2, 5, 4]}, elsewhere, column))
-    assert bounds.loc["first"].tolist() == [512, 1024]
-    assert bounds.loc["second", "above"] == bounds.loc["second", "up_to"] != 1024
+    table = times({"softmax": [1, 4, 16], "first": [2, 3, 4], "second": [2, 5, 4]})
+    table.loc[table["length"] == 2048, column] = "another"
+    bounds = crossing_bounds(table)
+    assert bounds.loc["first"].tolist() == [2048, 4096]
+    assert bounds.loc["second", "above"] == bounds.loc["second", "up_to"] != 4096
 
 
 def test_a_case_timed_elsewhere_than_softmax_is_not_interpolated_and_on_another_machine_does_not_count():
-    table = timed({**SOFTMAX, "case": [2, 8, 8]}, [("case", length) for length in (512, 1024, 2048)])
-    assert crossing_bounds(table).loc["case"].tolist() == [1024, 2048]
-    table = timed({**SOFTMAX, "case": [2, 1, 8]}, [("case", 1024)], "device")  # 2 times as slow at 512, fast at 2,048
-    assert crossing_bounds(table).loc["case"].tolist() == pytest.approx([1024, 1024])
+    table = times({"softmax": [1, 4, 16], "case": [2, 8, 8]})
+    table.loc[table["case"] == "case", "commit"] = "another"
+    assert crossing_bounds(table).loc["case"].tolist() == [4096, 8192]
+    table = times({"softmax": [1, 4, 16], "case": [2, 1, 8]})  # twice as slow at 2,048, twice as fast at 8,192
+    table.loc[(table["length"] == 4096) & (table["case"] == "case"), "device"] = "another"
+    assert crossing_bounds(table).loc["case"].tolist() == pytest.approx([4096, 4096])

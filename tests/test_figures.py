@@ -9,43 +9,27 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from albert_lsh.files import repository_root
+from albert_study import figures
 from albert_study.compare import differences, runs_of, write_tables
-from albert_study.figures import (
-    draw_figures,
-    plot_convergence,
-    plot_differences,
-    plot_loss,
-    plot_switched,
-    write_figures,
-)
+from albert_study.figures import draw_figures, loss_name, plot_convergence, plot_differences, plot_switched
 from albert_study.records import load
 from albert_study.report import build
 from albert_study.show import LOOK, curves, look_of, new_figure, save
-from records import checkout, write_run
+from records import write_run
 
 ROOT = repository_root()
-
-
-@pytest.fixture
-def tree(tmp_path):
-    return checkout(tmp_path)
-
-
-def headlines(root, study):
-    runs = runs_of(load(root, study))
-    return runs[runs["is_headline"]]
 
 
 def test_figures_change_only_with_their_data(tree):
     write_run(tree, "reformer-10-epochs", 0, {"accuracy": 0.7, "f1": 0.8})
     for run in ("nano-lsh", "nano-softmax", "nano-then/lsh"):
         shutil.copytree(ROOT / "results/pretraining" / run, tree / "results/pretraining" / run)
-    first = {path: path.read_bytes() for path in write_figures("mini", root=tree)}
+    first = {path: path.read_bytes() for path in figures.write_figures("mini", root=tree)}
     stems = ("pretraining", "mini-loss-mrpc", "mini-convergence-mrpc")
     assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "pdf", "png")}
     history = tree / "results/runs/mini/mrpc/model/lsh/seed-0/history.csv"
     history.write_text(history.read_text().replace("30,3.0,,0.5", "30,3.0,,0.9"))
-    changed = {path.name for path in write_figures("mini", root=tree) if path.read_bytes() != first[path]}
+    changed = {path.name for path in figures.write_figures("mini", root=tree) if path.read_bytes() != first[path]}
     assert changed == {f"mini-loss-mrpc.{kind}" for kind in ("svg", "pdf", "png")}
     # what went on from other weights is not drawn beside what began anew
     drawn = (tree / "figures/pretraining.svg").read_text()
@@ -74,18 +58,17 @@ def test_a_figure_does_not_depend_on_the_last_digits_of_its_layout(tmp_path):
     assert made[0] == made[1]
 
 
-@pytest.mark.parametrize(("task", "unit"), [("squad", "nats"), ("mrpc", "nats"), ("stsb", "squared error")])
-def test_a_loss_has_the_unit_of_its_task(tmp_path, task, unit):
-    metric = "pearson" if task == "stsb" else "f1"
-    write_run(tmp_path, "softmax", 0, {metric: 0.5}, task=task, study="units", headline=metric)
-    assert plot_loss(headlines(tmp_path, "units"), tmp_path).axes[0].get_ylabel() == f"loss ({unit})"
+def test_a_loss_has_the_unit_of_its_task():
+    units = {"squad": "loss (nats)", "mrpc": "loss (nats)", "stsb": "loss (squared error)"}
+    assert {task: loss_name(task) for task in units} == units
 
 
 def test_an_arm_trained_longer_is_drawn_as_the_same_arm_trained_shorter(tmp_path):
     """`new` has softmax's attention, and a colour of its own."""
     for arm in ("softmax-10-epochs", "new-10-epochs"):
         write_run(tmp_path, arm, 0, {"f1": 0.5}, study="longer")
-    figure = plot_convergence(headlines(tmp_path, "longer").assign(attention="softmax"), tmp_path)
+    runs = runs_of(load(tmp_path, "longer")).query("is_headline")
+    figure = plot_convergence(runs.assign(attention="softmax"), tmp_path)
     colours = {str(line.get_label()): line.get_color() for line in figure.axes[1].lines}
     assert colours == {f"{arm}-10-epochs": look_of(arm)["color"] for arm in ("softmax", "new")}
 
@@ -118,12 +101,8 @@ def test_a_model_that_has_nothing_to_keep_is_drawn(tmp_path):
 
 def test_texts_as_they_are_and_shuffled_are_two_points_a_run():
     figure = draw_figures("word-order", ROOT)["word-order-shuffled"]
-    assert [axis.get_title(loc="left") for axis in figure.axes] == [
-        "MNLI, 1 run",
-        "SST-2, 3 runs",
-        "CoLA, 3 runs",
-        "STS-B, 3 runs",
-    ]
+    titles = "MNLI, 1 run; SST-2, 3 runs; CoLA, 3 runs; STS-B, 3 runs"
+    assert "; ".join(axis.get_title(loc="left") for axis in figure.axes) == titles
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()][:2] == ["softmax", "new projections"]
     plain, mixed = (line for line in figure.axes[1].lines[:3] if len(line.get_xdata()) == 3)
     assert (plain.get_xdata() > mixed.get_xdata()).all()
@@ -132,7 +111,7 @@ def test_texts_as_they_are_and_shuffled_are_two_points_a_run():
 def test_names_that_no_study_can_have_are_drawn_and_compiled(tree):
     write_run(tree, "$\\frac$", 0, {"accuracy": 0.7, "f1": 0.8})
     write_tables("mini", root=tree)
-    drawn = {path.name: path for path in write_figures("mini", root=tree)}
+    drawn = {path.name: path for path in figures.write_figures("mini", root=tree)}
     assert "<!-- $\\frac$ -->" in drawn["mini-loss-mrpc.svg"].read_text()
     pytest.importorskip("typst")
     assert build(tree)[0].read_bytes().startswith(b"%PDF")

@@ -28,32 +28,23 @@ class Row(NamedTuple):
 
 
 SMALL = {"model": "mini", "train_examples": 64, "eval_examples": 32, "epochs": 1, "precision": "fp32"}
+READING = {"model": "mini", "task": "mini-squad", "max_length": 32, "paragraphs": 3}
+VARIANTS = {"lsh": {"attention": "lsh", "shares": [0.5, 0.25]}}
+LONG = {"only": ["full", "LSH-1"], "steps": 4, "max_length": 32, "eval_examples": 8}
+TIMES = {"lengths": [64, 128], "cases": ["softmax", "lsh"], "keys": 64, "memory": False}
+OTHER_TASK, NO_LIST = {"tasks": ["mini-sst2"]}, {"task": ["mini-mrpc"]}
 ROWS = {
     "compare.ipynb": Row({**SMALL, "task": "mini-mrpc"}, {"seed": 1}, {"epoch": 2}),
     "glue.ipynb": Row({**SMALL, "task": "mini-mrpc"}, {"learning_rate": 5e-4}, {"learning_rte": 1e-3}),
     "pretrain.ipynb": Row({"steps": 4, "eval_steps": 2, "eval_sequences": 8, "batch_size": 8}, {"seed": 1}, {"sed": 1}),
-    "long_range.ipynb": Row(
-        {"only": ["full", "LSH-1"], "steps": 4, "max_length": 32, "eval_examples": 8}, {"seed": 1}, {"onyl": []}
-    ),
+    "long_range.ipynb": Row(LONG, {"seed": 1}, {"onyl": []}),
     "squad.ipynb": Row({**SMALL, "task": "mini-squad"}, {"attention": "lsh", "model": "nano"}, {"attn": "lsh"}),
-    "fidelity.ipynb": Row(
-        {"examples": 24, "looked_into": 4, "variants": {"lsh": {"attention": "lsh", "shares": [0.5, 0.25]}}},
-        {"seed": 1},
-        {"splt": "validation"},
-    ),
-    "reading.ipynb": Row(
-        {"model": "mini", "task": "mini-squad", "max_length": 32, "paragraphs": 3}, {"seed": 1}, {"paragraph": 3}
-    ),
-    "masked_words.ipynb": Row(
-        {"model": "nano", "task": "mini-squad", "max_length": 24, "paragraphs": 6}, {"seed": 1}, {"paragraph": 3}
-    ),
-    "bag_of_words.ipynb": Row(
-        {"tasks": ["mini-mrpc"], "train_examples": 200}, {"tasks": ["mini-sst2"]}, {"task": ["mini-mrpc"]}
-    ),
-    "constant_answers.ipynb": Row({"tasks": ["mini-mrpc"]}, {"tasks": ["mini-sst2"]}, {"task": ["mini-mrpc"]}),
-    "efficiency.ipynb": Row(
-        {"lengths": [64, 128], "cases": ["softmax", "lsh"], "keys": 64, "memory": False}, {"repeats": 1}, {"case": []}
-    ),
+    "fidelity.ipynb": Row({"examples": 24, "looked_into": 4, "variants": VARIANTS}, {"seed": 1}, {"splt": "a"}),
+    "reading.ipynb": Row(READING, {"seed": 1}, {"paragraph": 3}),
+    "masked_words.ipynb": Row({**READING, "model": "nano", "paragraphs": 6}, {"seed": 1}, {"paragraph": 3}),
+    "bag_of_words.ipynb": Row({"tasks": ["mini-mrpc"], "train_examples": 200}, OTHER_TASK, NO_LIST),
+    "constant_answers.ipynb": Row({"tasks": ["mini-mrpc"]}, OTHER_TASK, NO_LIST),
+    "efficiency.ipynb": Row(TIMES, {"repeats": 1}, {"case": []}),
     "results.ipynb": Row({"study": "pretrained"}, {"study": "no-training"}, {"studdy": "fidelity"}),
 }
 
@@ -97,24 +88,25 @@ class Opened:
         for cell in self.cells:
             self.client.execute_cell(cell, self.notebook.cells.index(cell))
 
+    def printed(self) -> str:
+        """What it shows in red: warnings and reports."""
+        return "".join(output.text for output in self.outputs if output.get("name") == "stderr")
 
-def printed(opened: Opened) -> str:
-    """What a notebook shows in red: warnings and reports."""
-    outputs = [output for cell in opened.cells for output in cell.outputs]
-    return "".join(output.text for output in outputs if output.get("name") == "stderr")
+    @property
+    def outputs(self) -> list[Any]:
+        return [output for cell in self.cells for output in cell.outputs]
 
 
 def bars(opened: Opened) -> list[str]:
     """The progress bars that a notebook shows."""
-    data = [output.get("data", {}) for cell in opened.cells for output in cell.outputs]
+    data = [output.get("data", {}) for output in opened.outputs]
     return [shown["text/plain"] for shown in data if "application/vnd.jupyter.widget-view+json" in shown]
 
 
 def without_figure(opened: Opened) -> list[str]:
     """Cells that draw, or show a file, and have no PNG: JupyterLab hides SVG in notebooks it does not trust."""
     drawing = [cell for cell in opened.cells if re.search(r"(?<!import )\b(plot_\w+|show_figure)\(", cell.source)]
-    kinds = {cell.source: {kind for output in cell.outputs for kind in output.get("data", {})} for cell in drawing}
-    return [source for source, shown in kinds.items() if "image/png" not in shown]
+    return [cell.source for cell in drawing if not any("image/png" in out.get("data", {}) for out in cell.outputs)]
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -126,19 +118,18 @@ def test_run_all_twice_then_a_misspelling_then_a_change(name, checkout, monkeypa
     with opened.client.setup_kernel():
         opened.run_all()
         assert without_figure(opened) == []
-        assert printed(opened) == ""
+        assert opened.printed() == ""
         assert not {bar.split(":")[0] for bar in bars(opened)} & {"Writing model shards", "Loading weights"}
         opened.run_all()
         right = opened.parameters.source
         opened.edit(row.wrong)
-        with pytest.raises(
-            CellExecutionError, match=rf"ParameterError: .*'{next(iter(row.wrong))}' is not a parameter"
-        ):
+        (misspelt,) = row.wrong
+        with pytest.raises(CellExecutionError, match=rf"ParameterError: .*'{misspelt}' is not a parameter"):
             opened.run_all()
         opened.parameters.source = right
         opened.edit(row.change)
         opened.run_all()
-        assert printed(opened) == ""
+        assert opened.printed() == ""
     assert sorted(path.name for path in (checkout / "notebooks").iterdir()) == sorted(os.listdir(NOTEBOOKS))
 
 
@@ -154,8 +145,5 @@ def test_a_cell_leaves_the_parameters_alone(path):
 
 
 def assigned(source: str) -> set[str]:
-    return {
-        node.id
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+    names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}

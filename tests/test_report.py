@@ -12,16 +12,11 @@ from albert_lsh.files import repository_root
 from albert_study.compare import write_tables
 from albert_study.figures import write_figures
 from albert_study.report import build, numbers, reaching_half, where_answers_change
-from records import checkout, write_run
+from records import write_run
 
 ROOT = repository_root()
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = """<img src=x onerror="boom()"> & 'it'"""
-
-
-@pytest.fixture
-def tree(tmp_path):
-    return checkout(tmp_path)
 
 
 def test_the_report_compiles_with_one_study_and_with_more(tree):
@@ -33,9 +28,8 @@ def test_the_report_compiles_with_one_study_and_with_more(tree):
     assert build(tree)[0].read_bytes() == first
     for seed in (0, 1):
         write_run(tree, "plain-lsh", seed, {"exact": 60.0, "f1": 70.0 + seed}, task="squad", study="minilm")
-    path = (
-        write_run(tree, "softmax", 0, {"pearson": -0.1}, task="stsb", study="alone", headline="pearson") / "result.json"
-    )
+    folder = write_run(tree, "softmax", 0, {"pearson": -0.1}, task="stsb", study="alone", headline="pearson")
+    path = folder / "result.json"
     path.write_text(path.read_text().replace('"train_seconds": 10.0', '"train_seconds": 7200.0'))
     write_tables("minilm", "alone", root=tree)
     assert build(tree)[0].read_bytes() != first
@@ -67,13 +61,14 @@ def test_runs_that_reach_half_of_softmaxs_correlation_are_counted():
 
 def test_the_report_says_where_an_arm_loses_more():
     line = {"arm": "lsh", "feature": "numbers differ", "low": 0.0, "high": 0.01, "gained_high": 0.0}
-    groups = {"yes": (-0.3, -0.4, -0.2), "no": (0.0, -0.1, 0.1)}
-    lines = [line | {"group": group} | dict(zip(("gained", "gained_low", "gained_high"), ends, strict=True))
-             for group, ends in groups.items()]  # fmt: skip
-    found = where_answers_change(pd.DataFrame([line | {"feature": "all", "gained": 0, "gained_low": 0}, *lines]))
-    assert found["as much as two"] == ["lsh"]
-    assert found["loses everywhere"] == []
-    assert found["loses more"] == [{"feature": "numbers differ", "where": "yes", "arms": ["lsh"]}]
+    lines = [line | {"feature": "all", "gained": 0, "gained_low": 0}]
+    lines += [line | {"group": "yes", "gained": -0.3, "gained_low": -0.4, "gained_high": -0.2}]
+    lines += [line | {"group": "no", "gained": 0.0, "gained_low": -0.1, "gained_high": 0.1}]
+    assert where_answers_change(pd.DataFrame(lines)) == {
+        "as much as two": ["lsh"],
+        "loses everywhere": [],
+        "loses more": [{"feature": "numbers differ", "where": "yes", "arms": ["lsh"]}],
+    }
 
 
 def page_of(tree):
@@ -94,12 +89,8 @@ def test_the_page_to_explore_loads_nothing_has_every_run_and_no_name_writes_mark
     assert "<img" not in markup
     (charts,) = re.findall(r"for \(const chart of (\[.*\])\) \{", page)
     records = [path.relative_to(tree).as_posix() for path in tree.glob("results/runs/*/*/*/*/seed-*/result.json")]
-    values = [
-        value
-        for layer in json.loads(charts)[0]["layer"]
-        for value in layer["data"].get("values", ())
-        if "record" in value
-    ]
+    layers = [layer["data"].get("values", ()) for layer in json.loads(charts)[0]["layer"]]
+    values = [value for layer in layers for value in layer if "record" in value]
     assert {value["record"] for value in values} == set(records)
     assert all(value["commit"] == "0123456789" for value in values)
     assert EVIL in {value["name"] for value in values}
@@ -108,9 +99,8 @@ def test_the_page_to_explore_loads_nothing_has_every_run_and_no_name_writes_mark
 def test_the_repositorys_own_page_holds_all_its_runs_below_two_megabytes():
     text = (ROOT / "report" / "results.html").read_text(encoding="utf-8")
     assert len(text) < 2_000_000
-    assert not [
-        path for path in (ROOT / "results/records.txt").read_text().split() if f'"{path}/result.json"' not in text
-    ]
+    listed = (ROOT / "results/records.txt").read_text().split()
+    assert not [path for path in listed if f'"{path}/result.json"' not in text]
 
 
 ASKED = """<script>

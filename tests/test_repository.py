@@ -1,4 +1,4 @@
-"""What the repository promises about itself: one address, two descriptions of its packages, clean notebooks."""
+"""What the repository promises about itself: one address and version, documented names, clean notebooks."""
 
 import ast
 import json
@@ -14,14 +14,20 @@ import pandas as pd
 import papermill
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
+import albert_lsh
+from albert_lsh.predict import main
 from albert_study.compare import scale_of
 from albert_study.report import DOCUMENTS, write_numbers
 from albert_study.show import Table, form
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PLAIN = Table(["", "a"], [[["row"], ["1"]]], "note")
 
 
 def test_environment_yml_says_what_pyproject_says():
@@ -32,44 +38,34 @@ def test_environment_yml_says_what_pyproject_says():
 
 
 def test_lock_file_has_every_package_in_its_range():
-    from packaging.requirements import Requirement
-
-    lines = (ROOT / "requirements.lock").read_text().split()
-    locked = {name.lower().replace("_", "-"): v for name, v in (line.split("==") for line in lines)}
+    locked = pinned("requirements.lock")
     for line in [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]:
         requirement = Requirement(line)
         assert requirement.specifier.contains(locked[requirement.name.lower()]), line
 
 
+def pinned(path):
+    """The version of each package that a file names."""
+    lines = re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / path).read_text(), re.MULTILINE)
+    return {name.lower().replace("_", "-"): version for name, version in lines}
+
+
 @pytest.mark.parametrize("name", ["packages", "torch"])
 def test_packages_with_hashes_have_the_versions_of_the_lock_file(name):
     """What only another system or Python needs is in no lock file of this machine."""
-
-    def versions(path):
-        found = re.findall(r"^([\w.-]+)==([^\s;]+)", path.read_text(), re.MULTILINE)
-        return {name.lower().replace("_", "-"): version for name, version in found}
-
-    path = ROOT / "tools" / "locked" / f"{name}.txt"
-    locked, hashed = versions(ROOT / "requirements.lock"), versions(path)
+    path = f"tools/locked/{name}.txt"
+    locked, hashed = pinned("requirements.lock"), pinned(path)
     assert {k: v for k, v in hashed.items() if locked.get(k, v) != v} == {}
     assert len(hashed.keys() & locked.keys()) > 5
-    assert path.read_text().count("--hash=sha256:") > len(hashed)
+    assert (ROOT / path).read_text().count("--hash=sha256:") > len(hashed)
 
 
 def test_ranges_admit_what_colab_preinstalls():
     """Colab of July and August 2026 (googlecolab/backend-info); a range without these would replace them there."""
-    from packaging.requirements import Requirement
-
-    colab = {
-        "torch": ["2.11.0"],
-        "transformers": ["5.13.1", "5.15.0"],
-        "huggingface-hub": ["1.23.0", "1.27.0"],
-        "datasets": ["4.0.0"],
-        "pandas": ["2.2.2", "2.2.3"],
-        "scikit-learn": ["1.6.1"],
-    }
+    colab = "torch 2.11.0, transformers 5.13.1, transformers 5.15.0, huggingface-hub 1.23.0, huggingface-hub 1.27.0, "
+    colab += "datasets 4.0.0, pandas 2.2.2, pandas 2.2.3, scikit-learn 1.6.1"
     ranges = {r.name: r.specifier for r in map(Requirement, PROJECT["dependencies"])}
-    assert all(ranges[name].contains(version) for name, versions in colab.items() for version in versions)
+    assert all(ranges[name].contains(version) for name, version in (line.split() for line in colab.split(", ")))
     assert PROJECT["requires-python"] == ">=3.11,<3.14"
 
 
@@ -100,7 +96,7 @@ def test_another_address_takes_the_place_of_the_old_one_everywhere(refresh, monk
 
 
 def test_a_new_place_leaves_the_text_up_to_the_next_table(refresh):
-    tables = {name: Table(["", "a"], [[["row"], ["1"]]], "note") for name in ("one", "two")}
+    tables = dict.fromkeys(("one", "two"), PLAIN)
     old = refresh.page("<!-- table: two -->\n\nafter\n", tables)
     text = refresh.page(f"<!-- table: one -->\n\nbetween\n\n{old}", tables)
     assert [text.count(part) for part in ("<!-- table: one -->", "between", "<!-- table: two -->", "after")] == [1] * 4
@@ -111,92 +107,71 @@ def test_a_table_cannot_write_markdown_or_end_its_place(refresh):
     """What stands in a table is gone from the page when it is gone from the table."""
     evil = "x | y `z` <img src=x> & [a](b)\n<!-- end of table -->"
     text = "before\n\n<!-- table: one -->\n\nafter\n"
-    clean = refresh.page(text, {"one": Table(["", "a"], [[["row"], ["1"]]], "note")})
+    clean = refresh.page(text, {"one": PLAIN})
     dirty = refresh.page(clean, {"one": Table(["", evil], [[[evil], [evil]]] * 2, evil)})
     place = dirty.split("<!-- table: one -->")[1].split("<!-- end of table -->")[0]
     assert len(place) > len(evil) * 5
     assert not any(mark in place for mark in ("<", ">", "`z`", "[a]"))
     assert len({line.count("|") for line in place.splitlines() if line.startswith("|")}) == 1
-    assert refresh.page(dirty, {"one": Table(["", "a"], [[["row"], ["1"]]], "note")}) == clean
+    assert refresh.page(dirty, {"one": PLAIN}) == clean
     with pytest.raises(KeyError, match="one"):
         refresh.page(text, {})
 
 
-def test_pages_are_reached_from_readme_and_link_to_what_there_is():
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-    links = {page: re.findall(r"\]\(([^)#\s]+)\)", page.read_text()) for page in pages}
-    targets = [(page, link) for page, found in links.items() for link in found if "://" not in link]
-    assert not [f"{page.name}: {link}" for page, link in targets if not (page.parent / link).exists()]
-    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= set(links[ROOT / "README.md"])
-    assert (ROOT / "README.md").stat().st_size <= 6_500
-
-
 def headings(page):
     """The anchors of a page's headings, as GitHub makes them."""
-    found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+    lines = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in lines}
 
 
-def test_links_to_a_heading_find_it():
-    pages = [
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        *sorted((ROOT / "docs").glob("*.md")),
-    ]
-    links = [(page, *found) for page in pages for found in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text())]
-    assert links
-    lost = [(page.name, name, anchor) for page, name, anchor in links
-            if anchor not in headings((page.parent / name) if name else page)]  # fmt: skip
-    assert not lost
+def test_pages_are_reached_from_readme_and_link_to_what_there_is():
+    links = [(page, *link) for page in PAGES for link in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text())]
+    for page, name, anchor in links:
+        if "://" not in name:
+            target = page.parent / name if name else page
+            assert target.exists(), f"{page.name}: {name}"
+            assert not anchor or anchor in headings(target), f"{page.name}: {name}#{anchor}"
+    from_readme = {name for page, name, _ in links if page.name == "README.md"}
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= from_readme
+    assert (ROOT / "README.md").stat().st_size <= 6_500
 
 
 def test_the_page_on_faults_counts_the_cases_that_are_drawn():
     page = (ROOT / "docs/faults.md").read_text()
-    told = {
-        name: int(count.replace(",", "")) for name, count in re.findall(r"\.\./tests/(\w+)\.py\) \| ([\d,]+)", page)
-    }
-    assert len(told) == 5
-    for name, count in told.items():
+    counts = re.findall(r"\.\./tests/(\w+)\.py\) \| ([\d,]+)", page)
+    assert len(counts) == 5
+    for name, count in counts:
         limits = re.findall(r"max_examples=(\d+)", (ROOT / "tests" / f"{name}.py").read_text())
-        assert count == sum(map(int, limits)), name
+        assert int(count.replace(",", "")) == sum(map(int, limits)), name
 
 
 def test_differences_in_the_text_are_those_of_the_tables():
     """Somebody types them, and tables change when seeds are added."""
-    pages = [ROOT / "README.md", ROOT / "docs/results.md"]
-    number = r"([+-]\d+\.\d+)"
-    texts = [re.sub(r"^\|.*$", "", page.read_text(), flags=re.MULTILINE) for page in pages]  # without tables
-    typed = {found for text in texts for found in re.findall(rf"{number}\s+\({number}\s+to\s+{number}", text)}
-    tables = [pd.read_csv(path) for path in (ROOT / "results/tables").glob("*-differences.csv")]
-    there = {
-        tuple(form(row[name], f"+{scale_of(row['task'])[1]}") for name in ("difference", "low", "high"))
-        for row in pd.concat(tables).to_dict("records")
-    }
+    number, typed, ends = r"([+-]\d+\.\d+)", set(), ("difference", "low", "high")
+    for page in (ROOT / "README.md", ROOT / "docs/results.md"):
+        text = re.sub(r"^\|.*$", "", page.read_text(), flags=re.MULTILINE)  # without tables
+        typed |= set(re.findall(rf"{number}\s+\({number}\s+to\s+{number}", text))
+    tables = pd.concat(map(pd.read_csv, (ROOT / "results/tables").glob("*-differences.csv")))
+    rows = tables.assign(how=[f"+{scale_of(task)[1]}" for task in tables["task"]]).to_dict("records")
+    computed = {tuple(form(row[name], row["how"]) for name in ends) for row in rows}
     assert typed
-    assert typed <= there, typed - there
+    assert typed <= computed, typed - computed
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
-def test_notebook_sources_are_clean_and_short(path):
+def test_notebook_sources_are_clean_and_short_and_papermill_sees_every_parameter(path):
+    """It does not see those whose comment has an equals sign (papermill#864)."""
     notebook = json.loads(path.read_text())
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
     assert len(notebook["cells"]) <= 25
     assert "Open in Colab" in "".join(notebook["cells"][0]["source"])
-    tagged = [cell for cell in code if "parameters" in cell["metadata"].get("tags", [])]
-    assert len(tagged) == 1
-    for statement in ast.parse("".join(tagged[0]["source"])).body:
+    (tagged,) = (cell for cell in code if "parameters" in cell["metadata"].get("tags", []))
+    statements = ast.parse("".join(tagged["source"])).body
+    for statement in statements:
         assert isinstance(statement, ast.Assign)
         ast.literal_eval(statement.value)
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
-def test_papermill_sees_every_parameter(path):
-    """It does not see those whose comment has an equals sign (papermill#864)."""
-    (cell,) = [
-        cell for cell in json.loads(path.read_text())["cells"] if "parameters" in cell["metadata"].get("tags", [])
-    ]
-    names = {target.id for line in ast.parse("".join(cell["source"])).body for target in line.targets}
+    names = {target.id for statement in statements for target in statement.targets}
     assert set(papermill.inspect_notebook(str(path))) == names
 
 
@@ -237,21 +212,14 @@ def test_the_page_to_explore_is_made_of_todays_results(committed):
     assert f'content="{filled["fingerprint"]}"' in (ROOT / "report" / "results.html").read_text(encoding="utf-8")
 
 
-def test_poster_and_summary_have_one_page(committed):
+def test_poster_and_summary_have_one_page_and_the_report_nine_before_its_appendix(committed):
     typst = pytest.importorskip("typst")
     write_numbers(committed)
     for name in ("poster", "summary"):
         pages = typst.compile(str(committed / f"report/{name}.typ"), root=str(committed), format="svg")
         assert isinstance(pages, bytes), name  # a list where there are several
-
-
-def test_the_report_has_nine_pages_before_its_appendix(committed):
-    typst = pytest.importorskip("typst")
-    write_numbers(committed)
-    found = typst.query(
-        str(committed / "report/report.typ"), "<last-page>", field="value", one=True, root=str(committed)
-    )
-    assert json.loads(found) <= 9
+    report, asked = str(committed / "report/report.typ"), {"field": "value", "one": True, "root": str(committed)}
+    assert json.loads(typst.query(report, "<last-page>", **asked)) <= 9
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "figures").glob("*.svg")), ids=lambda path: path.stem)
@@ -259,3 +227,24 @@ def test_a_figure_is_not_wider_than_the_reports_page(path):
     """A wider one would be shrunk there, and its type with it."""
     (width,) = re.findall(r'<svg[^>]* width="([\d.]+)pt"', path.read_text())
     assert float(width) <= 168 / 25.4 * 72
+
+
+def test_api_pages_show_every_public_name_with_its_docstring(tmp_path):
+    """`make docs`; nothing of them is fetched from a network."""
+    command = [sys.executable, str(ROOT / "tools" / "api.py"), str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    for page, names in {"albert_lsh": albert_lsh.__all__, "albert_lsh/attention": albert_lsh.attention.__all__}.items():
+        text = (tmp_path / f"{page}.html").read_text(encoding="utf-8")
+        assert not re.search(r"""src=["'](?:https?:)?//|<link [^>]*href=["'](?:https?:)?//""", text)
+        sections = dict(re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL))
+        for name in set(names) - {"attention", "ATTENTIONS"}:  # a page of its own, and a table
+            assert 'class="docstring"' in sections[name], name
+
+
+def test_one_version_is_everywhere(capsys):
+    with pytest.raises(SystemExit, match="^0$"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"albert-lsh {albert_lsh.__version__}\n"
+    assert f"\nversion: {albert_lsh.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {albert_lsh.__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
+    assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "albert_lsh.__version__"}

@@ -11,7 +11,7 @@ from albert_study.records import load
 from albert_study.report import document_tables, write_numbers
 from albert_study.show import columns, form, parts, table, text
 from albert_study.tables import difference_tables, front_tables, score_table, score_tables, shuffled_tables
-from records import F1, checkout, tidy, write_run
+from records import F1, tidy, write_run
 
 WRITTEN = [
     (58.65, "1", "58.7"), (2.5, "0", "3"), (-0.00005, "4", "-0.0001"), (-0.00004, "4", "0.0000"),
@@ -20,11 +20,6 @@ WRITTEN = [
     (0.0004, "P", "<.001"), (0.0304, "P", "0.030"), (-0.25, "%", "-25%"),
     (0.02, "+2", "+0.02"), (-0.02, "+2", "-0.02"), (-0.0003, "+3", "-0.000"), (0.0, "+3", "+0.000"),
 ]  # fmt: skip
-
-
-@pytest.fixture
-def tree(tmp_path):
-    return checkout(tmp_path)
 
 
 def write(root, name, lines):
@@ -49,8 +44,8 @@ def test_documents_write_numbers_as_pages_do(tree):
     write_numbers(tree)
     calls = ", ".join(f'form({value!r}, "{how}")' for value, how, _ in WRITTEN)
     (tree / "report" / "asked.typ").write_text(f'#import "shared.typ": form\n#metadata(({calls})) <asked>')
-    found = typst.query(str(tree / "report/asked.typ"), "<asked>", field="value", one=True, root=str(tree))
-    assert json.loads(found) == [expected.replace("-", "−") for *_, expected in WRITTEN]
+    texts = typst.query(str(tree / "report/asked.typ"), "<asked>", field="value", one=True, root=str(tree))
+    assert json.loads(texts) == [expected.replace("-", "−") for *_, expected in WRITTEN]
 
 
 def test_a_number_that_is_missing_takes_the_text_before_it_along():
@@ -99,35 +94,22 @@ def test_a_model_is_named_where_an_arm_has_several(tree):
 
 
 def test_a_model_that_says_the_same_to_everything_has_no_correlation():
-    line = {
-        "task": "stsb",
-        "model": "m",
-        "measure": "pearson",
-        "is_headline": True,
-        "seeds": 3,
-        "sd": 0.01,
-        "majority": 0,
-    }
+    line = {"task": "stsb", "model": "m", "measure": "pearson", "is_headline": True, "seeds": 3, "sd": 0.01}
+    line |= {"majority": 0, "chance": 0, "bag_of_words": None, "pairs": None, "cost": None}
     lines = [line | {"arm": arm, "score": score, "constant": constant} for arm, score, constant in
              (("new", 0.001, 3), ("reformer", 0.1, 1), ("softmax", 0.8, 0))]  # fmt: skip
-    lines = pd.DataFrame(lines).assign(chance=0, bag_of_words=None, pairs=None, cost=None)
-    shown = score_table(lines).frame()["stsb (pearson)"]
-    assert shown[:3].tolist() == ["constant (3)", "0.100 ± 0.010 (3, 1 constant)", "0.800 ± 0.010 (3)"]
+    scored = score_table(pd.DataFrame(lines)).frame()["stsb (pearson)"]
+    assert scored[:3].tolist() == ["constant (3)", "0.100 ± 0.010 (3, 1 constant)", "0.800 ± 0.010 (3)"]
 
 
-def test_a_table_names_models_and_machines_and_says_how_many_examples_and_seeds_there_are(tree, tmp_path):
+def test_a_table_names_models_and_machines_and_says_how_many_examples_and_seeds_there_are(tree):
     write_tables("mini", root=tree)
-    tables = dict(difference_tables(tree, load(tree), "mini"))
+    table = dict(difference_tables(tree, load(tree), "mini"))["mini-differences-mrpc"]
     note = "F1, intervals over seeds alone. Study mini: some/model. With fewer than 3 seeds nothing is tested."
-    assert tables["mini-differences-mrpc"].note == note
-    frame = tables["mini-differences-mrpc"].frame()
-    assert frame.loc["softmax → reformer", ["from", "to", "difference", "seeds"]].tolist() == [
-        "0.890",
-        "0.810",
-        "-0.080",
-        "2",
-    ]
-    assert frame.loc["softmax → lsh", "95 % interval"] == ""
+    assert table.note == note
+    cells = table.frame().loc["softmax → reformer", ["from", "to", "difference", "seeds"]]
+    assert cells.tolist() == ["0.890", "0.810", "-0.080", "2"]
+    assert table.frame().loc["softmax → lsh", "95 % interval"] == ""
     lines = differences(load(tree, "mini"), tree).assign(examples=[400, 80], clear=True, over="folds")
     write(tree, "tables/mini-differences", lines)
     ((_, table),) = difference_tables(tree, load(tree), "mini")
@@ -146,14 +128,9 @@ def test_the_front_page_has_a_row_a_change_and_leaves_empty_what_was_not_run(tmp
               "record": f"{task}{arm}{seed}"}
              for (study, task), arms in runs.items() for arm, (values, cost) in arms.items()
              for seed, value in enumerate(values)]  # fmt: skip
-    write(
-        tmp_path, "tables/albert-scores", [{"task": "kor-sts", "is_headline": True, "majority": 0, "bag_of_words": 0.7}]
-    )
-    write(
-        tmp_path,
-        "tables/minilm-scores",
-        [{"task": "squad", "is_headline": True, "majority": 0.03, "bag_of_words": None}],
-    )
+    floor = {"is_headline": True, "majority": 0, "bag_of_words": 0.7}
+    write(tmp_path, "tables/albert-scores", [floor | {"task": "kor-sts"}])
+    write(tmp_path, "tables/minilm-scores", [floor | {"task": "squad", "majority": 0.03, "bag_of_words": None}])
     ((name, table),) = front_tables(tmp_path, tidy(lines))
     frame = table.frame()
     assert name == "front"
@@ -169,20 +146,10 @@ def test_the_front_page_has_a_row_a_change_and_leaves_empty_what_was_not_run(tmp
 
 
 def test_what_sees_no_order_stands_below_shuffled_texts(tmp_path):
-    line = {
-        "task": "sst2",
-        "model": "m",
-        "arm": "window-8000",
-        "metric": "accuracy",
-        "train_examples": 8000,
-        "score": 0.9,
-    }
-    line |= {"shuffled": 0.8, "difference": -0.1, "low": -0.2, "high": -0.0001, "changed": 0.12, "changed_low": 0.1}
-    write(
-        tmp_path,
-        "tables/order-shuffled",
-        [line | {"changed_high": 0.13, "bag_of_words": 0.7, "majority": 0.5, "commit": "c"}],
-    )
+    line = {"task": "sst2", "model": "m", "arm": "window-8000", "metric": "accuracy", "train_examples": 8000}
+    line |= {"score": 0.9, "shuffled": 0.8, "difference": -0.1, "low": -0.2, "high": -0.0001, "changed": 0.12}
+    line |= {"changed_low": 0.1, "changed_high": 0.13, "bag_of_words": 0.7, "majority": 0.5, "commit": "c"}
+    write(tmp_path, "tables/order-shuffled", [line])
     frame = made(shuffled_tables, tmp_path, pd.DataFrame(), "order")["order-shuffled"]
     assert set(frame.index) == {"SST-2 (accuracy), 8,000 examples"}
     assert frame["attention"].tolist() == ["nearest keys", "a bag of words", "always the same answer"]
@@ -190,23 +157,16 @@ def test_what_sees_no_order_stands_below_shuffled_texts(tmp_path):
 
 
 def test_masked_words_have_a_table_a_share_with_what_has_no_share_in_each(tmp_path):
+    same = {"softmax_loss": 5.0, "standard_error": 0.05, "model": "some/albert", "commit": "0123456789abc"}
+    lines = [("lsh", 0.5, 0.1, 0.2, 0.7), ("window", 0.5, -0.4, 2.5, 0.5), ("yoso-e", None, 1.0, 3.0, 1.0)]
+    lines += [("lsh", 0.25, 0.3, 0.4, 0.4)]
+    table = pd.DataFrame(lines, columns=["variant", "share_asked", "difference", "change", "cost"]).assign(**same)
     for length in (128, 32):
-        lines = [("lsh", 0.5, 0.1, 0.2, 0.7), ("window", 0.5, -0.4, 2.5, 0.5), ("yoso-e", None, 1.0, 3.0, 1.0)]
-        lines += [("lsh", 0.25, 0.3, 0.4, 0.4)]
-        table = pd.DataFrame(lines, columns=["variant", "share_asked", "difference", "change", "cost"])
-        table = table.assign(attention=table["variant"], length=length, softmax_loss=5.0, standard_error=0.05)
-        write(tmp_path, f"runs/masked-words/{length}", table.assign(model="some/albert", commit="0123456789abc"))
-    one = pd.DataFrame(
-        [("all", 0.9), ("pass 1", 0.1), ("pass 2", 0.2), ("all but pass 1", 0.8), ("all but pass 2", 0.7)]
-    )
-    one = one.set_axis(["variant", "change"], axis=1).assign(
-        attention="lsh", share_asked=0.25, length=64, softmax_loss=5.0
-    )
-    write(
-        tmp_path,
-        "runs/masked-words/depths",
-        one.assign(difference=-one["change"], standard_error=0.05, model="m", commit="c"),
-    )
+        write(tmp_path, f"runs/masked-words/{length}", table.assign(attention=table["variant"], length=length))
+    changes = {"all": 0.9, "pass 1": 0.1, "pass 2": 0.2, "all but pass 1": 0.8, "all but pass 2": 0.7}
+    lines = [{"variant": name, "change": change, "difference": -change} for name, change in changes.items()]
+    passes = pd.DataFrame(lines).assign(attention="lsh", share_asked=0.25, length=64, **same)
+    write(tmp_path, "runs/masked-words/depths", passes)
     tables = dict(masked_tables(tmp_path, load(tmp_path)))
     assert list(tables) == ["masked-words-50", "masked-words-25", "masked-words-depths"]
     half = tables["masked-words-50"].frame()
@@ -231,16 +191,8 @@ def test_details_are_shown_in_the_unit_of_their_task(tmp_path, name, shown, wort
     """A group in which all answers are alike has no interval."""
     study, task = name.split("-", 1)
     line = {"task": task, "study": study, "arm": "lsh", "feature": "all", "group": None, "examples": 120, "null": 0.017}
-    line |= {
-        "above": 0.5,
-        "low": 0.4,
-        "high": 0.6,
-        "worth": 0.98,
-        "gained": -0.5,
-        "gained_low": -0.5,
-        "gained_high": -0.5,
-    }
-    write(tmp_path, f"runs/details/{name}", [line | {"commit": "0123456789abc"}])
+    line |= {"above": 0.5, "low": 0.4, "high": 0.6, "worth": 0.98, "commit": "0123456789abc"}
+    write(tmp_path, f"runs/details/{name}", [line | dict.fromkeys(("gained", "gained_low", "gained_high"), -0.5)])
     tables = made(detail_tables, tmp_path, pd.DataFrame())
     assert tables[f"details-{name}"].loc["all"].tolist() == shown
     assert tables[f"details-{name}-worth"].loc["all"].tolist() == worth

@@ -1,7 +1,5 @@
 """Runs that also answer texts with shuffled words."""
 
-from pathlib import Path
-
 import pytest
 
 from albert_lsh.record import read_predictions, read_result
@@ -14,18 +12,14 @@ from albert_study.records import load
 SMALL = {"model": "mini", "max_length": 32, "train_examples": 64, "eval_examples": 50, "epochs": 1}
 
 
-def make(root: Path, **changes) -> Path:
-    return fit(Run.parse({**SMALL, **changes})).folder / "result.json"
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     for arm in ("softmax", "window"):
         for seed in (0, 1):
             folder = root / "results" / "runs" / "order" / "mini-sst2" / "mini" / arm / f"seed-{seed}"
-            given = {"attention": arm, "seed": seed, "shuffle_words": 0, "output_dir": str(folder)}
-            make(root, task="mini-sst2", **given)
+            changes = {"attention": arm, "seed": seed, "shuffle_words": 0, "output_dir": str(folder)}
+            fit(Run.parse({**SMALL, "task": "mini-sst2", **changes}))
     return root
 
 
@@ -34,10 +28,8 @@ def test_a_run_keeps_its_answers_to_both_and_its_record_both_scores(root):
     record, table = read_result(folder / "result.json"), read_predictions(folder / "predictions.parquet")
     plain, mixed = (table[table["split"] == split].reset_index(drop=True) for split in ("validation", "shuffled"))
     assert plain["id"].equals(mixed["id"])
-    assert record["metrics"] == {
-        "accuracy": (plain["label"] == plain["answer"]).mean(),
-        "accuracy_shuffled": (mixed["label"] == mixed["answer"]).mean(),
-    }
+    right = [(answers["label"] == answers["answer"]).mean() for answers in (plain, mixed)]
+    assert record["metrics"] == dict(zip(("accuracy", "accuracy_shuffled"), right, strict=True))
     assert record["examples"] == {"train": 64, "validation": 50, "shuffled": 50}
     assert record["headline"]["value"] == record["metrics"]["accuracy"]
 
@@ -46,10 +38,8 @@ def test_both_scores_are_in_the_table_and_drawn(root):
     words = root / "results/runs/order/words.csv"
     words.write_text("task,train,headline\nmini-sst2,64,0.7\n")
     table = shuffled(load(root, "order"), root)
-    assert table[["arm", "seeds", "train_examples", "bag_of_words"]].values.tolist() == [
-        ["softmax", 2, 64, 0.7],
-        ["window", 2, 64, 0.7],
-    ]
+    lines = table[["arm", "seeds", "train_examples", "bag_of_words"]].values.tolist()
+    assert lines == [["softmax", 2, 64, 0.7], ["window", 2, 64, 0.7]]
     assert table["difference"].tolist() == pytest.approx((table["shuffled"] - table["score"]).tolist())
     (root / "results/tables").mkdir()
     table.to_csv(root / "results/tables/order-shuffled.csv")

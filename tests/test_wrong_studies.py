@@ -18,7 +18,6 @@ STUDY = {
     "tasks": {"mini-mrpc": {"max_length": 48, "arms": {"softmax": None, "lsh": {"attention_settings": {"keys": 4}}}}},
     "notebooks": {"a": {"notebook": "reading", "variants": {"few": {"attention": "lsh"}}, "max_length": 64}},
 }
-ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "latin-1"]
 GOOD = yaml.safe_dump(STUDY, sort_keys=False)
 
 

@@ -84,7 +84,7 @@ def in_colab(notebook: str) -> str:
 def escaped(value: Any) -> str:
     """A text that Markdown shows as it is: without HTML, end of a cell, link or picture. Only ** is kept, for bold."""
     text = html.escape(" ".join(str(value).split()), quote=False)
-    return re.sub(r"[|`\[\]\\]", lambda found: f"&#{ord(found[0])};", text)
+    return re.sub(r"[|`\[\]\\]", lambda mark: f"&#{ord(mark[0])};", text)
 
 
 def markdown(table: Table) -> str:
@@ -101,13 +101,13 @@ def page(text: str, tables: dict[str, Table]) -> str:
         KeyError: the page asks for a table that there is not.
     """
 
-    def filled(found: re.Match[str]) -> str:
-        return f"<!-- table: {found[1]} -->\n{markdown(tables[found[1]])}\n<!-- end of table -->"
+    def filled(place: re.Match[str]) -> str:
+        return f"<!-- table: {place[1]} -->\n{markdown(tables[place[1]])}\n<!-- end of table -->"
 
     if not PROJECT["tool"]["albert-lsh"]["address-is-placeholder"]:
         text = text.replace(NOT_YET, "")
     text = CLONE.sub(f"git clone {address()} && cd {address().split('/')[-1]}", text)
-    return PLACE.sub(filled, BADGE.sub(lambda found: f"{found[1]}({in_colab(found[2])})", text))
+    return PLACE.sub(filled, BADGE.sub(lambda badge: f"{badge[1]}({in_colab(badge[2])})", text))
 
 
 def commented(names: Iterable[str]) -> str:
@@ -120,10 +120,8 @@ def notebook(name: str, text: str) -> str:
     content = json.loads(text)
     title, setup = content["cells"][:2]
     lines = [line for line in "".join(title["source"]).split("\n") if not line.startswith("[![Open in Colab]")]
-    story = "\n".join(lines[1:]).strip()
-    title["source"] = f"{lines[0]}\n\n[![Open in Colab]({PICTURE})]({in_colab(name)})\n\n{story}".splitlines(
-        keepends=True
-    )
+    head = [lines[0], f"[![Open in Colab]({PICTURE})]({in_colab(name)})", "\n".join(lines[1:]).strip()]
+    title["source"] = "\n\n".join(head).splitlines(keepends=True)
     for cell in content["cells"]:  # what there is to choose from, above the parameter
         source = NAMES.sub(commented(attention.names()), "".join(cell["source"]))
         for first, pattern in TASK_NAMES.items():
@@ -137,12 +135,11 @@ def notebook(name: str, text: str) -> str:
 
 def refreshed() -> dict[Path, str]:
     """Every page and notebook as it should be."""
-    tables = document_tables(ROOT)
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    return {path: page(path.read_text(encoding="utf-8"), tables) for path in pages} | {
-        path: notebook(path.name, path.read_text(encoding="utf-8")) for path in notebooks
-    }
+    tables, texts = document_tables(ROOT), {}
+    for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.ipynb")):
+        text = path.read_text(encoding="utf-8")
+        texts[path] = notebook(path.name, text) if path.suffix == ".ipynb" else page(text, tables)
+    return texts
 
 
 if __name__ == "__main__":

@@ -85,9 +85,9 @@ def listed(values: Iterable[Any]) -> str:
 
 
 def in_order(arms: Iterable[str]) -> list[str]:
-    """The arms, each once, as figures have them; those without a place there last."""
-    places = list(ARMS)
-    return sorted(dict.fromkeys(arms), key=lambda arm: places.index(arm) if arm in ARMS else len(places))
+    """The arms, each once, as figures have them: softmax, those of ARMS, and others."""
+    places = ["softmax", *ARMS]
+    return sorted(dict.fromkeys(arms), key=lambda arm: places.index(arm) if arm in places else len(places))
 
 
 def base_of(arm: str) -> str:
@@ -107,6 +107,12 @@ def runs_of(rows: pd.DataFrame) -> pd.DataFrame:
     numbers = numbers.reindex(columns=["folds", "train_examples", "eval_examples", "held_out_examples"])
     table = rows[~is_baseline & is_metric].join(baselines, on=places).join(numbers, on="record")
     return table.assign(is_headline=table["measure"] == table["task"].map(lambda task: find_task(task).headline))
+
+
+def headlines(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of `runs_of` the metrics that stand for their tasks, of texts as they are."""
+    runs = runs_of(rows)
+    return runs[runs["is_headline"] & (runs["split"] != "shuffled")]
 
 
 def answers_of(runs: pd.DataFrame, root: Path, split: str | None = None) -> Answers:
@@ -147,8 +153,7 @@ def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     words = rows[(rows["kind"] == "bag of words") & (rows["study"] == "bag-of-words") & (rows["measure"] == "headline")]
     same_examples = table["is_headline"] & (table["split"] != "held-out")
     table["bag_of_words"] = table["task"].map(words.groupby("task")["value"].last()).where(same_examples)
-    headlines = runs[runs["is_headline"]].groupby(ARM, sort=False)
-    varied = [(*arm, *varieties(of_arm, root)) for arm, of_arm in headlines]
+    varied = [(*arm, *varieties(runs, root)) for arm, runs in headlines(rows).groupby(ARM, sort=False)]
     constants = pd.DataFrame(varied, columns=[*ARM, "variety", "constant"]).assign(is_headline=True)
     return table.merge(constants, "left", [*ARM, "is_headline"])
 
@@ -204,18 +209,14 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     examples (none where no run of a task kept predictions: intervals are over seeds alone), cost_from, cost_to,
     p_holm, clear (p_holm is below 5 %). From fewer than CLEAR_FROM seeds nothing is tested or not inferior.
     """
-    runs, lines = runs_of(rows), []
-    runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
-    for (model, task), group in runs.groupby(["model", "task"], sort=False):
+    lines = []
+    for (model, task), group in headlines(rows).groupby(["model", "task"], sort=False):
         arms = {str(arm): of_arm.set_index("seed") for arm, of_arm in group.groupby("arm", sort=False)}
         answers = {arm: answers_of(of_arm.reset_index(), root) for arm, of_arm in arms.items()}
         kept = [arm for arm in arms if answers[arm]]
         for before, after, what in comparisons(kept or arms):
-            seeds = sorted(
-                set(answers[before] if kept else arms[before].index)
-                & set(answers[after] if kept else arms[after].index)
-            )
-            if not seeds:
+            first, then = (set(answers[arm] if kept else arms[arm].index) for arm in (before, after))
+            if not (seeds := sorted(first & then)):
                 continue
             line = {"model": model, "task": task, "metric": group["measure"].iloc[0], "change": what}
             pair = arms[before].loc[seeds], arms[after].loc[seeds]
@@ -260,9 +261,8 @@ def switched(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     lines["kept"] = lines.get("kept", np.nan)  # not there if softmax is no better than the majority class
     names = [name for name in METRICS if name in lines]  # a model has one of them
     lines["metric"], lines["score"] = lines[names].notna().idxmax(axis=1), lines[names].bfill(axis=1).iloc[:, 0]
-    lines = lines.drop(columns=names)
-    groups = lines.groupby(["split", "task", "variant", "share", "metric"], sort=False)
-    table = groups[[name for name in lines.select_dtypes("number") if name not in ("share", "seed")]].mean()
+    groups = lines.drop(columns=names).groupby(["split", "task", "variant", "share", "metric"], sort=False)
+    table = groups[[name for name in lines.select_dtypes("number") if name not in ("share", "seed", *names)]].mean()
     ends = pd.DataFrame({name: kept_between(group, root) for name, group in groups}, index=["kept_low", "kept_high"]).T
     table = table.join(ends.rename_axis(table.index.names)).assign(seeds=groups["seed"].nunique())
     table = table.join(groups[["attention", "commit"]].agg(listed)).reset_index()
@@ -275,8 +275,8 @@ def switched(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
 def kept_between(lines: pd.DataFrame, root: Path) -> tuple[float, float]:
     """The ends of the 95 % interval of the share of the score that a variant keeps: seeds and examples."""
     variant = Candidate(lines["variant"].iloc[0], "", {"share": float(lines["share"].iloc[0])}).file_name
-    folders = {line["seed"]: (root / line["record"]).with_suffix("") for line in lines.to_dict("records")}
-    folders = {seed: folder.with_name(f"{folder.name}-predictions") for seed, folder in folders.items()}
+    records = dict(zip(lines["seed"], lines["record"], strict=True))
+    folders = {seed: root / record.replace(".csv", "-predictions") for seed, record in records.items()}
     before, after = ({seed: read_predictions(folder / f"{name}.parquet") for seed, folder in folders.items()}
                      for name in ("softmax", variant))  # fmt: skip
     change = difference(before, after, lines["metric"].iloc[0], draws=500)
@@ -293,9 +293,8 @@ def predictors(table: pd.DataFrame) -> pd.DataFrame:
     tables = []
     for task, of_task in table.groupby("task", sort=False) if len(table) else ():
         shares = [of_share for _, of_share in of_task.groupby("share") if len(of_share) >= 4]
-        together, *each = (
-            part.reindex(columns=DIAGNOSTICS).corrwith(part["kept"], method="spearman") for part in (of_task, *shares)
-        )
+        together, *each = (part.reindex(columns=DIAGNOSTICS).corrwith(part["kept"], method="spearman")
+                           for part in (of_task, *shares))  # fmt: skip
         values = {"all": together, "at_a_share": pd.DataFrame(each, columns=DIAGNOSTICS).mean()}
         tables.append(pd.DataFrame({"task": task, "diagnostic": DIAGNOSTICS, **values}))
     return pd.concat(tables, ignore_index=True) if tables else table
@@ -325,10 +324,12 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         same = words[(words["task"] == task) & (words["train"] == size)] if len(words) else words
         line["bag_of_words"] = same["headline"].iloc[0] if len(same) else np.nan
         lines.append(line | {"majority": plain["majority class"].mean(), "commit": listed(plain["commit"])})
-    order = ["softmax", *in_order({base_of(line["arm"]) for line in lines} - {"softmax"})]
-    tasks = list(dict.fromkeys(line["task"] for line in lines))
-    places = [(tasks.index(line["task"]), line["train_examples"], order.index(base_of(line["arm"]))) for line in lines]
-    return pd.DataFrame([line for _, line in sorted(zip(places, lines, strict=True), key=lambda pair: pair[0])])
+    table = pd.DataFrame(lines)
+    if lines:
+        tasks, bases = list(table["task"].unique()), table["arm"].map(base_of)
+        places = table.assign(task=table["task"].map(tasks.index), arm=bases.map(in_order(bases).index))
+        table = table.loc[places.sort_values(["task", "train_examples", "arm"], kind="stable").index]
+    return table.reset_index(drop=True)
 
 
 def changed(before: Answers, after: Answers) -> dict[str, float]:

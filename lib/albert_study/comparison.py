@@ -60,13 +60,11 @@ class Comparison(Settings):
         Raises:
             ParameterError: one that cannot be made; see `Run.parse`.
         """
-        shared = self.model_dump(exclude={"variants", "take_hours"})
-        return {
-            variant.label: Run.parse(
-                shared | {"attention": variant.attention, "attention_settings": variant.settings}, self.notebook
-            )
-            for variant in candidates_of(self.variants)
-        }
+        shared, runs = self.model_dump(exclude={"variants", "take_hours"}), {}
+        for variant in candidates_of(self.variants):
+            own = {"attention": variant.attention, "attention_settings": variant.settings}
+            runs[variant.label] = Run.parse(shared | own, self.notebook)
+        return runs
 
 
 def check_time(comparison: Comparison, runs: dict[str, Run]) -> None:
@@ -105,8 +103,8 @@ def score_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
     """The scores of `compare` beside the majority class and chance; pairs and cost as shares of full attention's."""
     table = score_table(scores(rows, Path()), metrics=True).frame()
     by_label = wide(rows[rows["attention"] != ""]).set_index("arm")
-    for title, column in (("pairs", "pairs"), ("cost", "cost")):
-        table[title] = by_label[column].map(lambda share: form(share, "%")).reindex(table.index)
+    for name in ("pairs", "cost"):
+        table[name] = by_label[name].map(lambda share: form(share, "%")).reindex(table.index)
     times = by_label["train_seconds"].map(lambda seconds: f"{seconds:.0f} s").reindex(table.index)
     if (rows["cores_of_others"] > BUSY).any():
         print("training times are left out: other programs kept the machine busy, so that they cannot be compared")

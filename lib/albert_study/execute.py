@@ -81,10 +81,9 @@ def execute(job: Job) -> None:
                 return  # made by the process for which this one had to wait
             trained = job.parameters.get("trained")
             if trained and not (root / trained / "model").is_dir():
-                raise StudyError(
-                    f"{trained}/model is not there (models are not kept in the repository), so that {job.results[0]} "
-                    "cannot be made; delete the run's folder to make all of it again"
-                )
+                problem = f"{trained}/model is not there (models are not kept in the repository), so that "
+                problem += f"{job.results[0]} cannot be made; delete the run's folder to make all of it again"
+                raise StudyError(problem)
             if len(visible := gpus()) > 1:  # Trainer would use all of them
                 os.environ[VISIBLE] = visible[0]
             run_notebook(carried(f"notebooks/{job.notebook}"), root / job.partial, job.parameters)
@@ -93,18 +92,17 @@ def execute(job: Job) -> None:
             clean(root / job.partial, texts_are_ours=job.task.startswith("mini-"))
             os.replace(root / job.partial, kept)
     except Timeout as error:
-        raise StudyError(
-            f"{job.kept} is in use by another process (waited {WAIT} s); wait for it, or end it"
-        ) from error
+        problem = f"{job.kept} is in use by another process (waited {WAIT} s); wait for it, or end it"
+        raise StudyError(problem) from error
 
 
 def run_notebook(source: Path, target: Path, parameters: dict[str, Any], attempts: int = 3) -> None:
     """papermill, from the repository's root; a kernel that loses a race for a port while starting is started again."""
     import papermill
 
-    look = {"progress_bar": False, "kernel_name": "python3"}
+    options = {"progress_bar": False, "kernel_name": "python3", "cwd": str(repository_root())}
     try:
-        papermill.execute_notebook(source, target, parameters, cwd=str(repository_root()), **look)
+        papermill.execute_notebook(source, target, parameters, **options)
     except RuntimeError as error:
         if "before replying to kernel_info" not in str(error) or attempts == 1:
             raise
@@ -133,8 +131,8 @@ def opening(study: str, count: int, missing: list[Job], at_once: int) -> str:
     if missing:
         are = "is" if len(missing) == 1 else "are"
         lines[0] += f", {len(missing)} {are} made now, each with a line; more in logs/{study}/"
-        lines += filter(None, [forecast([job.run for job in missing if job.run], at_once, repository_root())])
-    return "\n".join(lines)
+        lines += [forecast([job.run for job in missing if job.run], at_once, repository_root())]
+    return "\n".join(filter(None, lines))
 
 
 def failures(study: str, missing: dict[str, Job]) -> str:
@@ -163,8 +161,8 @@ def summary(study: str) -> str:
     scores = read(root, f"tables/{study}-scores")
     lines = [f"\n{score_table(scores).frame().to_string()}"] if len(scores) else []
     for kind, paths in places.items():
-        there = [f"  {path.relative_to(root)}" for path in paths if path.exists()]
-        lines += [f"\n{kind}:", *there] if there else []
+        made = [f"  {path.relative_to(root)}" for path in paths if path.exists()]
+        lines += [f"\n{kind}:", *made] if made else []
     return "\n".join(lines)
 
 

@@ -13,26 +13,16 @@ from albert_study.records import read_table, wide
 from albert_study.show import Line, columns, parts, table, text
 from albert_study.tables import Named, commits, one_by_one, read
 
-OBJECTIVES = {
-    "mlm_loss": "loss, nats a masked token",
-    "mlm_accuracy": "accuracy, masked tokens",
-    "sop_accuracy": "accuracy, order",
-}
+OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
+OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
 PLAIN, REFORMER, ONE = "plain-lsh", "reformer-pytorch", ", one round"
-FASTER = {  # by title who is compared in speed: ours, theirs
-    f"{ours} against {theirs}": (ours, theirs)
-    for ours, theirs in (
-        ("lsh", REFORMER), ("lsh, window, far field", REFORMER), (PLAIN, REFORMER), (PLAIN + ONE, REFORMER),
-        (PLAIN + ONE, REFORMER + ONE),
-    )
-}  # fmt: skip
+FASTER = [("lsh", REFORMER), ("lsh, window, far field", REFORMER), (PLAIN, REFORMER)]  # in speed: ours against theirs
+FASTER += [(PLAIN + ONE, REFORMER), (PLAIN + ONE, REFORMER + ONE)]
 PASS = "`pass` == 'forward+backward'"
 ARENA = "pairs={attended:%}; accuracy={accuracy:%1}; arena={arena:%2}; re-run={rerun:%2}; steps={steps}; "
 ARENA += "seconds={seconds:0}"
-ARENA_NOTE = (
-    "{max_length:,} tokens; majority class {majority:%1}, chance {chance:%1}; {test_examples:,} test examples. Shorter "
-    "than published: {shorter}."
-)
+ARENA_NOTE = "{max_length:,} tokens; majority class {majority:%1}, chance {chance:%1}; {test_examples:,} test "
+ARENA_NOTE += "examples. Shorter than published: {shorter}."
 VERSIONS = ("python", "torch", "transformers", "datasets", "huggingface-hub", "numpy", "pandas", "ipykernel")
 
 
@@ -63,23 +53,20 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
     times = {kind: lines.query(PASS) for kind, lines in times.items() if len(lines)}
     note, ratio = "{devices}; {commits}.", "{length:,}={seconds:2}"
     for kind, lines in times.items():
-        yield from shown(
-            f"efficiency-time-{kind}", ratio_to(lines, "seconds", "softmax"), "{case}", ratio, note, across="length"
-        )
+        ratios = ratio_to(lines, "seconds", "softmax")
+        yield from shown(f"efficiency-time-{kind}", ratios, "{case}", ratio, note, across="length")
     if "fp32" in times:
         lines = times["fp32"]
         bounds = crossing_bounds(lines).dropna().sort_values(["up_to", "above"]).reset_index(names="case")
         of_times = f"{'; '.join(lines['device'].unique())}; {commits(lines)}."
         yield "efficiency-faster-from", table(bounds, "{case}", {"tokens": crossing}, note=of_times)
         seconds = lines.pivot(index="length", columns="case", values="seconds")
-        speed = pd.DataFrame({title: seconds[b] / seconds[a] for title, (a, b) in FASTER.items() if a in seconds})
+        speed = pd.DataFrame({f"{a} against {b}": seconds[b] / seconds[a] for a, b in FASTER if a in seconds})
         tall = speed.reset_index().melt("length", var_name="case", value_name="ratio").dropna()
         yield from shown("efficiency-speed", tall, "{case}", "{length:,}={ratio:1}", of_times, across="length")
     if len(lines := read(root, "efficiency/choosing/time-cpu-fp32")):
-        lines = ratio_to(lines.query(PASS), "seconds", "softmax")
-        yield from shown(
-            "efficiency-choosing", lines, "{case}", ratio, "{keys} keys per query; " + note, across="length"
-        )
+        lines, of_keys = ratio_to(lines.query(PASS), "seconds", "softmax"), "{keys} keys per query; " + note
+        yield from shown("efficiency-choosing", lines, "{case}", ratio, of_keys, across="length")
     if len(lines := read(root, "efficiency/memory-cpu-fp32")):
         lines = lines[lines["kind"] == "attention"].assign(mib=lines["bytes"] / 2**20)
         yield from shown("efficiency-memory", lines, "{case}", "{length:,}={mib:0}", "MiB; {commits}.", across="length")
@@ -115,19 +102,11 @@ def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
     if len(lines := read(root, "runs/word-order/stsb/twins")):
         note = f"{lines['pairs'].iloc[0]} texts of STS-B, run by run; a coin has 50%. Attention: of the head and layer "
         note += f"that gives most, against an equal share. {commits(lines)}."
-        arms, runs = ["softmax", *in_order(set(lines["arm"]) - {"softmax"})], lines.sort_values("seed").set_index("arm")
-        cells = {
-            "texts whose twin is valued higher": lambda line: one_by_one(runs.loc[line["arm"], "told_apart"], "%"),
-            "attention of a token to its copy": lambda line: one_by_one(
-                runs.loc[line["arm"], "weight_of_copies"], "1", " ×"
-            ),
-        }
-        yield (
-            "twins",
-            table(
-                pd.DataFrame({"arm": arms, "name": [ARMS.get(arm, arm) for arm in arms]}), "{name}", cells, note=note
-            ),
-        )
+        arms = in_order(lines["arm"])
+        cells = {"texts whose twin is valued higher": lambda line: one_by_one(line["told_apart"], "%")}
+        cells["attention of a token to its copy"] = lambda line: one_by_one(line["weight_of_copies"], "1", " ×")
+        each = lines.sort_values("seed").groupby("arm")[["told_apart", "weight_of_copies"]].agg(list).loc[arms]
+        yield "twins", table(each.assign(name=[ARMS.get(arm, arm) for arm in arms]), "{name}", cells, note=note)
     if len(lines := read(root, "tables/calibration")):
         ends = lines.groupby("seeds")[["covered", "found"]].agg(["min", "max"]).reset_index()
         ends.columns = pd.Index(["seeds", "covered", "most_covered", "small", "most_small"])
@@ -153,17 +132,13 @@ def pretraining_tables(root: Path, rows: pd.DataFrame) -> Named:
     spec += "; ".join(f"{title}={{{name}:3}}" for name, title in OBJECTIVES.items())
     every = pd.concat([new, began, counted.assign(arm="counting pieces, or a coin")])
     every["commit"] = new["commit"].iloc[0] if new["commit"].nunique() == 1 else every["commit"].fillna("")
-    yield from shown(
-        "pretraining", every, "{arm}", spec + "; tokens/s={tokens_per_second:0}; on={device}", "{Commits}."
-    )
+    spec += "; tokens/s={tokens_per_second:0}; on={device}"
+    yield from shown("pretraining", every, "{arm}", spec, "{Commits}.")
     if gaps.empty:
         return
     of_new = gaps[gaps["to"].isin(new["arm"])].assign(title=gaps["metric"].map(OBJECTIVES))
-    note, spread = (
-        "Standard errors over {sequences} held-out sequences, paired.",
-        "{title}={difference:+4} ± {standard_error:4}",
-    )
-    yield from shown("pretraining-gaps", of_new, "{from} → {to}", spread, note, across="title")
+    spec, note = "{title}={difference:+4} ± {standard_error:4}", "Standard errors over {sequences} held-out sequences, "
+    yield from shown("pretraining-gaps", of_new, "{from} → {to}", spec, note + "paired.", across="title")
     of_loss = gaps[gaps["metric"] == "mlm_loss"].rename(columns={"to": "arm"})
     gone_on = last[~last["is_new"]].join(first.set_index("record")[list(OBJECTIVES)].add_prefix("first_"), on="record")
     gone_on = gone_on.merge(of_loss, "left", on="arm").sort_values("first_mlm_loss")
@@ -178,9 +153,8 @@ def long_tables(root: Path, rows: pd.DataFrame) -> Named:
     """Models trained on long sequences; in brackets, or in columns of their own, what is published."""
     lines = read(root, "long_range/duplication")
     for length in sorted(lines["max_length"].unique()) if len(lines) else ():
-        own = lines[lines["max_length"] == length].sort_values(
-            "label", key=lambda label: label != "softmax", kind="stable"
-        )
+        own = lines[lines["max_length"] == length]
+        own = own.sort_values("label", key=lambda label: label != "softmax", kind="stable")
         of_paper = own["evaluated"].str.match("full|LSH")
         note = "{max_length:,} tokens; chance {chance:%1}"
         spec = "steps={steps}; seconds={seconds:0}; {evaluated}={accuracy:%1} ({published:%1})"
@@ -207,15 +181,12 @@ def masked_tables(root: Path, rows: pd.DataFrame) -> Named:
             own = lines[lines["share"].isna() | (lines["share"] == share)]
             order = own[own["length"] == own["length"].max()].sort_values("change")["variant"]
             spec = "{length:.0f} tokens={difference:+2} ± {error:2}; {length:.0f} either way={change:2}; "
-            note = (
-                f"Loss of a masked word, in nats above softmax's ({per}), ± two standard errors over paragraphs; how "
-            )
-            note += "much a word's loss changes either way; full cost. "
+            spec += "{length:.0f} cost={cost:%}"
+            note = f"Loss of a masked word, in nats above softmax's ({per}), ± two standard errors over paragraphs; "
+            note += "how much a word's loss changes either way; full cost. "
             note += f"{100 * share:g}% of the pairs where there is a choice. {{model}}, {{commits}}."
             named = {"across": ["length"], "order": order, "corner": "variant"}
-            yield from shown(
-                f"{study}-{100 * share:.0f}", own, "{variant}", spec + "{length:.0f} cost={cost:%}", note, **named
-            )
+            yield from shown(f"{study}-{100 * share:.0f}", own, "{variant}", spec, note, **named)
     lines = masked[masked["kind"] == "passes"]
     passes = lines["variant"].str.extract(r"(\d+)")[0].astype(float)
     where = lines["variant"].str.startswith("all").map({True: "in all others", False: "in this pass alone"})
@@ -268,16 +239,13 @@ def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
         yield from shown("faults", counts.reset_index(), "{kind}", spec, corner="kind")
     if len(lines := read(root, "reliability/colab")):
         lines = lines.sort_values(["environment", "notebook"])
-        yield from shown(
-            "colab", lines, "{notebook}", "{environment}={outcome}", across="environment", corner="notebook"
-        )
+        by = {"across": "environment"}
+        yield from shown("colab", lines, "{notebook}", "{environment}={outcome}", corner="notebook", **by)
         names = [*VERSIONS, "added", "replaced", "commit"]
         tall = lines.assign(commit=lines["commit"].str[:10]).melt("environment", names).fillna({"value": ""})
         groups = tall.groupby(["environment", "variable"], sort=False)["value"]
         values = groups.agg(lambda values: ", ".join(dict.fromkeys(values)) or "none").reset_index()
-        yield from shown(
-            "colab-versions", values, "{variable}", "{environment}={value}", across="environment", order=names
-        )
+        yield from shown("colab-versions", values, "{variable}", "{environment}={value}", order=names, **by)
 
 
 COMMON = [constant_tables, time_tables, pretraining_tables, long_tables, masked_tables, detail_tables]

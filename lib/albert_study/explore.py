@@ -37,14 +37,10 @@ def points(root: Path) -> dict[str, pd.DataFrame]:
     probed = rows["kind"].isin(["switched", "masked words", "passes", "reading"]) & rows["measure"].isin(PROBED)
     timed = (rows["kind"] == "efficiency") & rows["measure"].isin(["seconds", "bytes"])
     length = rows["length"].map("{:.0f} tokens".format).where(probed & (rows["kind"] != "switched"))
-    told = rows.assign(
-        model=rows["model"].astype(str).str.split("/").str[-1].where(rows["model"].notna()), length=length
-    )
-    told["measure"] = told["measure"].replace(PROBED)
-    parts = told[["task", "model", "split", "length", "measure"]].astype(object)
-    rows["view"] = (
-        rows["study"] + ": " + [", ".join(part for part in line if pd.notna(part)) for line in parts.to_numpy()]
-    )
+    model = rows["model"].astype(str).str.split("/").str[-1].where(rows["model"].notna())
+    told = rows.assign(model=model, length=length, measure=rows["measure"].replace(PROBED))
+    parts = told[["task", "model", "split", "length", "measure"]].astype(object).to_numpy()
+    rows["view"] = rows["study"] + ": " + [", ".join(part for part in line if pd.notna(part)) for line in parts]
     is_floor = rows["arm"].isin(BASELINES.values())
     floors = rows[scored & is_floor].drop_duplicates(["view", "arm"])
     return {
@@ -98,17 +94,12 @@ def page(root: Path) -> tuple[str, dict[str, str]]:
     """The text of report/page.html and what it is filled with, but for Vega; the fingerprint of both included."""
     shown = points(root)
     floors, axes = shown.pop("floors"), {"cost": "full cost", "pairs": "pairs attended"}
-    how = zip(
-        shown,
-        (axes, axes, {"length": "tokens"}),
-        (("linear", "linear"), ("log", "symlog"), ("log", "log")),
-        strict=True,
-    )
-    charts = [chart(title, shown[title], across, scales, floors if place == 0 else floors.head(0))
-              for place, (title, across, scales) in enumerate(how) if len(shown[title])]  # fmt: skip
-    specs = [
-        {name: part for name, part in chart.to_dict().items() if name != "$schema"} for chart in charts
-    ]  # an address
+    looks: list[Any] = [(axes, ("linear", "linear"), floors), (axes, ("log", "symlog"), floors.head(0))]
+    looks += [({"length": "tokens"}, ("log", "log"), floors.head(0))]
+    named = zip(shown.items(), looks, strict=True)
+    specs = [chart(title, rows, *look).to_dict() for (title, rows), look in named if len(rows)]
+    for spec in specs:
+        del spec["$schema"]  # an address
     text = carried("report/page.html", root).read_text(encoding="utf-8")
     filled = json.dumps(specs, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return text, {"charts": filled, "fingerprint": hashlib.sha256(f"{text}\0{filled}".encode()).hexdigest()}

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from albert_lsh.files import repository_root
 from albert_lsh.tasks import find_task
-from albert_study.compare import ARMS, MARGIN, METRICS, TRAINED, base_of, in_order, runs_of, scale_of
+from albert_study.compare import ARMS, MARGIN, METRICS, TRAINED, base_of, headlines, in_order, runs_of, scale_of
 from albert_study.records import list_studies, load, load_history, wide
 from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
 from albert_study.tables import TITLES, between, read
@@ -42,9 +42,8 @@ def plot_loss(runs: pd.DataFrame, root: Path) -> Figure:
     """Training and evaluation loss of one task against the optimiser step."""
     task = runs["task"].iloc[0]
     panels = {"train_loss": loss_name(task), "eval_loss": ""}
-    figure = curves(
-        histories(runs, root), "step", panels, titles=(f"{task}, training", f"evaluation ({seeds_of(runs)})")
-    )
+    titles = (f"{task}, training", f"evaluation ({seeds_of(runs)})")
+    figure = curves(histories(runs, root), "step", panels, titles=titles)
     for axis in figure.axes:
         axis.set(xlabel="optimiser step", xlim=(0, None), ylim=(0, max(axis.get_ylim()[1] for axis in figure.axes)))
     return figure
@@ -92,10 +91,8 @@ def plot_differences(lines: pd.DataFrame) -> Figure:
         axis.set_xlim(lowest, highest)
         metric, over = pairs[["metric", "over"]].iloc[0]
         axis.set_xlabel(f"{METRICS[metric]} − softmax's\n{score:.{digits}f}; {over}: {between(pairs['seeds'])}")
-    note = (
-        "grey: ± 1 % of softmax's score; beyond it the scale is logarithmic; full points: clear after Holm's correction"
-    )
-    figure.supxlabel(note, fontsize=8)
+    note = "grey: ± 1 % of softmax's score; beyond it the scale is logarithmic; "
+    figure.supxlabel(note + "full points: clear after Holm's correction", fontsize=8)
     return figure
 
 
@@ -105,10 +102,9 @@ def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame) -> Figure:
     lines: of `compare.shuffled`.
     """
     most = lines[lines["train_examples"] == lines.groupby("task")["train_examples"].transform("max")]
-    runs, panels = runs_of(rows), {}
-    runs = runs[runs["is_headline"]]
-    other = runs[runs["split"] == "shuffled"].set_index("record")["value"].rename("other")
-    runs = runs[runs["split"] != "shuffled"].join(other, on="record").sort_values("seed")
+    runs, panels = runs_of(rows).query("is_headline and split == 'shuffled'"), {}
+    other = runs.set_index("record")["value"].rename("other")
+    runs = headlines(rows).join(other, on="record").sort_values("seed")
     runs = runs.merge(most[["task", "arm", "majority", "bag_of_words"]], on=["task", "arm"])
     ends = runs[["value", "other"]]
     runs = runs.assign(name=runs["arm"].map(base_of), full=True, low=ends.min(axis=1), high=ends.max(axis=1))
@@ -116,8 +112,7 @@ def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame) -> Figure:
         of_task = runs[runs["task"] == task]
         count = of_task.groupby("arm").size().iloc[0]
         panels[f"{TITLES.get(task, task)}, {count} run{'s' if count > 1 else ''}"] = of_task
-    arms = ["softmax", *in_order(set(runs["name"]) - {"softmax"})]
-    figure = dots(panels, {arm: ARMS.get(arm, arm) for arm in arms}, 0.3)
+    figure = dots(panels, {arm: ARMS.get(arm, arm) for arm in in_order(runs["name"])}, 0.3)
     for axis, of_task in zip(figure.axes, panels.values(), strict=True):
         axis.axvline(of_task["bag_of_words"].iloc[0], color=GREY, linestyle=":", linewidth=0.9)
         axis.axvline(of_task["majority"].iloc[0], color=GREY, linewidth=0.9)
@@ -150,9 +145,8 @@ def plot_switched(lines: pd.DataFrame) -> Figure:
         axis.axhline(1, color="black", linewidth=0.5)
         axis.axhline(0, color="black", linewidth=0.5, linestyle=":")
         axis.set_ylim(-0.35, 1.15)
-    for axis, cost in zip(
-        axes, [of_task["cost"] for _, of_task in lines.groupby("title", sort=False)] * 2, strict=True
-    ):
+    costs = [cost for _, cost in lines.groupby("title", sort=False)["cost"]]
+    for axis, cost in zip(axes, costs * 2, strict=True):
         log_cost(axis, cost)
     axes[-1].set_ylim(0, None)
     return figure
@@ -161,10 +155,9 @@ def plot_switched(lines: pd.DataFrame) -> Figure:
 def plot_masked_words(lines: pd.DataFrame) -> Figure:
     """How the loss of a masked word changes against the full cost, one column a length; bars: two standard errors."""
     lines = lines.sort_values("length", kind="stable").rename(columns={"variant": "name"})
-    error, title = 2 * lines["standard_error"], lines["length"].map("{:.0f} tokens".format)
-    lines = lines.assign(
-        difference_low=lines["difference"] - error, difference_high=lines["difference"] + error, title=title
-    )
+    change, error = lines["difference"], 2 * lines["standard_error"]
+    lines = lines.assign(difference_low=change - error, difference_high=change + error)
+    lines["title"] = lines["length"].map("{:.0f} tokens".format)
     panels = {"difference": "nats above\nsoftmax's", "change": "change, either way"}
     figure = curves(lines, "cost", panels, "title", size=(6.6, 3.6))
     axes = figure.axes
@@ -193,30 +186,27 @@ def plot_pretraining(rows: pd.DataFrame, root: Path) -> Figure:
     runs, counting = lines[lines["attention"] != ""].drop_duplicates("record"), lines[lines["attention"] == ""]
     titles = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
     titles |= {"sop_accuracy": "accuracy, order of segments"}
-    paths = {run["arm"]: (root / run["record"]).with_name("history.csv") for run in runs.to_dict("records")}
-    attentions = runs.set_index("arm")["attention"]
-    tables = [pd.read_csv(path).assign(name=arm, attention=attentions[arm]) for arm, path in paths.items()]
-    counted = level("counting, or a coin", tables[0], "step", **counting[list(titles)].mean())
-    return curves(pd.concat([*tables, counted]), "step", dict.fromkeys(titles, ""), titles=titles.values())
+    about = zip(runs["record"], runs["arm"], runs["attention"], strict=True)
+    tables = (pd.read_csv((root / record).with_name("history.csv")).assign(name=arm, attention=attention)
+              for record, arm, attention in about)  # fmt: skip
+    steps = pd.concat(tables)
+    counted = level("counting, or a coin", steps, "step", **counting[list(titles)].mean())
+    return curves(pd.concat([steps, counted]), "step", dict.fromkeys(titles, ""), titles=titles.values())
 
 
 def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     """A study's losses task by task, scores over more epochs or examples where arms have them, differences, attention
     switched and words shuffled, by name."""
     rows = load(root, study)
-    runs = runs_of(rows)
-    runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
+    runs = headlines(rows)
     trained, figures = runs["arm"].str.extract(TRAINED, expand=False).fillna(""), {}
     is_longer, is_sized = trained.str.endswith("-epochs"), trained.str.isdigit()  # the latter have a table
-    for name, plot, chosen in (
-        ("loss", plot_loss, ~is_longer & ~is_sized),
-        ("convergence", plot_convergence, is_longer),
-    ):
+    plots = ("loss", plot_loss, ~is_longer & ~is_sized), ("convergence", plot_convergence, is_longer)
+    for name, plot, chosen in plots:
         for task, of_task in runs[chosen].groupby("task", sort=False):
             figures[f"{study}-{name}-{task}"] = plot(of_task, root)
-    pairs, switched, shuffled = (
-        read(root, f"tables/{study}-{name}") for name in ("differences", "switched", "shuffled")
-    )
+    names = ("differences", "switched", "shuffled")
+    pairs, switched, shuffled = (read(root, f"tables/{study}-{name}") for name in names)
     if len(pairs) and (pairs["from"] == "softmax").any():
         figures[f"{study}-differences"] = plot_differences(pairs)
     if len(switched):

@@ -75,8 +75,7 @@ def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.
         notes = [f"{powers[case]:.1f}"] if pd.notna(powers.get(case)) else []
         if case in faster.index:
             above, up_to = faster.loc[case]
-            known = above in (0, up_to)
-            notes += [f"from {up_to:,.0f}" if known else f"from {above:,.0f} to {up_to:,.0f}"]
+            notes += [f"from {up_to:,.0f}" if above in (0, up_to) else f"from {above:,.0f} to {up_to:,.0f}"]
         label = f"{case} ({', '.join(notes)})" if notes else str(case)
         axis.plot(rows["length"], rows[value] / unit, label=label, **case_look(str(case)))
     axis.set_xscale("log", base=2)
@@ -93,18 +92,18 @@ def plot_quality(table: pd.DataFrame) -> Figure:
     estimates = table["case"].str.startswith(("nystrom", "yoso"))  # no key is left out: all mass is there
     panels = {"mass": ("softmax's mass on the keys attended", table[~estimates]), "error": ("error of output", table)}
     for axis, (value, (label, rows)) in zip(axes[0], panels.items(), strict=True):
-        for case, seconds, found in zip(rows["case"], rows["seconds"], rows[value], strict=True):
-            axis.plot(seconds, found, label=case, **case_look(case) | {"linestyle": ""})
+        for case, seconds, kept in zip(rows["case"], rows["seconds"], rows[value], strict=True):
+            axis.plot(seconds, kept, label=case, **case_look(case) | {"linestyle": ""})
         axis.set_xscale("log")
         axis.set(xlabel="seconds, forward and backward, all layers", ylabel=label)
     add_legend(figure, axes[0, 1], 3)  # its panel has all cases
     return figure
 
 
-def draw_efficiency(tables: dict[str, pd.DataFrame]) -> dict[str, Figure]:
-    """A figure for each of the tables time, memory and quality, by file name."""
+def save_efficiency(tables: dict[str, pd.DataFrame], folder: str) -> list[Path]:
+    """Save a figure of each of the tables time, memory and quality in a folder, as SVG and PDF; returns the SVGs."""
     figures = {}
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(LOOK):  # without its salt the same figure would be another file
         both = tables["time"][tables["time"]["pass"] == "forward+backward"]
         figures["efficiency-time"] = plot_growth(both, "seconds", "seconds, forward and backward")
         if "memory" in tables:
@@ -112,20 +111,13 @@ def draw_efficiency(tables: dict[str, pd.DataFrame]) -> dict[str, Figure]:
             figures["efficiency-memory"] = plot_growth(peaks, "bytes", "peak memory (MiB)", 2**20)
         if "quality" in tables:
             figures["efficiency-quality"] = plot_quality(tables["quality"])
-    return figures
-
-
-def save_efficiency(tables: dict[str, pd.DataFrame], folder: str) -> list[Path]:
-    """Save the figures of the tables in a folder, as SVG and PDF; returns the SVGs."""
-    with mpl.rc_context(LOOK):  # without its salt the same figure would be another file
-        return [save(figure, Path(folder) / name)[0] for name, figure in draw_efficiency(tables).items()]
+        return [save(figure, Path(folder) / name)[0] for name, figure in figures.items()]
 
 
 def redraw(root: Path) -> list[Path]:
     """The figures of what was measured below `root` in float32 on a CPU, which are the report's; returns the SVGs."""
-    names = ("time", "memory", "quality")
-    measured = {name: read_table(root / f"results/efficiency/{name}-cpu-fp32.csv") for name in names}
-    tables = {name: rows for name, rows in measured.items() if len(rows)}
+    paths = {name: root / f"results/efficiency/{name}-cpu-fp32.csv" for name in ("time", "memory", "quality")}
+    tables = {name: read_table(path) for name, path in paths.items() if path.exists()}
     return save_efficiency(tables, str(root / "figures")) if "time" in tables else []
 
 

@@ -44,11 +44,6 @@ def weighted_mean(values: np.ndarray) -> Scored:
     return lambda weights: weights @ values / weights.sum(1)
 
 
-def weighted_f1(labels: np.ndarray, answers: np.ndarray) -> Scored:
-    both, either = (labels == 1) & (answers == 1), (labels == 1).astype(float) + (answers == 1)
-    return lambda weights: 2 * (weights @ both) / np.maximum(weights @ either, 1)
-
-
 def weighted_pearson(labels: np.ndarray, values: np.ndarray) -> Scored:
     x, y = labels - labels.mean(), values - values.mean()
 
@@ -73,16 +68,15 @@ def score_of(metric: str, table: pd.DataFrame) -> Scored:
     """
     if metric in table:  # SQuAD's, in percent
         return weighted_mean(100 * table[metric].to_numpy(float))
-    labels = table["label"].to_numpy(float)
-    if metric == "pearson":
-        return weighted_pearson(labels, table["logit_0"].to_numpy(float))
-    answers = table["answer"].to_numpy(float)
-    if metric == "matthews":  # of two classes it is the correlation of their numbers
+    names = ("label", "logit_0" if metric == "pearson" else "answer")
+    labels, answers = (table[name].to_numpy(float) for name in names)
+    if metric in ("pearson", "matthews"):  # Matthews's of two classes is the correlation of their numbers
         return weighted_pearson(labels, answers)
     if metric == "accuracy":
         return weighted_mean((labels == answers).astype(float))
     if metric == "f1":
-        return weighted_f1(labels, answers)
+        both, either = (labels == 1) & (answers == 1), (labels == 1).astype(float) + (answers == 1)
+        return lambda weights: 2 * (weights @ both) / np.maximum(weights @ either, 1)
     raise ValueError(f"metric={metric!r} is not one of: accuracy, f1, exact, matthews, pearson")
 
 

@@ -54,20 +54,16 @@ BASELINES = {"majority": "majority class", "chance": "chance", "counting": "coun
 NUMBERS = ("attention_mass", "train_seconds", "examples_per_second", "tokens_per_second", "peak_memory_bytes")
 PARAMETERS = ("folds", "eval_examples", "held_out_examples", "steps", "masked_share")
 ASKED = {"share_asked": "share", "share": "pairs"}
-PROBES: tuple[
-    tuple[str, str, dict[str, str]], ...
-] = (  # other tables: their kind, the files below results/, and how their columns are called here
+MEASURED = {"case": "variant", "pass": "split", "kind": "split", "text_model": "model"}
+PROBES: tuple[tuple[str, str, dict[str, str]], ...] = (
+    # other tables: their kind, the files below results/, and how their columns are called here
     ("switched", "runs/*/*/*/*/seed-*/fidelity-*[!s].csv", ASKED),
     ("reading", "runs/*/reading/*[0-9].csv", ASKED | {"hash_seed": "seed", "paragraphs": "examples"}),
     ("masked words", "runs/*/[0-9]*[0-9].csv", ASKED),
     ("passes", "runs/*/depths.csv", ASKED),
     ("bag of words", "runs/bag-of-words/*.csv", {}),
     ("bag of words", "runs/*/words*.csv", {}),
-    (
-        "efficiency",
-        "efficiency/*-cpu-*.csv",
-        {"case": "variant", "pass": "split", "kind": "split", "text_model": "model"},
-    ),
+    ("efficiency", "efficiency/*-cpu-*.csv", MEASURED),
 )
 HASHED = re.compile(r"-[0-9a-f]{6}$")  # of a notebook's run: what differs from the plain arm
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
@@ -103,10 +99,9 @@ def load(root: str | Path | None = None, study: str | None = None) -> pd.DataFra
     rank = {name: f"{number:04}" for number, name in enumerate([*TASKS, *attention.names()])}
 
     def place(run: tuple[list[Row], Row]) -> tuple[str, ...]:
-        task, attention, arm = (
-            rank.get(run[0][0][name], "9999") + run[0][0][name] for name in ("task", "attention", "arm")
-        )
-        return run[0][0]["study"], task, run[0][0]["model"], attention, arm, f"{run[0][0]['seed']:12}"
+        first = run[0][0]
+        task, attention, arm = (rank.get(first[name], "9999") + first[name] for name in ("task", "attention", "arm"))
+        return first["study"], task, first["model"], attention, arm, f"{first['seed']:12}"
 
     rows = [row for run in sorted(runs, key=place) for row in run[0]]
     probes = [table for probe in PROBES for table in read_probes(root, *probe)]
@@ -134,8 +129,7 @@ def record_paths(root: Path, study: str | None = None) -> list[Path]:
 
 def list_studies(root: Path) -> pd.DataFrame:
     """The studies that have complete runs below `root`: how many, of which tasks and models."""
-    paths = [path.relative_to(root).parts[1:-1] for path in record_paths(root)]
-    runs = [path[1:] for path in paths if path[0] == "runs"]
+    runs = [path.parts[-6:-1] for path in record_paths(root) if path.relative_to(root).parts[1] == "runs"]
     table = pd.DataFrame(runs, columns=["study", "task", "model", "arm", "seed"])
     listed = {f"{name}s": (name, lambda values: ", ".join(values.unique())) for name in ("task", "model")}
     return table.groupby("study").agg(runs=("seed", "size"), **listed)
@@ -170,22 +164,14 @@ def rows_of(path: Path, root: Path) -> tuple[list[Row], Row]:
         else:
             study = path.parents[4].name if len(path.parents) > 4 else ""
             counts, names = result["examples"], (study, run["task"], run["model"], path.parents[1].name)
-        split = next(name for name in counts if name != "train")
+        split, settings = next(name for name in counts if name != "train"), run["attention_settings"]
         about = dict(zip(("study", "task", "model", "arm"), names, strict=True)) | {"kind": kind}
         about |= {name: run[name] for name in ("attention", "seed", "learning_rate", "batch_size")}
-        about |= {
-            "variant": run.get("start"),
-            "length": run["max_length"],
-            "share": run["attention_settings"].get("share"),
-        }
-        about |= {
-            "epochs": run.get("epochs"),
-            "precision": run.get("precision"),
-            "split": split,
-            "examples": counts[split],
-        }
-        about |= {"pairs": result["attended_share"], "cost": result.get("full_cost"), "device": where["device"]}
-        about |= {"commit": where["commit"] or "unknown", "record": place}  # outside a checkout there is no commit
+        about |= {name: run.get(name) for name in ("epochs", "precision")}
+        about |= {"variant": run.get("start"), "length": run["max_length"], "share": settings.get("share")}
+        about |= {"split": split, "examples": counts[split], "device": where["device"], "record": place}
+        about |= {"pairs": result["attended_share"], "cost": result.get("full_cost")}
+        about |= {"commit": where["commit"] or "unknown"}  # outside a checkout there is no commit
         return [about | measure for measure in measures(result, path)], run
 
 
@@ -201,17 +187,14 @@ def measures(result: Row, path: Path) -> Iterator[Row]:
         if {"accuracy", "f1"} <= set(scores):  # the original reports MRPC so
             scores = scores | {"accuracy_f1_mean": (scores["accuracy"] + scores["f1"]) / 2}
         for name, value in scores.items():
-            low, high = intervals.get(name, (None, None)) if not arm else (None, None)
-            line: Row = {"split": "shuffled"} if name.endswith("_shuffled") else {}
-            line |= {"measure": name.removesuffix("_shuffled"), "value": float(value), "low": low, "high": high}
-            yield other | line
-    numbers = {name: result.get(name) for name in NUMBERS} | {
-        name: result["parameters"].get(name) for name in PARAMETERS
-    }
-    numbers |= {
-        "train_examples": result.get("examples", {}).get("train"),
-        "tokens": result.get("tokens", {}).get("trained"),
-    }
+            low, high = (None, None) if arm else intervals.get(name, (None, None))
+            split = {"split": "shuffled"} if name.endswith("_shuffled") else {}
+            name = name.removesuffix("_shuffled")
+            yield other | split | {"measure": name, "value": float(value), "low": low, "high": high}
+    numbers: Row = {name: result.get(name) for name in NUMBERS}
+    numbers |= {name: result["parameters"].get(name) for name in PARAMETERS}
+    numbers["train_examples"] = result.get("examples", {}).get("train")
+    numbers["tokens"] = result.get("tokens", {}).get("trained")
     yield from ({"measure": name, "value": float(value)} for name, value in numbers.items() if value is not None)
 
 
@@ -311,10 +294,8 @@ def check_complete(study: str, root: Path) -> None:
         here = f"{len(paths) - len(missing)} of {'the ' if name == 'result.json' else ''}{len(paths)}"
         if name == "result.json" and missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            message = f"{study}: {here} runs of the study are made; missing: {', '.join(missing[:3])}{more}"
-            warnings.warn(message, stacklevel=3)
+            shown = f"{', '.join(missing[:3])}{more}"
+            warnings.warn(f"{study}: {here} runs of the study are made; missing: {shown}", stacklevel=3)
         elif 0 < len(missing) < len(paths):
-            raise OneLineError(
-                f"{study}, {name}: {here} tables are there; missing: {', '.join(missing)}; "
-                f"`make study STUDY={study}` makes them"
-            )
+            again = f"missing: {', '.join(missing)}; `make study STUDY={study}` makes them"
+            raise OneLineError(f"{study}, {name}: {here} tables are there; {again}")

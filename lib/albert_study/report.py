@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pandas as pd
 from albert_lsh.files import repository_root, write_atomically
 from albert_study import experiment_tables, tables
 from albert_study.carried import carried
-from albert_study.compare import ARMS, runs_of
+from albert_study.compare import ARMS, headlines
 from albert_study.records import load, load_history, read_table
 from albert_study.show import Table
 from albert_study.tables import read, studies_of
@@ -32,14 +33,9 @@ def document_tables(root: Path, study: str | None = None) -> dict[str, Table]:
     study: whose tables alone are made.
     """
     rows = load(root, study)
-    named = [
-        made
-        for own in ([study] if study else studies_of(root))
-        for make in tables.OF_STUDIES
-        for made in make(root, rows, own)
-    ]
-    if not study:
-        named += [made for make in (*tables.COMMON, *experiment_tables.COMMON) for made in make(root, rows)]
+    studies, common = ([study], ()) if study else (studies_of(root), (*tables.COMMON, *experiment_tables.COMMON))
+    makers = [partial(make, study=own) for own in studies for make in tables.OF_STUDIES] + list(common)
+    named = (made for make in makers for made in make(root, rows))
     return {name: made for name, made in named if made.rows and len(made.titles) > 1}
 
 
@@ -56,47 +52,37 @@ def figures_of(root: Path, study: str | None = None) -> list[Path]:
 def numbers(root: Path, study: str | None = None) -> dict[str, Any]:
     """What the documents show: tables, names of figures, and lines of numbers that the text quotes."""
     studies = [study] if study else studies_of(root)
-    found = {
-        name: made._asdict() | {"rows": [[row[0][0], *row[1:]] for row in made.rows]}
-        for name, made in document_tables(root, study).items()
-    }
+    made = {name: table._asdict() for name, table in document_tables(root, study).items()}
+    for table in made.values():
+        table["rows"] = [[row[0][0], *row[1:]] for row in table["rows"]]
     lines: dict[str, pd.DataFrame] = {}
     for name in ("scores", "differences", "switched"):
-        each = [read(root, f"tables/{own}-{name}").assign(study=own) for own in studies]
-        lines[name] = pd.concat([table for table in each if len(table)] or [pd.DataFrame()])
+        of_studies = (read(root, f"tables/{own}-{name}").assign(study=own) for own in studies)
+        lines[name] = pd.concat([of_study for of_study in of_studies if len(of_study)] or [pd.DataFrame()])
     if len(scores := lines["scores"]):
         lines["scores"] = scores[scores["is_headline"]]
     lines["bound"] = read(root, "efficiency/bound")
-    content = {name: json.loads(table.to_json(orient="records")) for name, table in lines.items()}
-    content |= {
-        "tables": found,
-        "figures": [path.stem for path in figures_of(root, study)],
-        "studies": studies,
-        "arms": ARMS,
-    }
+    content = {name: json.loads(each.to_json(orient="records")) for name, each in lines.items()}
+    content |= {"tables": made, "figures": [path.stem for path in figures_of(root, study)]}
+    content |= {"studies": studies, "arms": ARMS}
     return content if study else content | text_numbers(root)
 
 
 def text_numbers(root: Path) -> dict[str, Any]:
     """Numbers of the text that are in no table."""
     rows = load(root)
-    runs = runs_of(rows)
-    runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
+    runs = headlines(rows)
     hours = rows.loc[(rows["kind"] == "fine-tuned") & (rows["measure"] == "train_seconds"), "value"].sum() / 3600
     longer = runs[runs["study"] == "more-training"].groupby(["task", "arm"], sort=False)
-    times = read(root, "efficiency/time-cpu-fp32")
-    lengths = (
-        times.sort_values("length").groupby("device", sort=False)["length"].unique() if len(times) else pd.Series()
-    )
+    times = read(root, "efficiency/time-cpu-fp32").reindex(columns=["device", "length"]).sort_values("length")
+    lengths = times.groupby("device", sort=False)["length"].unique()
     masked = rows[(rows["study"] == "masked-words") & (rows["measure"] == "softmax_loss")].groupby("length")["value"]
-    details = {
-        path.stem: where_answers_change(read_table(path)) for path in (root / "results/runs/details").glob("*.csv")
-    }
+    details = sorted((root / "results/runs/details").glob("*.csv"))
     return {
         "trained": {"runs": len(runs), "hours": hours},
         "more training": [longer_training(own, root) for _, own in longer],
         "reaching half": reaching_half(runs[runs["study"] == "albert"]),
-        "details": dict(sorted(details.items())),
+        "details": {path.stem: where_answers_change(read_table(path)) for path in details},
         "masked words": {f"{length:.0f}": loss for length, loss in masked.first().items()},
         "devices": "; ".join(f"{on}: {', '.join(map(str, of))} tokens" for on, of in lengths.items()),
     }
@@ -108,10 +94,9 @@ def longer_training(runs: pd.DataFrame, root: Path) -> dict[str, Any]:
     losses = []
     for record in runs["record"]:
         evaluated = load_history((root / record).parent).dropna(subset=["eval_loss"])
-        ends = {"first": evaluated.iloc[0], "last": evaluated.iloc[-1]}
-        losses.append(
-            {f"{end} {name}": line[f"{name}_loss"] for end, line in ends.items() for name in ("train", "eval")}
-        )
+        first, last = evaluated.iloc[0], evaluated.iloc[-1]
+        losses.append({"first train": first["train_loss"], "first eval": first["eval_loss"]})
+        losses[-1] |= {"last train": last["train_loss"], "last eval": last["eval_loss"]}
     task, arm, epochs = runs[["task", "arm", "epochs"]].iloc[0]
     about = {"arm": arm, "task": task, "epochs": int(epochs), "runs": len(runs), "score": runs["value"].mean()}
     return about | {str(name): loss for name, loss in pd.DataFrame(losses).mean().items()}
@@ -136,32 +121,26 @@ def where_answers_change(lines: pd.DataFrame) -> dict[str, Any]:
     everywhere = lines[lines["feature"] == "all"].set_index("arm")
     same = everywhere.index[(everywhere["low"] <= 0) & (everywhere["high"] < 0.02)]
     below = (lines["gained_high"] < 0).groupby(lines["arm"], sort=False).all()
-    found: dict[str, Any] = {
-        "as much as two": list(same),
-        "loses everywhere": list(below.index[below]),
-        "loses more": [],
-    }
+    told: dict[str, Any] = {"as much as two": list(same), "loses everywhere": list(below.index[below])}
+    told["loses more"] = []
     for feature, of_feature in lines.groupby("feature", sort=False):
         groups = {name: group.set_index("arm") for name, group in of_feature.groupby("group")}
         for one, other in (pair for ends in ENDS if set(ends) <= set(groups) for pair in (ends, ends[::-1])):
             halves = [(groups[name]["gained_high"] - groups[name]["gained_low"]) / 2 for name in (one, other)]
             loses = groups[other]["gained"] - groups[one]["gained"] > (halves[0] ** 2 + halves[1] ** 2) ** 0.5
             if arms := list(loses.index[loses]):
-                found["loses more"].append({"feature": feature, "where": one, "arms": arms})
-    return found
+                told["loses more"].append({"feature": feature, "where": one, "arms": arms})
+    return told
 
 
 def write_numbers(root: Path, study: str | None = None) -> str:
     """Write report/numbers.json; returns the fingerprint of all that the report is made of, a keyword of the PDFs: its
     text, its numbers and its figures."""
-    content = json.dumps(
-        numbers(root, study), ensure_ascii=False, indent=1, allow_nan=False, default=lambda n: n.item()
-    )
-    write_atomically(root / "report" / "numbers.json", content)
+    how: dict[str, Any] = {"ensure_ascii": False, "indent": 1, "allow_nan": False, "default": lambda n: n.item()}
+    write_atomically(root / "report" / "numbers.json", content := json.dumps(numbers(root, study), **how))
     files = [*sorted(root.glob("report/*.typ")), root / "report" / "references.bib", *figures_of(root)]
-    return hashlib.sha256(
-        "\0".join([*(path.read_text(encoding="utf-8") for path in files), content]).encode()
-    ).hexdigest()
+    texts = [path.read_text(encoding="utf-8") for path in files]
+    return hashlib.sha256("\0".join([*texts, content]).encode()).hexdigest()
 
 
 def build(root: str | Path | None = None, output: str | None = None) -> list[Path]:

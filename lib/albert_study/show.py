@@ -139,9 +139,8 @@ def table(
 
 
 # ---- looks ----------------------------------------------------------------------------------------------------------
-STYLES: dict[
-    str, tuple[str, Any, str]
-] = {  # colour, after Okabe and Ito (told apart by colour-blind readers), line, marker
+STYLES: dict[str, tuple[str, Any, str]] = {
+    # colour, after Okabe and Ito (told apart by colour-blind readers), line, marker
     "softmax": ("#000000", "-", "o"),
     "softmax-eager": ("#7f7f7f", "-", "h"),
     "reformer": ("#d55e00", "--", "s"),
@@ -271,17 +270,15 @@ def curves(
         titles: of the panels that are side by side.
     """
     groups = list(lines.groupby(across, sort=False)) if across else [("", lines)]
-    grid: dict[str, Any] = (
-        {"ncols": len(groups), "nrows": len(panels), "sharey": "row"} if across else {"ncols": len(panels)}
-    )
-    figure, axes = new_figure(*size, **grid)
+    grid: dict[str, Any] = {"nrows": len(panels), "ncols": len(groups), "sharey": "row"}
+    figure, axes = new_figure(*size, **(grid if across else {"ncols": len(panels)}))
     looks = looks_of(lines)
     for column, (title, group) in enumerate(groups):
         for row, (y, label) in enumerate(panels.items()):
             axis = axes[row, column] if across else axes[0, row]
             for name, curve in group.dropna(subset=[x, y]).groupby("name", sort=False):
-                points, colour = curve.groupby(x)[y].agg(["mean", "min", "max"]), looks[str(name)]["color"]
-                look = looks[str(name)]
+                points, look = curve.groupby(x)[y].agg(["mean", "min", "max"]), looks[str(name)]
+                colour = look["color"]
                 if len(points) > MARKED:
                     look = look | {"marker": "", "alpha": 0.5 if "markerfacecolor" in look else 1}
                 axis.plot(points.index, points["mean"], label=plain(name), **look)

@@ -71,10 +71,9 @@ class Job:
         """
         if self.run is None or not exists(self.results[0]):
             return
-        identity = self.run.identity()
-        for name in ("device", "precision"):  # where the file leaves them open, every machine's choice is right
-            if self.parameters.get(name, "auto") == "auto":
-                del identity[name]
+        # device and precision: where the file leaves them open, every machine's choice is right
+        left_open = {name for name in ("device", "precision") if self.parameters.get(name, "auto") == "auto"}
+        identity = {name: value for name, value in self.run.identity().items() if name not in left_open}
         if other := differences(read_result(repository_root() / self.results[0]), identity, Run.defaults()):
             raise StudyError(f"{self.results[0]} was made with {'; '.join(other)}")
 
@@ -114,7 +113,7 @@ def load_jobs(name: str, root: Path | None = None) -> dict[str, Job]:
 
 
 def jobs_of_arm(name: str, study: Study, task: str, arm: str) -> Iterator[Job]:
-    """The runs of an arm, and the evaluations of their models, of those that are kept, under other attentions."""
+    """The runs of an arm, and evaluations of the models that are kept. Raises ValueError for what cannot be made."""
     entry = study.tasks[task]
     changes, shared = entry.arms[arm] or Arm(), study.parameters.values() | entry.values()
     attention = {"attention": arm} if arm in attentions.names() or "attention" not in shared else {}
@@ -123,30 +122,24 @@ def jobs_of_arm(name: str, study: Study, task: str, arm: str) -> Iterator[Job]:
         yield (run := job_of_run(name, arm, {**values, "seed": seed}))
         for split, of_study in study.switched.items() if values.get("save_model") else ():
             if switched := switched_values(of_study, entry.switched.get(split, Split()), seed):
-                yield job_of_model(run, split, switched)
+                if split not in (splits := ("held-out", *find_task(run.task).evaluation)):
+                    raise ValueError(f"switched: {split!r} is not one of: {', '.join(splits)}")
+                switched |= {"split": split, "trained": run.parameters["output_dir"]}
+                yield replace(job_of_notebook(f"{run.name}/fidelity-{split}", "fidelity", **switched), task=run.task)
 
 
 def job_of_run(study: str, arm: str, values: dict[str, Any]) -> Job:
     """A fine-tuning run. Raises ValueError if it cannot be made, or would be written elsewhere."""
     if "model" not in values:
         raise ValueError("model must be given")
-    task, runs = find_task(values["task"]), repository_root() / "results" / "runs"
+    task = find_task(values["task"])
     folder = run_folder(study, task.name, values["model"], arm, values["seed"])
-    if not folder.resolve().is_relative_to(runs.resolve()):
+    if not folder.resolve().is_relative_to((repository_root() / "results" / "runs").resolve()):
         raise ValueError(f"its folder, {folder.resolve()}, is not in results/runs")
     place = str(folder.relative_to(repository_root()))
     parameters, notebook = {**values, "output_dir": place}, "squad.ipynb" if task.is_squad else "glue.ipynb"
     run, name = Run.parse(parameters, notebook), place.removeprefix(f"results/runs/{study}/")
     return Job(name, notebook, parameters, (f"{place}/result.json",), f"{place}/notebook.ipynb", task.name, run)
-
-
-def job_of_model(run: Job, split: str, values: dict[str, Any]) -> Job:
-    """The evaluation of a run's model. Raises ValueError if its parameters are none of the notebook."""
-    splits = ("held-out", *find_task(run.task).evaluation)
-    if split not in splits:
-        raise ValueError(f"switched: {split!r} is not one of: {', '.join(splits)}")
-    values = {**values, "split": split, "trained": run.parameters["output_dir"]}
-    return replace(job_of_notebook(f"{run.name}/fidelity-{split}", "fidelity", **values), task=run.task)
 
 
 def switched_values(study: Split, task: Split, seed: int) -> dict[str, Any]:
@@ -171,9 +164,9 @@ def job_of_notebook(label: str, notebook: str, **parameters: Any) -> Job:
     if outside := [path for path in results if not path.startswith("results/")]:
         raise ValueError(f"{outside[0]} is not in results/")
     table = getattr(made, "output", None)
-    kept = Path(table).with_suffix(".ipynb") if table else Path(made.output_dir) / f"{label}.ipynb"
-    kept_at = relative_to_root(repository_root() / kept)
-    return Job(label, f"{notebook}.ipynb", parameters, results, kept_at, parameters.get("task", ""))
+    kept = Path(table).with_suffix(".ipynb") if table else Path(made.output_dir, f"{label}.ipynb")
+    task = parameters.get("task", "")
+    return Job(label, f"{notebook}.ipynb", parameters, results, relative_to_root(repository_root() / kept), task)
 
 
 def to_make(name: str, jobs: dict[str, Job]) -> list[Job]:
@@ -191,9 +184,9 @@ def to_make(name: str, jobs: dict[str, Job]) -> list[Job]:
             reasons += [f"  {job.name}: {str(error).removeprefix(f'{job.results[0]} was ')}"]
             folders += [f"  {Path(job.results[0]).parent}"]
     if reasons:
-        first = f"results not made as studies/{name}.yaml says, {len(reasons)} of {len(jobs)}:"
-        then = "Where a parameter was changed, change it back. Runs that are moved away are made again:"
-        raise StudyError("\n".join([first, *reasons, then, *folders]))
+        reasons.insert(0, f"results not made as studies/{name}.yaml says, {len(reasons)} of {len(jobs)}:")
+        reasons += ["Where a parameter was changed, change it back. Runs that are moved away are made again:"]
+        raise StudyError("\n".join(reasons + folders))
     return [job for job in jobs.values() if job.missing()]
 
 

@@ -8,9 +8,8 @@ so they have letters, digits, dots, underscores and hyphens alone. A run's value
 import difflib
 import re
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,12 +21,12 @@ from albert_lsh.errors import OneLineError
 from albert_lsh.run import Count, Run, Seed
 from albert_study.carried import carried
 
-SCALARS: dict[str, tuple[str, Callable[[str], Any]]] = {  # the first pattern that fits, and what makes a value of it
-    "bool": ("true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
-    "null": ("~|null|Null|NULL|", lambda text: None),
-    "int": ("[-+]?[0-9]+", int),
-    "float": (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", float),
-    "merge": ("<<", str),
+SCALARS = {  # the first pattern that fits; any other scalar is a text
+    "bool": "true|True|TRUE|false|False|FALSE",
+    "null": "~|null|Null|NULL|",
+    "int": "[-+]?[0-9]+",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?",
+    "merge": "<<",
 }
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 SET_BY_THE_STUDY = {"seed": "give seeds, a list", "task": "its key names it", "output_dir": "the study places its runs"}
@@ -45,10 +44,9 @@ class Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's own)
 
 
-for _name, (_pattern, _make) in SCALARS.items():
-    _tag = f"tag:yaml.org,2002:{_name}"
-    Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), None)  # None: whatever it begins with
-    Loader.add_constructor(_tag, partial(lambda make, loader, node: make(loader.construct_scalar(node)), _make))
+for _name, _pattern in SCALARS.items():  # None: whatever it begins with
+    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(rf"(?:{_pattern})\Z"), None)
+Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
 
 
 def distinct(values: list[Any]) -> list[Any]:
@@ -65,8 +63,6 @@ Shares = Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1
 
 
 class Section(BaseModel):
-    """A part of the file."""
-
     model_config = ConfigDict(strict=True, extra="forbid")
 
     def values(self) -> dict[str, Any]:
@@ -85,7 +81,7 @@ class Arm(OfRuns):
 class Split(Section):
     """Under which attentions trained models are evaluated on a split, or what a task changes in that."""
 
-    seeds: Seeds = Field(default=[])
+    seeds: Seeds = []
     examples: Count | None = None
     looked_into: Count = 1
     seed: Seed = 0
@@ -93,9 +89,8 @@ class Split(Section):
     variants: dict[Label, dict[str, Any] | None] = {}  # None: what all tasks have, but not this one
 
 
-class TaskEntry(OfRuns):
+class TaskEntry(Arm):
     arms: dict[Name, Arm | None] = Field(min_length=1)
-    seeds: Seeds = Field(default=[])
     switched: dict[Name, Split] = Field(default={})
 
 
@@ -107,8 +102,6 @@ class Entry(BaseModel):
 
 
 class Study(Section):
-    """A whole file."""
-
     parameters: OfRuns = OfRuns()
     seeds: Seeds = [0]
     switched: dict[Name, Split] = {}
@@ -125,6 +118,9 @@ class Study(Section):
         return self
 
 
+SECTIONS: dict[Any, type[BaseModel]] = {"parameters": OfRuns, "switched": Split, "tasks": TaskEntry, "arms": Arm}
+
+
 class StudyFile:
     """A file that was read: its `study`, and on which line each place of it stands."""
 
@@ -134,56 +130,43 @@ class StudyFile:
         Raises:
             StudyError: there is no such file, or it is no study.
         """
-        self.shown = f"studies/{name}.yaml"
-        self.lines: dict[Place, int] = {}
+        self.shown, self.lines = f"studies/{name}.yaml", dict[Place, int]()
         if not re.fullmatch(NAME, name) or not (path := carried(self.shown, root)).is_file():
             names = ", ".join(sorted(path.stem for path in carried("studies", root).glob("*.yaml")))
             raise StudyError(f"study={name!r} is not one of: {names} (no {self.shown})")
         try:
-            self.study = Study.model_validate(self.read(path))
+            loader = Loader(path.read_text(encoding="utf-8"))
+            loader.name = self.shown
+            if tree := loader.get_single_node():
+                self.number(tree)
+            self.study = Study.model_validate(loader.construct_document(tree) if tree else None)
         except ValidationError as failed:
-            raise StudyError("\n".join(self.described(error) for error in failed.errors()[:5])) from failed
+            raise StudyError("\n".join(map(self.described, failed.errors()[:5]))) from failed
         except RecursionError as error:
             raise StudyError(f"{self.shown} is no study: its values are nested too deeply") from error
-        except (yaml.YAMLError, ValueError) as error:
+        except (yaml.YAMLError, ValueError, KeyError) as error:
             raise StudyError(f"{self.shown} is no study: {error}") from error
 
-    def read(self, path: Path) -> Any:
-        """The content. Raises yaml.YAMLError or ValueError where it cannot be read."""
-        loader = Loader(path.read_text(encoding="utf-8"))
-        loader.name = self.shown
-        try:
-            if (tree := loader.get_single_node()) is None:
-                return None
-            self.number(tree, (), set())
-            return loader.construct_document(tree)
-        finally:
-            loader.dispose()
-
-    def number(self, node: yaml.Node, place: Place, visited: set[int]) -> None:
+    def number(self, node: yaml.Node, place: Place = ()) -> None:
         """Note the line of every place below a node. Raises yaml.YAMLError where a key is given twice."""
         self.lines.setdefault(place, node.start_mark.line + 1)
-        if id(node) in visited:  # an alias
-            return
-        visited.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             for index, value in enumerate(node.value):
-                self.number(value, (*place, str(index)), visited)
+                self.number(value, (*place, str(index)))
         elif isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 step = (*place, str(key.value))
                 if step in self.lines:
                     problem = f"the key {key.value!r} is given twice"
-                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
                 self.lines[step] = key.start_mark.line + 1
-                self.number(value, step, visited)
+                self.number(value, step)
 
     def at(self, place: Sequence[int | str]) -> str:
         """The file and the line of a place, or of the nearest one around it."""
-        steps = tuple(map(str, place))
-        while steps and steps not in self.lines:
-            steps = steps[:-1]
-        return f"{self.shown}, line {self.lines[steps]}" if self.lines else self.shown
+        around = (tuple(map(str, place[:depth])) for depth in range(len(place), -1, -1))
+        line = next((self.lines[steps] for steps in around if steps in self.lines), None)
+        return self.shown if line is None else f"{self.shown}, line {line}"
 
     @contextmanager
     def naming(self, *place: str) -> Iterator[None]:
@@ -194,47 +177,28 @@ class StudyFile:
         try:
             yield
         except ValueError as error:
-            name = re.match(r"\w*", str(error))[0]  # type: ignore[index]
+            name = re.split(r"\W", str(error), maxsplit=1)[0]
             places = [(*place, name), (*place[:2], name), ("parameters", name)]
-            line = self.at(next((found for found in places if found in self.lines), place))
+            line = self.at(next((nearest for nearest in places if nearest in self.lines), place))
             raise StudyError(f"{line}: {': '.join(place)}: {error}") from error
 
     def described(self, error: Any) -> str:
         """One line about an error of pydantic's: file, line, place, what is wrong there and what stands there."""
-        place = tuple(step for step in error["loc"] if step != "[key]")
+        place = [step for step in error["loc"] if step != "[key]"]
         line, problem = self.at(place), error["msg"].removeprefix("Value error, ")
-        if error["type"] == "missing":
-            place, problem = place[:-1], f"{place[-1]} must be given"
-        elif error["type"] == "extra_forbidden":
-            place, problem = place[:-1], unknown(place)
+        if error["type"] in ("missing", "extra_forbidden"):
+            *place, name = place
+            problem = f"{name} must be given" if error["type"] == "missing" else unknown(name, place)
         elif error["type"] != "value_error":
             problem += f", not {reprlib.repr(error['input'])}"
         return f"{line}: " + ": ".join([*map(str, place), problem])
 
 
-def unknown(place: Place) -> str:
-    """That the last name of a place is no key there, and what may have been meant."""
-    name, fields = str(place[-1]), section_at(place[:-1]).model_fields
-    if name in SET_BY_THE_STUDY:
-        hint = SET_BY_THE_STUDY[name]
-    elif name in attentions.setting_names():
+def unknown(name: Any, place: list[Any]) -> str:
+    """That a name is no key at a place, such as ["tasks", "mrpc", "arms", "lsh"], and what may have been meant."""
+    fields = (SECTIONS[place[::2][-1]] if place else Study).model_fields
+    near = difflib.get_close_matches(str(name), fields, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(fields)}"
+    if name in attentions.setting_names():
         hint = "an attention's settings go into attention_settings"
-    else:
-        near = difflib.get_close_matches(name, fields, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(fields)}"
-    return f"{name!r} is no key here; {hint}"
-
-
-def section_at(place: Place) -> type[BaseModel]:
-    """What stands at a place of a study's file: ("tasks", "mrpc", "arms", "lsh") is an `Arm`."""
-    match place:
-        case ("parameters",):
-            return OfRuns
-        case ("switched", _) | ("tasks", _, "switched", _):
-            return Split
-        case ("tasks", _, "arms", _):
-            return Arm
-        case ("tasks", _):
-            return TaskEntry
-        case _:
-            return Study
+    return f"{name!r} is no key here; {SET_BY_THE_STUDY.get(name, hint)}"

@@ -1,13 +1,13 @@
 """The tables of studies as documents and pages show them, of results/tables/<study>-*.csv (see `compare`)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.tasks import TASKS, find_task
-from albert_study.compare import ARMS, METRICS, base_of, runs_of, scale_of
+from albert_study.compare import ARMS, METRICS, base_of, headlines, scale_of
 from albert_study.intervals import CLEAR_FROM
 from albert_study.records import LIST, read_table, wide
 from albert_study.show import Line, Parts, Table, columns, form, table
@@ -195,7 +195,7 @@ def shuffled_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     yield f"{study}-shuffled", table(pd.concat(groups), label + "{train_examples:,} examples", cells, note=note)
 
 
-def one_by_one(values: pd.Series, how: str, end: str = "") -> Parts:
+def one_by_one(values: Iterable[float], how: str, end: str = "") -> Parts:
     """A cell of several numbers."""
     return [part for value in values for part in (", ", (value, how), end) if part][1:]
 
@@ -204,10 +204,8 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
     """The front page's: what each change does to three scores, and what its attention costs."""
     places = [(row, title, task, *place.split()) for row, arms in FRONT.items()
               for (task, title), place in zip(FRONT_TASKS.items(), arms, strict=True) if place]  # fmt: skip
-    runs, same = runs_of(rows), ["task", "study", "arm"]
-    runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
-    runs = pd.DataFrame(places, columns=["row", "title", *same]).merge(runs, on=same)
-    lines, floors = [], []
+    same, lines, floors = ["task", "study", "arm"], [], []
+    runs = pd.DataFrame(places, columns=["row", "title", *same]).merge(headlines(rows), on=same)
     for (row, title), of_arm in runs.groupby(["row", "title"], sort=False):
         (top, digits), values = scale_of(of_arm["task"].iloc[0]), of_arm.sort_values("seed")["value"]
         line = {"row": row, "title": f"{title} ({METRICS[of_arm['measure'].iloc[0]]})", "digits": digits}
@@ -223,8 +221,8 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
         line = scores[(scores["task"] == run["task"]) & scores["is_headline"]].iloc[0]
         named = {"always the same answer": line["majority"], "a bag of words": line["bag_of_words"]}
         how = str(scale_of(run["task"])[1])
-        parts = (f"{name} {form(value, how)}" for name, value in named.items() if pd.notna(value))
-        floors.append(f"{run['title'].split(',')[0]} {', '.join(parts)}")
+        shown = ", ".join(f"{name} {form(value, how)}" for name, value in named.items() if pd.notna(value))
+        floors.append(f"{run['title'].split(',')[0]} {shown}")
     if lines:
         cells, note = {"{title}": lambda line: line["cell"]}, FRONT_NOTE + "; ".join(floors) + "."
         yield "front", table(pd.DataFrame(lines), "{row}", cells, "title", note=note)
