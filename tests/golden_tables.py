@@ -60,7 +60,7 @@ def compared(old: Path, root: Path) -> Iterator[tuple[str, list[str]]]:
     def earlier(name: str) -> pd.DataFrame:
         return read_table(old / f"results/tables/{name}.csv")
 
-    for study in list_studies(root).index:
+    for study in list_studies(root).query("listed > 0").index:
         rows = load(root, study)
         new, was = scores(rows, root), earlier(f"{study}-scores")
         yield f"{study}-scores", lines_apart(was, new[new["is_headline"]], arm, names)

@@ -42,7 +42,7 @@ def test_hours_on_a_cpu_are_named_before_anything_is_loaded(minilm, tmp_path, ca
     asked = Comparison.parse({**given, "results_root": str(tmp_path)})
     with pytest.raises(ParameterError, match='task="mini-mrpc", model="mini" for .* or take_hours=True to go on'):
         check_time(asked, asked.runs())
-    assert re.search(r"without a GPU: about [\d.,]+ (hours|minutes) of training", capsys.readouterr().out)
+    assert re.search(r"about [\d.,]+ (hours|minutes) of training.*; train_examples takes", capsys.readouterr().out)
     for going_on in ({**given, "take_hours": True}, {**given, **SMALL, "max_length": None}):
         check_time(comparison := Comparison.parse(going_on), comparison.runs())
     assert re.search(r"about \d+ seconds of training", capsys.readouterr().out)

@@ -234,4 +234,4 @@ def write_figures(*studies: str, root: str | Path | None = None) -> list[Path]:
 
 
 if __name__ == "__main__":
-    print(*write_figures(*list_studies(repository_root()).index), sep="\n")
+    print(*write_figures(*list_studies(repository_root()).query("listed > 0").index), sep="\n")

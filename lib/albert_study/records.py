@@ -24,7 +24,6 @@ Columns; empty where they do not apply:
 
 import json
 import re
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -114,7 +113,7 @@ def record_paths(root: Path, study: str | None = None) -> list[Path]:
     """Every result.json below results/ that LIST names; all of them where it names none.
 
     What is committed stands on the list, whatever else lies in results/: a reader's own runs do not enter it, and are
-    shown where nothing else is asked for. A warning says how many were left out.
+    shown where nothing else is asked for. A line says how many were left out.
     """
     patterns = [f"runs/{study or '*'}/*/*/*/seed-*", *([] if study else ["pretraining/**", "long_range/*/*/seed-*"])]
     paths = [path for pattern in patterns for path in sorted((root / "results").glob(f"{pattern}/result.json"))]
@@ -123,16 +122,20 @@ def record_paths(root: Path, study: str | None = None) -> list[Path]:
     names = set((root / LIST).read_text(encoding="utf-8").split())
     chosen = [path for path in paths if path.parent.relative_to(root).as_posix() in names]
     if chosen and (more := len(paths) - len(chosen)):
-        warnings.warn(f"{more} run{'s' if more > 1 else ''} not named in {LIST}: left out", stacklevel=3)
+        print(f"{more} run{'s' if more > 1 else ''} not named in {LIST}: left out")
     return chosen or paths
 
 
 def list_studies(root: Path) -> pd.DataFrame:
-    """The studies that have complete runs below `root`: how many, of which tasks and models."""
-    runs = [path.parts[-6:-1] for path in record_paths(root) if path.relative_to(root).parts[1] == "runs"]
-    table = pd.DataFrame(runs, columns=["study", "task", "model", "arm", "seed"])
-    listed = {f"{name}s": (name, lambda values: ", ".join(values.unique())) for name in ("task", "model")}
-    return table.groupby("study").agg(runs=("seed", "size"), **listed)
+    """The studies that have complete runs below `root`: how many, of which tasks and models, and how many on LIST.
+
+    A study of none on LIST is a reader's own, as all are where LIST names none.
+    """
+    paths, listed = (root / "results").glob("runs/*/*/*/*/seed-*/result.json"), set(record_paths(root))
+    runs = [(*path.parts[-6:-1], path in listed) for path in sorted(paths)]
+    table = pd.DataFrame(runs, columns=["study", "task", "model", "arm", "seed", "listed"])
+    names = {f"{name}s": (name, lambda values: ", ".join(values.unique())) for name in ("task", "model")}
+    return table.groupby("study").agg(runs=("seed", "size"), listed=("listed", "sum"), **names)
 
 
 @contextmanager
@@ -279,7 +282,7 @@ def published(root: Path | None = None) -> pd.DataFrame:
 
 
 def check_complete(study: str, root: Path) -> None:
-    """Warn of runs that the study's file asks for and that are not made yet. (A study may have no file.)
+    """Name runs that the study's file asks for and that are not made yet. (A study may have no file.)
 
     Raises:
         ValueError: some tables of a kind are there and some are missing: a mean over a part would mislead.
@@ -295,7 +298,7 @@ def check_complete(study: str, root: Path) -> None:
         if name == "result.json" and missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             shown = f"{', '.join(missing[:3])}{more}"
-            warnings.warn(f"{study}: {here} runs of the study are made; missing: {shown}", stacklevel=3)
+            print(f"{study}: {here} runs of the study are made; missing: {shown}")
         elif 0 < len(missing) < len(paths):
             again = f"missing: {', '.join(missing)}; `make study STUDY={study}` makes them"
             raise OneLineError(f"{study}, {name}: {here} tables are there; {again}")
