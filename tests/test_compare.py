@@ -140,6 +140,16 @@ def test_scores_are_means_and_sample_deviations_over_the_seeds_there_are(tree):
     assert lines.set_index(["arm", "measure"]).loc[("softmax", "accuracy"), "score"] == pytest.approx(0.78)
 
 
+def test_scores_of_squad_2_are_those_of_all_its_questions(tree):
+    """Its records also have scores of questions with and without an answer, and those of the best threshold."""
+    values = {"exact": 60.0, "f1": 70.0, "has_answer_f1": 50.0, "best_f1_threshold": 2.0}
+    write_run(tree, "softmax", 0, values, task="squad-v2", study="two")
+    lines = scores(load(tree, "two"), tree)
+    assert lines[["measure", "score", "majority", "chance"]].values.tolist() == [
+        ["f1", 70.0, 0.7, 0.5], ["exact", 60.0, 0.7, 0.5]
+    ]  # fmt: skip
+
+
 def test_the_bag_of_words_is_beside_scores_of_the_same_examples(tmp_path):
     words = {"kind": "bag of words", "study": "bag-of-words", "arm": "bag of words", "measure": "headline"}
     lines = [{"task": "sst2", "arm": arm, "split": split, "value": 0.9, "record": arm}

@@ -102,7 +102,7 @@ def runs_of(rows: pd.DataFrame) -> pd.DataFrame:
     places = ["record", "split", "measure"]
     baselines = rows[is_baseline & is_metric].pivot(index=places, columns="arm", values="value")
     baselines = baselines.reindex(columns=["majority class", "chance"])
-    numbers = rows[~is_metric].pivot(index="record", columns="measure", values="value")
+    numbers = rows[~is_baseline & ~is_metric].pivot(index="record", columns="measure", values="value")
     numbers = numbers.reindex(columns=["folds", "train_examples", "eval_examples", "held_out_examples"])
     table = rows[~is_baseline & is_metric].join(baselines, on=places).join(numbers, on="record")
     return table.assign(is_headline=table["measure"] == table["task"].map(lambda task: find_task(task).headline))
