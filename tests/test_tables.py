@@ -105,7 +105,7 @@ def test_a_model_that_says_the_same_to_everything_has_no_correlation():
 def test_a_table_names_models_and_machines_and_says_how_many_examples_and_seeds_there_are(tree):
     write_tables("mini", root=tree)
     table = dict(difference_tables(tree, load(tree), "mini"))["mini-differences-mrpc"]
-    note = "F1, intervals over seeds alone. Study mini: some/model. With fewer than 3 seeds nothing is tested."
+    note = "mrpc: F1, intervals over seeds alone. Study mini: some/model. With fewer than 3 seeds nothing is tested."
     assert table.note == note
     cells = table.frame().loc["softmax → reformer", ["from", "to", "difference", "seeds"]]
     assert cells.tolist() == ["0.890", "0.810", "-0.080", "2"]
@@ -113,7 +113,7 @@ def test_a_table_names_models_and_machines_and_says_how_many_examples_and_seeds_
     lines = differences(load(tree, "mini"), tree).assign(examples=[400, 80], clear=True, over="folds")
     write(tree, "tables/mini-differences", lines)
     ((_, table),) = difference_tables(tree, load(tree), "mini")
-    assert table.note.startswith("F1, 80 to 400 examples.")
+    assert table.note.startswith("mrpc: F1, 80 to 400 examples.")
     assert table.frame().loc["softmax → lsh", ["difference", "folds"]].tolist() == ["**-0.030**", "1"]
     settings = dict(score_tables(tree, load(tree), "mini"))["mini-settings"]
     assert settings.note == "Study mini: some/model, commit 0123456789."

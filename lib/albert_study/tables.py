@@ -131,7 +131,7 @@ def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         cells |= {"cost": "{cost_to:%}", over: "{seeds:0}"}
         counts = pairs["examples"]
         examples = f"{between(counts)} examples" if counts.any() else "intervals over seeds alone"
-        note = f"{METRICS[pairs['metric'].iloc[0]]}, {examples}. Study {study}: {models}."
+        note = f"{task}: {METRICS[pairs['metric'].iloc[0]]}, {examples}. Study {study}: {models}."
         few = (pairs["seeds"] < CLEAR_FROM).any()
         note += f" With fewer than {CLEAR_FROM} {over} nothing is tested." if few else ""
         pairs = pairs.assign(digits=scale_of(str(task))[1])
