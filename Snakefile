@@ -87,7 +87,7 @@ rule tables:
     log:
         f"logs/{NAME}/tables.log",
     shell:
-        "{PYTHON:q} -m papermill notebooks/results.ipynb results/{NAME}.partial.ipynb -r study {NAME:q}"
+        "{PYTHON:q} -m papermill notebooks/results.ipynb logs/{NAME}/results.ipynb -r study {NAME:q}"
         " --cwd . --no-progress-bar --log-level WARNING > {log:q} 2>&1 && echo \"tables and figures: $SECONDS s\""
 
 

@@ -1,4 +1,4 @@
-"""The tasks: GLUE without WNLI, SQuAD 1.1 and 2.0, Korean tasks, and small embedded ones of the same schemas.
+"""The tasks: those of GLUE, SQuAD 1.1 and 2.0, Korean tasks, and small embedded ones of the same schemas.
 
 A row of `TASKS` says where a task's data is, which columns the model reads, and how it is scored.
 
