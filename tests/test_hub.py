@@ -7,6 +7,7 @@ import sys
 import pytest
 from datasets import Dataset
 
+from albert_lsh import load_model
 from albert_lsh.hub import has_address
 from hub import Hub
 
@@ -52,6 +53,17 @@ def test_behind_a_proxy_the_hub_is_asked(monkeypatch):
     for proxies in ({}, {"https": "http://127.0.0.1:1"}):
         monkeypatch.setattr("albert_lsh.hub.getproxies", lambda proxies=proxies: proxies)
         assert has_address("http://nowhere.invalid") == bool(proxies)
+
+
+def test_a_folder_is_read_without_looking_a_name_up(monkeypatch):
+    """Without a network that takes five seconds on some machines; for what is no folder it is done once a minute."""
+    names = []
+    monkeypatch.setattr("albert_lsh.hub.has_address", lambda endpoint: names.append(endpoint))
+    load_model("nano")
+    assert not names
+    with pytest.raises(ValueError, match="nobody/nothing"):
+        load_model("nobody/nothing")
+    assert names
 
 
 def test_without_a_network_the_cache_is_read_and_errors_come_without_retries(hub):
