@@ -1,0 +1,212 @@
+"""Data by name: a data set of the Hub, a folder, or a file of one's own; and what the columns of one's own are.
+
+    data = download("nyu-mll/glue", "sst2", place)          every split, as the Hub, a folder or a file has them
+    data = read("reviews.csv", place)                       one's own: the articles of SQuAD's JSON as a row a question
+    columns, label, labels = describe(data, place, ...)     what is read of it, and what is answered
+
+`place` begins every error.
+"""
+
+import difflib
+import glob
+import hashlib
+import os
+import re
+import reprlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from datasets import ClassLabel, Dataset, DatasetDict, DownloadMode, load_dataset
+from datasets.exceptions import DatasetGenerationError, DatasetsError
+
+from albert_lsh import hub
+from albert_lsh.errors import OneLineError
+
+FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+ON_HUB = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")  # owner/name, or owner/name/configuration
+LOCAL = "sha256:"  # begins the revision of a file or folder
+SPAN = ("question", "context")  # the texts of a data set in SQuAD's schema; its answers are in SPAN_ANSWERS
+SPAN_ANSWERS = "answers"
+MOST_NUMBERS = 20  # different whole numbers that are classes; more are numbers to be predicted
+MOST_CLASSES = 200
+
+
+class TaskError(OneLineError):
+    """A task that is not in the table, or whose data cannot be loaded."""
+
+
+def download(
+    source: str, config: str | None, place: str, instead: str = "", revision: str | None = None
+) -> DatasetDict:
+    """A data set from the Hub, a folder or a file; a damaged file in the cache is fetched again, once.
+
+    Raises:
+        TaskError: it cannot be loaded; the message begins with `place` and ends with `instead`.
+    """
+    files = files_of(source)
+    options: dict[str, Any] = {"revision": None if is_local(source) else revision}
+    if files and all(FORMATS[file.suffix.lower()] == "csv" for file in files):  # "NA" and "null" are texts
+        separator = "\t" if files[0].suffix.lower() == ".tsv" else ","
+        options |= {"keep_default_na": False, "na_values": [""], "sep": separator}
+    name = source
+    if os.path.isfile(source):
+        name, options = FORMATS[files[0].suffix.lower()], options | {"data_files": {"train": glob.escape(source)}}
+    try:
+        with hub.at_once(source):
+            try:
+                return load_dataset(name, config, **options)
+            except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to
+                if isinstance(error, ConnectionError | FileNotFoundError | PermissionError):
+                    raise
+                return load_dataset(name, config, download_mode=DownloadMode.FORCE_REDOWNLOAD, **options)
+    except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
+        cause: BaseException = error
+        while isinstance(cause, DatasetsError) and cause.__cause__ is not None:
+            cause = cause.__cause__
+        said = f"{type(cause).__name__}: {cause}".splitlines()[0]
+        why = "no network, no such repository or folder, or a damaged file?"
+        raise TaskError(f"{place}: the data could not be loaded from {source!r} ({why}): {said}{instead}") from error
+
+
+# One's own -------------------------------------------------------------------------------------------------------
+
+
+def is_local(source: str) -> bool:
+    return os.path.isfile(source) or os.path.isdir(source)
+
+
+def files_of(source: str) -> list[Path]:
+    """The files with data of a folder, or the file itself; none where there is neither."""
+    paths = [Path(source)] if os.path.isfile(source) else sorted(Path(source).rglob("*")) if is_local(source) else []
+    return [path for path in paths if path.suffix.lower() in FORMATS]
+
+
+def check_place(source: str, place: str) -> None:
+    """Raise TaskError for a name that is no file that can be read, no folder, and cannot be a data set of the Hub."""
+    path, kinds = Path(source), ", ".join(FORMATS)
+    if os.path.isfile(source) and path.suffix.lower() not in FORMATS:
+        raise TaskError(f"{place}: a file must be one of: {kinds}")
+    if path.suffix.lower() in FORMATS and not is_local(source):
+        beside = [file.name for file in files_of(str(path.parent)) if file.parent == path.parent]
+        near = difflib.get_close_matches(path.name, beside, 3) or beside[:5]
+        others = f"there are: {', '.join(near)}" if near else f"nor any other of: {kinds}"
+        raise TaskError(f"{place}: there is no such file in {path.parent.resolve()}; {others}")
+
+
+def fingerprint(source: str) -> str:
+    """The revision of a file or folder: a digest of its bytes and, in a folder, of the names of its files."""
+    digest = hashlib.sha256()
+    for path in files_of(source):
+        digest.update(b"" if os.path.isfile(source) else path.relative_to(source).as_posix().encode() + b"\0")
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return LOCAL + digest.hexdigest()[:16]
+
+
+def read(source: str, place: str, revision: str | None = None) -> DatasetDict:
+    """Every split of one's own data; the one that a file is, and any that is alone, is "train".
+
+    Raises:
+        TaskError: see `check_place` and `download`; a JSON file with `data` that is not SQuAD's.
+    """
+    check_place(source, place)
+    name, config = source, None
+    if not is_local(source) and source.count("/") == 2:
+        name, _, config = source.rpartition("/")
+    data = download(name, config, place, revision=revision)
+    data = data if len(data) > 1 else DatasetDict(train=next(iter(data.values())))
+    return DatasetDict({split: unfolded(rows, f"{place}: split {split!r}") for split, rows in data.items()})
+
+
+def unfolded(rows: Dataset, place: str) -> Dataset:
+    """A row a question, where rows are whole files of SQuAD's JSON, whose `data` are articles; else the rows."""
+    if "data" not in rows.column_names or len(rows) != 1:
+        return rows
+    try:
+        return Dataset.from_list([*questions(rows[0]["data"])])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise TaskError(f"{place} has `data`, but not as SQuAD's JSON has them ({error!r})") from error
+
+
+def questions(articles: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Every question of SQuAD's articles in the schema of rajpurkar/squad."""
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            same = {"title": article.get("title") or "", "context": paragraph["context"]}
+            for entry in paragraph["qas"]:
+                row = {"id": entry["id"], **same, "question": entry["question"]}
+                if (answers := entry.get("answers")) is not None:
+                    row["answers"] = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
+                yield row
+
+
+def has_answers(rows: Dataset, column: str) -> bool:
+    """Whether rows are labelled: some value is neither missing nor -1, which stands for that on the Hub."""
+    return column in rows.column_names and any(value not in (None, -1) for value in rows[column][:])
+
+
+def describe(
+    data: DatasetDict, place: str, text_columns: list[str] | None, label_column: str | None, labels: list[str] | None
+) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
+    """Which columns are read, which one is answered, and the names of its classes; what is None is inferred.
+
+    Texts are the one or two columns that hold text beside the label; a label is the column "label". Classes are those
+    of a ClassLabel, or the different texts, truth values or few whole numbers; other numbers are predicted. Columns
+    question, context and answers are SQuAD's.
+
+    Raises:
+        TaskError: a column that is not there, or that has to be named; a label that is one class, or hardly any.
+    """
+    rows = data.get("train", next(iter(data.values())))
+    columns, texts = rows.column_names, tuple(text_columns or ())
+    named = {f"text_columns={text_columns!r}": texts, f"label_column={label_column!r}": (label_column,)}
+    if {*SPAN, SPAN_ANSWERS} <= {*columns} and texts in ((), SPAN) and label_column in (None, SPAN_ANSWERS):
+        return SPAN, SPAN_ANSWERS, ()
+    label, others = label_column or "label", f"the columns are: {', '.join(columns)}"
+    for what, names in named.items():
+        if missing := [name for name in names if name and name not in columns]:
+            raise TaskError(f"{place}: {what}: there is no column {missing[0]!r}; {others}")
+    if label not in columns:
+        raise TaskError(f"{place}: label_column must be given, as no column is called 'label'; {others}")
+    texts = texts or tuple(name for name in columns if name not in (label, "id", "idx") and holds_text(rows, name))
+    if len(texts) not in (1, 2) or label in texts:
+        raise TaskError(f"{place}: text_columns={[*texts]!r} must name one or two columns beside {label!r}; {others}")
+    if reserved := [name for name in texts if name in ("label", "idx")]:
+        raise TaskError(f"{place}: text_columns={[*texts]!r}: give the column {reserved[0]!r} another name")
+    return texts, label, tuple(classes_of(data, place, label) if labels is None else labels)
+
+
+def holds_text(rows: Dataset, column: str) -> bool:
+    return any(isinstance(value, str) for value in rows[:100][column])
+
+
+def classes_of(data: DatasetDict, place: str, label: str) -> list[str]:
+    """The names of the classes in a column of labels, sorted; none where they are numbers to be predicted."""
+    splits = {split: rows for split, rows in data.items() if has_answers(rows, label)}
+    feature = next((rows.features[label] for rows in splits.values()), None)
+    if isinstance(feature, ClassLabel):
+        return list(feature.names)
+    values = [value for rows in splits.values() for value in rows[label][:] if value is not None]
+    kinds = {type(value) for value in values}
+    if not values:
+        raise TaskError(f"{place}: label_column={label!r} is empty")
+    if kinds <= {int, float} and (float in kinds or len({*values}) > MOST_NUMBERS):
+        kinds, values = {float}, [float(value) for value in values]
+    if len(kinds) > 1 or not kinds <= {int, float, str, bool}:
+        odd = next((value for value in values if type(value) is not type(values[0])), values[0])
+        row = next(f"split {s!r}, row {rows[label][:].index(odd)}" for s, rows in splits.items() if odd in rows[label])
+        kind = type(values[0]).__name__ if len(kinds) > 1 else "text or number"
+        raise TaskError(f"{place}: {row}: {label}={reprlib.repr(odd)} must be {kind}, as the labels before it")
+    classes = sorted({*values})
+    if len(classes) == 1:
+        raise TaskError(f"{place}: label_column={label!r} has one value, {classes[0]!r}; there is nothing to learn")
+    if kinds == {float}:
+        return []
+    if len(classes) > min(MOST_CLASSES, max(2, len(values) // 2)):
+        few = ", ".join(map(reprlib.repr, classes[:3]))
+        raise TaskError(
+            f"{place}: label_column={label!r} has {len(classes)} different values in {len(values)} rows ({few}, ...), "
+            "too many for classes; name another column, or the classes in labels"
+        )
+    return [str(name) for name in classes]
