@@ -291,9 +291,9 @@ class Run(OfTask):
     def prepared(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Also with a task's usual recipe, where the parameters leave it open."""
         values = super().prepared(values)
-        task, model = values.get("task"), values.get("model", "mini")
+        task, model, revision = values.get("task"), values.get("model", "mini"), values.get("revision")
         if isinstance(task, str) and isinstance(model, str):
-            usual = usual_recipe(task_of(values), model)
+            usual = usual_recipe(task_of(values), model, None if revision in OPEN else revision)
             values = values | {name: value for name, value in usual.items() if values.get(name) in OPEN}
         return values
 
@@ -354,7 +354,7 @@ class Run(OfTask):
         return {name: getattr(self, name) for name in names} | {"fold": fold}
 
 
-def usual_recipe(task: Task, model: str) -> dict[str, Any]:
+def usual_recipe(task: Task, model: str, revision: str | None = None) -> dict[str, Any]:
     """What a run has where it leaves max_length, batch_size, learning_rate or epochs open, or None.
 
     As in Transformers' examples, but with no more tokens than a model at hand can read. "mini" has the recipe of
@@ -364,7 +364,7 @@ def usual_recipe(task: Task, model: str) -> dict[str, Any]:
     if model == "mini":
         batch, rate, epochs = 32, 1e-3, 3
     if os.path.isdir(folder_of(model)):
-        length = min(length, max_positions(load_config(model)))
+        length = min(length, max_positions(load_config(model, revision=revision)))
     return {"max_length": length, "batch_size": batch, "learning_rate": rate, "epochs": epochs}
 
 

@@ -10,10 +10,11 @@
 import difflib
 import glob
 import hashlib
+import math
 import os
 import re
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ SPAN = ("question", "context")  # the texts of a data set in SQuAD's schema; its
 SPAN_ANSWERS = "answers"
 MOST_NUMBERS = 20  # different whole numbers that are classes; more are numbers to be predicted
 MOST_CLASSES = 200
+KINDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}  # of labels
 
 
 class TaskError(OneLineError):
@@ -174,6 +176,9 @@ def describe(
         raise TaskError(f"{place}: text_columns={[*texts]!r} must name one or two columns beside {label!r}; {others}")
     if reserved := [name for name in texts if name in ("label", "idx")]:
         raise TaskError(f"{place}: text_columns={[*texts]!r}: give the column {reserved[0]!r} another name")
+    if labels == []:
+        answered = {split: rows[label][:] for split, rows in data.items() if has_answers(rows, label)}
+        check_each(answered, place, label, "a number", is_number)
     return texts, label, tuple(classes_of(data, place, label) if labels is None else labels)
 
 
@@ -183,30 +188,47 @@ def holds_text(rows: Dataset, column: str) -> bool:
 
 def classes_of(data: DatasetDict, place: str, label: str) -> list[str]:
     """The names of the classes in a column of labels, sorted; none where they are numbers to be predicted."""
-    splits = {split: rows for split, rows in data.items() if has_answers(rows, label)}
-    feature = next((rows.features[label] for rows in splits.values()), None)
+    splits = {split: rows[label][:] for split, rows in data.items() if has_answers(rows, label)}
+    feature = next((data[split].features[label] for split in splits), None)
     if isinstance(feature, ClassLabel):
         return list(feature.names)
-    values = [value for rows in splits.values() for value in rows[label][:] if value is not None]
+    values = [value for labels in splits.values() for value in labels if value is not None]
     kinds = {type(value) for value in values}
     if not values:
         raise TaskError(f"{place}: label_column={label!r} is empty")
     if kinds <= {int, float} and (float in kinds or len({*values}) > MOST_NUMBERS):
         kinds, values = {float}, [float(value) for value in values]
-    if len(kinds) > 1 or not kinds <= {int, float, str, bool}:
-        odd = next((value for value in values if type(value) is not type(values[0])), values[0])
-        row = next(f"split {s!r}, row {rows[label][:].index(odd)}" for s, rows in splits.items() if odd in rows[label])
-        kind = type(values[0]).__name__ if len(kinds) > 1 else "text or number"
-        raise TaskError(f"{place}: {row}: {label}={reprlib.repr(odd)} must be {kind}, as the labels before it")
+    if len(kinds) > 1 or not kinds <= {*KINDS}:
+        check_each(splits, place, label, "text or a number" if len(kinds) == 1 else KINDS.get(type(values[0]), "text"),
+                   lambda value: type(value) in KINDS and type(value) is type(values[0]))  # fmt: skip
     classes = sorted({*values})
     if len(classes) == 1:
         raise TaskError(f"{place}: label_column={label!r} has one value, {classes[0]!r}; there is nothing to learn")
     if kinds == {float}:
         return []
     if len(classes) > min(MOST_CLASSES, max(2, len(values) // 2)):
+        if sum(map(is_number, classes)) > len(classes) / 2:
+            check_each(splits, place, label, "a number, as most labels are", is_number)
         few = ", ".join(map(reprlib.repr, classes[:3]))
         raise TaskError(
             f"{place}: label_column={label!r} has {len(classes)} different values in {len(values)} rows ({few}, ...), "
             "too many for classes; name another column, or the classes in labels"
         )
     return [str(name) for name in classes]
+
+
+def is_number(value: Any) -> bool:
+    try:
+        return value is None or math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def check_each(
+    splits: dict[str, list[Any]], place: str, label: str, wanted: str, is_right: Callable[[Any], bool]
+) -> None:
+    """Raise TaskError for the first label that is not right; splits: their labels."""
+    for split, labels in splits.items():
+        for row, value in enumerate(labels):
+            if value is not None and not is_right(value):
+                raise TaskError(f"{place}: split {split!r}, row {row}: {label}={reprlib.repr(value)} must be {wanted}")

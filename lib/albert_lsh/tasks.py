@@ -334,10 +334,9 @@ def check_rows(rows: Dataset | None, task: Task, split: str, *, labelled: bool =
         raise TaskError(f"{place} has no rows")
     for column in task.columns:
         for number, text in enumerate(rows[column][:]):
-            if not isinstance(text, str):
-                raise TaskError(f"{place}, row {number}: {column}={text!r} must be text")
-            if task.is_own and not text.strip():
-                raise TaskError(f"{place}, row {number}: {column}={text!r} must be text, and not empty")
+            if not isinstance(text, str) or (task.is_own and not text.strip()):
+                wanted = "text, and not empty" if task.is_own else "text"
+                raise TaskError(f"{place}, row {number}: {column}={text!r} must be {wanted}")
     if not labelled:
         return
     if task.is_squad:
