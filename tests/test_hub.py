@@ -48,6 +48,19 @@ def test_a_record_names_the_commit_that_the_data_came_from(hub):
     assert load(hub, code) == str({"data": "0" * 40})
 
 
+def test_a_commit_of_model_and_data_is_asked_for_and_recorded(hub):
+    """The small Hub has one; without a revision its newest is asked for."""
+    run = {"task": "nyu-mll/glue/sst2", "labels": ["bad", "good"], "data_revision": "0" * 40}
+    code = "from albert_lsh import Run, load_data; from albert_lsh.record import revisions; "
+    code += f"run = Run.parse({run}); print(*load_data(run.about)['train']['label'], run.about.repository, "
+    code += "revisions('nano', run.task, None, run.data_revision))"
+    assert load(hub, code) == f"1 nyu-mll/glue {{'data': '{'0' * 40}'}}"
+    for call in ("load_data(find_task('sst2', revision='1' * 40))", "load_model('nyu-mll/glue', revision='1' * 40)"):
+        code = f"from albert_lsh import find_task, load_data, load_model; {call}"
+        done = subprocess.run([sys.executable, "-c", code], env=hub, capture_output=True, text=True)
+        assert "1" * 40 in done.stderr
+
+
 def test_behind_a_proxy_the_hub_is_asked(monkeypatch):
     """Which resolves names itself."""
     for proxies in ({}, {"https": "http://127.0.0.1:1"}):

@@ -3,7 +3,8 @@
     albert-lsh predict --model results/runs/.../seed-0/model pairs.txt
 
 reads lines of text from a file or standard input, the two texts of a pair separated by a tab (for SQuAD question, tab,
-paragraph), or JSON objects with the task's own columns: *.json or *.jsonl, a list of them or one a line. It prints
+paragraph), JSON objects with the task's own columns: *.json or *.jsonl, a list of them or one a line, or a table with
+these columns: *.csv. It prints
 
     classification    {"label": "equivalent", "score": 0.9, "scores": {"not_equivalent": 0.1, "equivalent": 0.9}}
     regression        {"value": 3.2}
@@ -44,6 +45,7 @@ from transformers.pipelines.base import ChunkPipeline
 from albert_lsh import squad
 from albert_lsh.errors import explain_out_of_memory
 from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
+from albert_lsh.sources import read
 from albert_lsh.tasks import SAVED_TASK, Task, find_task, readable, task_of
 
 QUESTION_ANSWERING = "extractive-question-answering"
@@ -145,6 +147,9 @@ def read_rows(file: str, task: Task) -> list[dict[str, str]]:
         ValueError: naming the line, or the entry of a JSON list, and what is wrong with it.
     """
     name, file = "standard input" if file == "-" else file, os.path.expanduser(file)
+    if Path(file).suffix.lower() == ".csv":
+        table = read(file, name)["train"]
+        return [checked(f"{name}, row {n}", row, task) for n, row in enumerate(table)]
     data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")

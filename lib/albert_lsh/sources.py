@@ -16,6 +16,7 @@ import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, DownloadMode, load_dataset
@@ -66,7 +67,7 @@ def download(
         cause: BaseException = error
         while isinstance(cause, DatasetsError) and cause.__cause__ is not None:
             cause = cause.__cause__
-        said = f"{type(cause).__name__}: {cause}".splitlines()[0]
+        said = shorten(f"{type(cause).__name__}: {cause}", 300)
         why = "no network, no such repository or folder, or a damaged file?"
         raise TaskError(f"{place}: the data could not be loaded from {source!r} ({why}): {said}{instead}") from error
 
