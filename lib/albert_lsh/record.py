@@ -28,10 +28,9 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from huggingface_hub import constants
-from huggingface_hub.file_download import repo_folder_name
 
 from albert_lsh import attention as attentions
+from albert_lsh import hub
 from albert_lsh.files import relative_to_root, repository_root, write_atomically
 from albert_lsh.run import ParameterError, on_this_machine
 from albert_lsh.sources import LOCAL
@@ -300,13 +299,8 @@ def revisions(
     data = TASKS[task].dataset if task in TASKS else "/".join((task or "").split("/")[:2])
     commits = {"data": data_revision} if data_revision and data_revision.startswith(LOCAL) else {}
     for part, name, kind, at in (("model", model, "model", revision), ("data", data, "dataset", data_revision)):
-        if not name or part in commits:
-            continue  # trained from nothing, or on data that are no repository's
-        folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type=kind)
-        if (ref := folder / "refs" / (at or "main")).is_file():
-            commits[part] = ref.read_text(encoding="utf-8").strip()
-        elif at and (folder / "snapshots" / at).exists():
-            commits[part] = at
+        if name and part not in commits and (commit := hub.commit_of(name, kind, at)):
+            commits[part] = commit
     return commits
 
 

@@ -58,11 +58,12 @@ def download(
     try:
         with hub.at_once(source):
             try:
-                return load_dataset(name, config, **options)
+                return check_revision(load_dataset(name, config, **options), source, options["revision"])
             except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to
                 if isinstance(error, ConnectionError | FileNotFoundError | PermissionError):
                     raise
-                return load_dataset(name, config, download_mode=DownloadMode.FORCE_REDOWNLOAD, **options)
+                again = load_dataset(name, config, download_mode=DownloadMode.FORCE_REDOWNLOAD, **options)
+                return check_revision(again, source, options["revision"])
     except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
         cause: BaseException = error
         while isinstance(cause, DatasetsError) and cause.__cause__ is not None:
@@ -70,6 +71,14 @@ def download(
         said = shorten(f"{type(cause).__name__}: {cause}", 300)
         why = "no network, no such repository or folder, or a damaged file?"
         raise TaskError(f"{place}: the data could not be loaded from {source!r} ({why}): {said}{instead}") from error
+
+
+def check_revision(data: DatasetDict, source: str, revision: str | None) -> DatasetDict:
+    """The data, if they are of that revision: for one that it cannot reach datasets takes another, from its cache."""
+    files = [Path(file["filename"]) for rows in data.values() for file in rows.cache_files]
+    if revision and not all(hub.commit_of(source, "dataset", revision) in path.parts for path in files):
+        raise FileNotFoundError(f"revision {revision!r} is neither on the Hub nor in the cache")
+    return data
 
 
 # One's own -------------------------------------------------------------------------------------------------------
