@@ -18,6 +18,7 @@ from albert_study.compare import scores
 from albert_study.experiments.words import BagOfWords, write_scores
 from albert_study.records import load
 from albert_study.tables import score_table
+from test_study_file import load as read_study
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = {"model": "mini", "epochs": 1, "max_length": 32, "precision": "fp32", "device": "cpu", "save_model": True}
@@ -49,7 +50,7 @@ def test_a_csv_goes_through_notebook_run_tables_and_predict_and_no_record_names_
     done = papermill.execute_notebook(
         ROOT / "notebooks/glue.ipynb", tmp_path / "out.ipynb", {**QUICK, **values}, progress_bar=False
     )
-    assert "40 of 200 examples, drawn with a fixed seed, are held out" in json.dumps(done)
+    assert "reviews.csv: 40 of 200 examples, drawn with a fixed seed, are held out" in json.dumps(done)
     (path,) = tmp_path.glob("results/runs/notebook/reviews.csv/mini/softmax-*/seed-0/result.json")
     record, card = read_result(path), (path.parent / "model" / "README.md").read_text()
     assert record["examples"] == {"train": 160, "validation": 40}
@@ -79,6 +80,7 @@ def test_a_csv_goes_through_notebook_run_tables_and_predict_and_no_record_names_
     assert task_of(record["parameters"]).labels == ("Bad", "Good")
 
 
+@pytest.mark.filterwarnings("ignore:An input array is constant")
 def test_a_folder_of_numbers_has_its_open_test_split_answered(tmp_path, capsys):
     (tmp_path / "pairs").mkdir()
     for split, examples in (("train", 60), ("dev", 20), ("test", 5)):
@@ -129,6 +131,15 @@ def test_the_official_json_of_squad_is_read_and_no_paragraph_is_in_both_parts(tm
     table = score_table(scores(load(tmp_path, "notebook"), tmp_path)).frame()
     assert [name for name in table if "(f1)" in name] == ["dev-v2.0.json (f1)"]
     assert f"{trained.record['majority']['f1']:.1f}" == table.loc["majority class", "dev-v2.0.json (f1)"]
+
+
+def test_a_study_may_be_of_ones_own_data(root):
+    reviews(root / "reviews.csv")
+    text = "parameters: {model: mini, label_column: mood}\ntasks: {reviews.csv: {arms: {softmax: , lsh: }}}\n"
+    jobs = read_study(root, text)
+    assert [job.name for job in jobs] == [f"reviews.csv/mini/{arm}/seed-0" for arm in ("softmax", "lsh")]
+    assert {job.notebook for job in jobs} == {"glue.ipynb"}
+    assert jobs[0].run.about.labels == ("Bad", "Good")
 
 
 def rows(labels):

@@ -138,7 +138,8 @@ def find_task(
     Raises:
         TaskError: no such task, file, folder or data set; a column that is not there, or that has to be named.
     """
-    place, given = f"task={reprlib.repr(name)}", {"text_columns": text_columns, "label_column": label_column}
+    shown = repr(name) if isinstance(name, str) and len(name) < 300 else reprlib.repr(name)
+    place, given = f"task={shown}", {"text_columns": text_columns, "label_column": label_column}
     if isinstance(name, str) and name in TASKS:
         for option, value in {**given, "labels": labels}.items():
             if value is not None:
@@ -278,7 +279,8 @@ def own_data(task: Task) -> DatasetDict:
     if count == len({*texts}):
         raise TaskError(f"{place}: split 'train' has one text, and none is left to be evaluated on")
     parts = cut_by(rows, texts, len({*texts}) - count)
-    print(f"{place}: {len(parts['validation'])} of {len(rows)} examples, drawn with a fixed seed, are held out")
+    held_out_examples = f"{len(parts['validation'])} of {len(rows)} examples, drawn with a fixed seed"
+    print(f"{os.path.basename(task.name)}: {held_out_examples}, are held out and evaluated")
     return parts
 
 
