@@ -247,3 +247,10 @@ def test_pairs_and_cost_are_shares_of_the_whole_texts():
     assert kept < 0.5
     assert attended(load_model("mini"), tokenizer, cut) == pytest.approx((kept, 1.0, kept))
     assert attended(load_model("mini"), tokenizer, whole) == pytest.approx((1.0, 1.0, 1.0))
+
+
+def test_scores_are_computed_in_float32(tmp_path):
+    """bfloat16 leaves logits two or three digits: predictions of two classes tie."""
+    trained = fit(make(tmp_path, precision="bf16", epochs=1, **SOFTMAX))
+    logits = trained.predictions.filter(like="logit_")
+    assert (logits.map(lambda x: torch.tensor(x).bfloat16().item()) != logits).to_numpy().mean() > 0.9

@@ -10,6 +10,7 @@ makes its attentions and its pipeline known to Transformers, and so takes as lon
 __version__ = "0.1.0"
 
 from albert_lsh import attention
+from albert_lsh.advice import audit
 from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
 from albert_lsh.model.passes import record_passes
@@ -22,6 +23,7 @@ __all__ = [
     "QuestionAnsweringPipeline",
     "Run",
     "attention",
+    "audit",
     "extend_positions",
     "find_task",
     "fit",

@@ -192,7 +192,7 @@ class LengthGrouped(LengthGroupedSampler):
 
 
 class StudyTrainer(Trainer):
-    """Trainer with an order of examples that can be resumed; it evaluates in the order of the data.
+    """Trainer with an order of examples that can be resumed; it evaluates in the order of the data, in float32.
 
     A step of several batches has the mean of their losses.
     """
@@ -215,6 +215,15 @@ class StudyTrainer(Trainer):
 
     def _get_eval_sampler(self, eval_dataset):
         return SequentialSampler(eval_dataset)
+
+    def prediction_step(self, model, *args, **kwargs):
+        """Without the autocast that accelerate put around `forward`: bfloat16 leaves logits two or three digits."""
+        autocast = model.forward
+        model.forward = getattr(model, "_original_forward", autocast)
+        try:
+            return super().prediction_step(model, *args, **kwargs)
+        finally:
+            model.forward = autocast
 
 
 def training_arguments(run: Any, folder: Path, **recipe: Any) -> TrainingArguments:

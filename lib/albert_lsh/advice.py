@@ -1,0 +1,169 @@
+"""What an attention would do to a model on texts of one's own, before anything is trained: errors, and measured time.
+
+    result = audit("sentence-transformers/all-MiniLM-L6-v2", texts)
+    result.shares, result.lengths       tables
+    print(result.advice)                one sentence
+
+Time is that of the whole model in evaluation, on this machine, with its threads and dtype, against softmax in the same
+minutes. How much of a task's score an error costs, training decides (docs/fidelity.md has what it cost in ours).
+"""
+
+import copy
+import reprlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from albert_lsh import attention as attentions
+from albert_lsh.model.config import max_positions
+from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, longest_input, switch_attention
+from albert_lsh.model.passes import Pass, mean_coverage, record_passes
+
+SHARES = (0.5, 0.25, 0.125)
+TEXTS, BATCH = 16, 4  # texts that are looked at, spread evenly over all by length; texts in a batch
+LENGTHS = (512, 1024, 2048, 4096, 8192)
+REPEATS = 2  # of a measured pass, of which the fastest counts
+
+
+class Audit(NamedTuple):
+    """What `audit` measured."""
+
+    shares: pd.DataFrame  # a row a share, on the texts: share, error, mass, pairs, full_cost, seconds, of_softmax
+    lengths: pd.DataFrame  # a row a length and share, on random tokens: length, share, seconds, of_softmax
+    advice: str
+
+
+def audit(
+    model: str | PreTrainedModel,
+    texts: Sequence[str],
+    tokenizer: Any = None,
+    *,
+    attention: str = "lsh",
+    shares: Sequence[float] = SHARES,
+    seconds: float = 60.0,
+) -> Audit:
+    """Compare an attention with softmax in a pretrained model, on texts and on this machine. The model is not changed.
+
+    Args:
+        model: a name or folder for `load_model`, or a model of Transformers with softmax attention.
+        texts: as the model is to read them, any number; longer ones are cut where the model's positions end.
+        tokenizer: the model's; None loads it by the model's name.
+        attention: one with a budget. shares: of the pairs, each above 0, below 1.
+        seconds: about how long longer sequences are tried, after the texts.
+    Returns:
+        For each share the error of the attention's output (the norm of the difference over that of softmax's, mean over
+        passes and batches), softmax's mass on the keys that are seen, pairs and full cost as `attention.coverage` has
+        them, and seconds of the whole model; from which length on a share saves time; and advice.
+    Raises:
+        ValueError: no texts, or one that is no text; an attention without a budget, or a share that it cannot have.
+    """
+    if isinstance(texts, str) or not len(texts) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"texts={reprlib.repr(texts)} must be a list of at least one text")
+    tokenizer = tokenizer or load_tokenizer(model if isinstance(model, str) else str(model.name_or_path))
+    model = load_model(model, head="base") if isinstance(model, str) else copy.deepcopy(model)
+    switch_attention(model, "softmax").eval()
+    for share in shares:
+        attentions.check(attention, {"share": share})
+    longest = longest_input(model, tokenizer)
+    ordered = sorted(texts, key=len)
+    chosen = [ordered[number * len(texts) // TEXTS] for number in range(TEXTS)] if len(texts) > TEXTS else ordered
+    batches = [
+        tokenizer(chosen[start : start + BATCH], truncation=True, max_length=longest, padding=True, return_tensors="pt")
+        for start in range(0, len(chosen), BATCH)
+    ]
+    settings = [{"share": share} for share in shares]
+    table = pd.DataFrame({"share": list(shares)})
+    table = table.assign(**on_texts(model, batches, attention, settings))
+    by_length = on_lengths(model, attention, list(shares), seconds)
+    tokens = int(torch.cat([batch["attention_mask"].sum(-1) for batch in batches]).float().median())
+    return Audit(table, by_length, advise(table, by_length, attention, tokens))
+
+
+@torch.no_grad()
+def on_texts(
+    model: PreTrainedModel, batches: list[Any], attention: str, settings: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The columns of `Audit.shares`."""
+    inputs = [{name: value.to(model.device) for name, value in batch.items()} for batch in batches]
+    of_softmax: list[list[Pass]] = []
+    for batch in inputs:
+        with record_passes(model) as passes:
+            model.base_model(**batch)
+        of_softmax.append(passes)
+    times = [fastest(model, inputs, attention, one) for one in (None, *settings)]
+    rows = []
+    for one in settings:
+        switched = [p._replace(attention=attention, settings=one) for passes in of_softmax for p in passes]
+        coverage = mean_coverage(switched)
+        rows.append((sum(map(error, switched)) / len(switched), coverage.mass, coverage.pairs, coverage.cost))
+    columns: dict[str, Any] = dict(zip(("error", "mass", "pairs", "full_cost"), zip(*rows, strict=True), strict=True))
+    return columns | {"seconds": times[1:], "of_softmax": [seconds / times[0] for seconds in times[1:]]}
+
+
+def error(one: Pass) -> float:
+    """Of a pass's output, tokens alone: the norm of its difference from softmax's over that of softmax's."""
+    rows = one.query, one.key, one.value, one.padding_mask
+    exact = attentions.attend("softmax", *rows)
+    return (
+        (attentions.attend(one.attention, *rows, seed=one.seed, **one.settings) - exact).norm() / exact.norm()
+    ).item()
+
+
+@torch.no_grad()
+def fastest(
+    model: PreTrainedModel, inputs: Sequence[Mapping[str, Tensor]], attention: str, settings: dict[str, Any] | None
+) -> float:
+    """Seconds that the model takes for all inputs with an attention, None: softmax, which it has afterwards."""
+    if settings is not None:
+        switch_attention(model, attention, settings)
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        for batch in inputs:
+            model.base_model(**batch)
+        if model.device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    switch_attention(model, "softmax")
+    return min(times)
+
+
+def on_lengths(model: PreTrainedModel, attention: str, shares: list[float], seconds: float) -> pd.DataFrame:
+    """The table `Audit.lengths`: one sequence of random tokens, longer and longer while there is time."""
+    rows: list[tuple[float, ...]] = []
+    end, longer = time.perf_counter() + seconds, copy.deepcopy(model)
+    for length in LENGTHS:
+        if length > max_positions(longer.config):
+            try:
+                extend_positions(longer, length)
+            except ValueError:  # RoBERTa's are not extended
+                break
+        began = time.perf_counter()
+        ids = torch.randint(model.config.vocab_size, (1, length), generator=torch.Generator().manual_seed(length))
+        inputs = [{"input_ids": ids.to(model.device)}]
+        softmax = fastest(longer, inputs, attention, None)
+        for share in shares:
+            own = fastest(longer, inputs, attention, {"share": share})
+            rows.append((length, share, own, own / softmax))
+        if time.perf_counter() + 4 * (time.perf_counter() - began) > end:  # what the next length takes
+            break
+    return pd.DataFrame(rows, columns=["length", "share", "seconds", "of_softmax"])
+
+
+def advise(table: pd.DataFrame, by_length: pd.DataFrame, attention: str, tokens: int) -> str:
+    """One sentence: whether a share saves time on the texts, and else from which length on one does."""
+    at = f"At your {tokens} tokens (median)"
+    if saving := table[table["of_softmax"] < 1].sort_values("error").to_dict("records"):
+        best = saving[0]
+        faster = f"{at} {attention} with a share of {best['share']:g} takes {best['of_softmax']:.0%} of softmax's time"
+        return f"{faster}, with an error of {best['error']:.2f} in its output: fine-tune with it, and compare scores."
+    keep, longer = f"{at} no share of {attention} saves time, keep softmax", by_length[by_length["of_softmax"] < 1]
+    if saving := longer.sort_values(["length", "of_softmax"]).to_dict("records"):
+        best = saving[0]
+        return f"{keep}; from about {best['length']:,.0f} one of {best['share']:g} does ({best['of_softmax']:.0%})."
+    return keep + (f"; nor does any up to {by_length['length'].max():,} tokens." if len(by_length) else ".")

@@ -1,0 +1,64 @@
+"""What an attention would do to a model on one's own texts."""
+
+import pytest
+import torch
+
+from albert_lsh import attention, audit, load_model, load_tokenizer, record_passes
+
+TEXTS = ["a b c d e f g h " * 3, "the film was good and the music was bad " * 4, "one two three"]
+
+
+def test_a_share_has_the_error_it_has_and_the_model_stays_as_it_is(monkeypatch):
+    monkeypatch.setattr("albert_lsh.advice.LENGTHS", (512,))
+    model, tokenizer = load_model("nano", head="base"), load_tokenizer("nano")
+    result = audit(model, TEXTS[:1], tokenizer, attention="window", shares=[0.5, 0.25], seconds=0)
+    assert model.config._attn_implementation == load_model("nano", head="base").config._attn_implementation
+    with record_passes(model.eval()) as passes, torch.no_grad():
+        model(**tokenizer(TEXTS[:1], return_tensors="pt"))
+    for row in result.shares.to_dict("records"):
+        errors = []
+        for one in passes:
+            exact = attention.attend("softmax", one.query, one.key, one.value)
+            own = attention.attend("window", one.query, one.key, one.value, share=row["share"])
+            errors.append(((own - exact).norm() / exact.norm()).item())
+        assert row["error"] == pytest.approx(sum(errors) / len(errors), rel=1e-4)
+        assert row["pairs"] <= row["share"]
+    assert result.shares["mass"].is_monotonic_decreasing
+    assert result.lengths["length"].tolist() == [512, 512]
+    assert result.advice.startswith("At your ")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "longer", "sentence"),
+    [
+        (
+            (0.9, 0.5),
+            (2.0, 2.0),
+            "At your 9 tokens (median) lsh with a share of 0.5 takes 90% of softmax's time, with an",
+        ),
+        ((1.1, 1.2), (1.5, 0.8), "no share of lsh saves time, keep softmax; from about 4,096 one of 0.25 does (80%)."),
+        ((1.1, 1.2), (1.5, 1.1), "keep softmax; nor does any up to 4,096 tokens."),
+    ],
+)
+def test_the_advice_follows_the_times(ratios, longer, sentence):
+    import pandas as pd
+
+    from albert_lsh.advice import advise
+
+    table = pd.DataFrame({"share": [0.5, 0.25], "error": [0.1, 0.3], "of_softmax": ratios})
+    by_length = pd.DataFrame({"length": [2048, 4096], "share": [0.25, 0.25], "of_softmax": longer})
+    assert sentence in advise(table, by_length, "lsh", 9)
+
+
+@pytest.mark.parametrize(
+    ("texts", "changes", "message"),
+    [
+        ([], {}, "must be a list of at least one text"),
+        ("a text", {}, "must be a list of at least one text"),
+        (TEXTS, {"attention": "linear"}, "linear.*share"),
+        (TEXTS, {"shares": [1.5]}, "share=1.5"),
+    ],
+)
+def test_what_cannot_be_audited_is_named(texts, changes, message):
+    with pytest.raises(ValueError, match=message):
+        audit("nano", texts, **changes)
