@@ -44,9 +44,10 @@ from transformers.pipelines.base import ChunkPipeline
 
 from albert_lsh import squad
 from albert_lsh.errors import explain_out_of_memory
+from albert_lsh.files import write_atomically
 from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
 from albert_lsh.sources import read
-from albert_lsh.tasks import SAVED_TASK, Task, find_task, readable, task_of
+from albert_lsh.tasks import SAVED_TASK, Task, find_task, readable, task_of, without_answers
 
 QUESTION_ANSWERING = "extractive-question-answering"
 Base: Any = ChunkPipeline  # its type annotations forbid what Transformers' own chunk pipelines do
@@ -259,6 +260,16 @@ def predict(
             yield {**classes[0], "scores": {name: scores[name] for _, name in sorted(names.items())}}
         else:
             yield {"value": classes[0]["score"]}
+
+
+def write_answers(
+    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, batch_size: int
+) -> None:
+    """Write what the model says about every split of one's own data whose answers are open: answers-<split>.jsonl."""
+    for split, rows in without_answers(task).items():
+        answers = predict(model.eval(), tokenizer, task, rows.to_list(), batch_size)
+        lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+        write_atomically(folder / f"answers-{split}.jsonl", lines)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -36,9 +36,9 @@ from albert_lsh.files import delete, explain_disk, lock, write_atomically
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.model.layers import draw_projections, save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention, without_bars
-from albert_lsh.predict import predict
+from albert_lsh.predict import write_answers
 from albert_lsh.run import OfTask, ParameterError, Run
-from albert_lsh.tasks import SAVED_TASK, Task, encode, fingerprint, load_data, without_answers
+from albert_lsh.tasks import SAVED_TASK, Task, encode, fingerprint, load_data
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
 logging.getLogger("transformers.trainer_utils").setLevel(logging.ERROR)  # it warns of checkpoints made within a second
@@ -117,10 +117,7 @@ def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: Datas
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.model_max_length = run.max_length  # prediction cuts texts where training did
     if task.is_own:
-        for split, rows in without_answers(task).items():
-            answers = predict(model.eval(), tokenizer, task, rows.to_list(), run.batch_size)
-            lines = [json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers]
-            write_atomically(run.folder / f"answers-{split}.jsonl", "".join(lines))
+        write_answers(run.folder, model, tokenizer, task, run.batch_size)
     if run.save_model:
         keep_model(run, model, tokenizer, task)
         result["intervals"] = metrics.intervals(task, predictions)
