@@ -13,7 +13,8 @@ from albert_lsh import Run, find_task, fit, load_data, squad
 from albert_lsh.predict import main
 from albert_lsh.record import read_result
 from albert_lsh.run import ParameterError
-from albert_lsh.tasks import TaskError, task_of
+from albert_lsh.sources import TaskError
+from albert_lsh.tasks import task_of, without_answers
 from albert_study.compare import scores
 from albert_study.experiments.words import BagOfWords, write_scores
 from albert_study.records import load
@@ -61,6 +62,8 @@ def test_a_csv_goes_through_notebook_run_tables_and_predict_and_no_record_names_
 
     run = parse(tmp_path, "reviews.csv", label_column="mood", text_columns="review")
     assert (run.folder, fit(run).record) == (path.parent, record)
+    elsewhere = parse(tmp_path / "other", str(tmp_path / "reviews.csv"), label_column="mood")
+    assert (elsewhere.recorded()["task"], elsewhere.text_columns) == ("reviews.csv", ["review"])
     table = score_table(scores(load(tmp_path, "notebook"), tmp_path), metrics=True).frame()
     assert list(table) == ["reviews.csv (accuracy)", "reviews.csv (matthews)"]
     (tmp_path / "more.txt").write_text("Room 7 was lovely.\nRoom 8 was bad.\n")
@@ -133,6 +136,21 @@ def test_the_official_json_of_squad_is_read_and_no_paragraph_is_in_both_parts(tm
     assert f"{trained.record['majority']['f1']:.1f}" == table.loc["majority class", "dev-v2.0.json (f1)"]
 
 
+def test_a_folder_of_squads_json_may_lack_in_one_file_what_another_has(tmp_path):
+    never = {"answers": [], "is_impossible": True, "plausible_answers": [{"text": "a", "answer_start": 0}]}
+    answered = {"answers": [{"text": "a", "answer_start": 0}]}
+    for split, more in (("train", [answered]), ("dev", [answered, never]), ("test", [{}])):
+        asked = [{"id": f"{n}", "question": "Which?", **entry} for n, entry in enumerate(more)]
+        articles = [{"title": "T", "paragraphs": [{"context": f"a {split}", "qas": asked}]}]
+        (tmp_path / f"{split}.json").write_text(json.dumps({"data": articles, "version": "1"}))
+    task = find_task(str(tmp_path))
+    data = load_data(task)
+    assert data["validation"]["answers"][:] == [{"text": ["a"], "answer_start": [0]}, {"text": [], "answer_start": []}]
+    assert {split: rows.to_list() for split, rows in without_answers(task).items()} == {
+        "test": [{"question": "Which?", "context": "a test"}]
+    }
+
+
 def test_a_study_may_be_of_ones_own_data(root):
     reviews(root / "reviews.csv")
     text = "parameters: {model: mini, label_column: mood}\ntasks: {reviews.csv: {arms: {softmax: , lsh: }}}\n"
@@ -196,7 +214,7 @@ def test_labels_are_classes_or_numbers(tmp_path, labels, given, names, first):
         ("a.csv", "a,label\nb,x,y\nc,z,1,2\n", {}, "the data could not be loaded from .*a.csv.*"),
         ("a.json", json.dumps(rows([1, "x", 2])), {}, "row 1: label='x' must be a whole number"),
         ("a.json", json.dumps([{"text": 5, "label": 1}, *rows([1, 0])]), {}, "row 0: text=5 must be text"),
-        ("a.json", '{"data": [{"paragraphs": [{}]}]}', {}, "has `data`, but not as SQuAD's JSON has them"),
+        ("a.json", '{"data": [{"paragraphs": [{}]}]}', {}, "has paragraphs, but not as SQuAD's JSON has them"),
         ("a.csv", "a,label\nb,x\n", {"text_columns": "a,a"}, "text_columns='a,a' has a name twice"),
         ("mrpc", None, {"label_column": "x"}, "label_column='x' is for data of your own; task 'mrpc' has its columns"),
         ("mini-mrpc", None, {"data_revision": "x"}, "data_revision='x': the data of task 'mini-mrpc' come with"),

@@ -15,11 +15,12 @@ import os
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from datasets import ClassLabel, Dataset, DatasetDict, DownloadMode, load_dataset
+from datasets import ClassLabel, Dataset, DatasetDict, DownloadMode, load_dataset, load_dataset_builder
 from datasets.exceptions import DatasetGenerationError, DatasetsError
 
 from albert_lsh import hub
@@ -27,6 +28,7 @@ from albert_lsh.errors import OneLineError
 
 FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 ON_HUB = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")  # owner/name, or owner/name/configuration
+ARTICLES = re.compile(rb'\s*\{[^\[{]*"data"\s*:\s*\[')  # how SQuAD's JSON begins
 LOCAL = "sha256:"  # begins the revision of a file or folder
 SPAN = ("question", "context")  # the texts of a data set in SQuAD's schema; its answers are in SPAN_ANSWERS
 SPAN_ANSWERS = "answers"
@@ -42,28 +44,36 @@ class TaskError(OneLineError):
 def download(
     source: str, config: str | None, place: str, instead: str = "", revision: str | None = None
 ) -> DatasetDict:
-    """A data set from the Hub, a folder or a file; a damaged file in the cache is fetched again, once.
+    """A data set from the Hub, or a folder laid out like it; a damaged file in the cache is fetched again, once.
 
     Raises:
         TaskError: it cannot be loaded; the message begins with `place` and ends with `instead`.
     """
-    files = files_of(source)
-    options: dict[str, Any] = {"revision": None if is_local(source) else revision}
-    if files and all(FORMATS[file.suffix.lower()] == "csv" for file in files):  # "NA" and "null" are texts
-        separator = "\t" if files[0].suffix.lower() == ".tsv" else ","
-        options |= {"keep_default_na": False, "na_values": [""], "sep": separator}
-    name = source
-    if os.path.isfile(source):
-        name, options = FORMATS[files[0].suffix.lower()], options | {"data_files": {"train": glob.escape(source)}}
+    with explained(source, place, instead):
+        data = load(source, config, revision=revision)
+        files = [Path(file["filename"]) for rows in data.values() for file in rows.cache_files]
+        # For a revision that it cannot reach datasets takes another one, from its cache.
+        if revision and not all(hub.commit_of(source, "dataset", revision) in path.parts for path in files):
+            raise FileNotFoundError(f"revision {revision!r} is neither on the Hub nor in the cache")
+    return data
+
+
+def load(name: str, config: str | None = None, **options: Any) -> Any:
+    """`load_dataset`, which makes anew what it finds damaged in its cache."""
+    try:
+        return load_dataset(name, config, **options)
+    except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to
+        if isinstance(error, ConnectionError | FileNotFoundError | PermissionError):
+            raise
+        return load_dataset(name, config, download_mode=DownloadMode.FORCE_REDOWNLOAD, **options)
+
+
+@contextmanager
+def explained(source: str, place: str, instead: str = "") -> Iterator[None]:
+    """Within, errors of loading a source become a TaskError."""
     try:
         with hub.at_once(source):
-            try:
-                return check_revision(load_dataset(name, config, **options), source, options["revision"])
-            except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to
-                if isinstance(error, ConnectionError | FileNotFoundError | PermissionError):
-                    raise
-                again = load_dataset(name, config, download_mode=DownloadMode.FORCE_REDOWNLOAD, **options)
-                return check_revision(again, source, options["revision"])
+            yield
     except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
         cause: BaseException = error
         while isinstance(cause, DatasetsError) and cause.__cause__ is not None:
@@ -71,14 +81,6 @@ def download(
         said = shorten(f"{type(cause).__name__}: {cause}", 300)
         why = "no network, no such repository or folder, or a damaged file?"
         raise TaskError(f"{place}: the data could not be loaded from {source!r} ({why}): {said}{instead}") from error
-
-
-def check_revision(data: DatasetDict, source: str, revision: str | None) -> DatasetDict:
-    """The data, if they are of that revision: for one that it cannot reach datasets takes another, from its cache."""
-    files = [Path(file["filename"]) for rows in data.values() for file in rows.cache_files]
-    if revision and not all(hub.commit_of(source, "dataset", revision) in path.parts for path in files):
-        raise FileNotFoundError(f"revision {revision!r} is neither on the Hub nor in the cache")
-    return data
 
 
 # One's own -------------------------------------------------------------------------------------------------------
@@ -120,28 +122,51 @@ def read(source: str, place: str, revision: str | None = None) -> DatasetDict:
     """Every split of one's own data; the one that a file is, and any that is alone, is "train".
 
     Raises:
-        TaskError: see `check_place` and `download`; a JSON file with `data` that is not SQuAD's.
+        TaskError: see `check_place` and `download`; a JSON file with paragraphs that are not SQuAD's.
     """
     check_place(source, place)
-    name, config = source, None
-    if not is_local(source) and source.count("/") == 2:
-        name, _, config = source.rpartition("/")
-    data = download(name, config, place, revision=revision)
+    if is_local(source):
+        with explained(source, place):
+            data = DatasetDict({split: read_files(files) for split, files in files_by_split(source).items()})
+    else:
+        owner, name, *config = source.split("/")
+        data = download(f"{owner}/{name}", config[0] if config else None, place, revision=revision)
     data = data if len(data) > 1 else DatasetDict(train=next(iter(data.values())))
     return DatasetDict({split: unfolded(rows, f"{place}: split {split!r}") for split, rows in data.items()})
 
 
+def files_by_split(source: str) -> dict[str, list[str]]:
+    """The files of each split of a folder, as datasets tells them by their names; a file is "train"."""
+    if os.path.isfile(source):
+        return {"train": [source]}
+    return {str(split): [*files] for split, files in load_dataset_builder(source).config.data_files.items()}
+
+
+def read_files(files: list[str]) -> Dataset:
+    """The rows of files of one split, which may have other columns than those of another split."""
+    suffix = Path(files[0]).suffix.lower()
+    if suffix not in FORMATS:
+        raise ValueError(f"{files[0]} must be one of: {', '.join(FORMATS)}")
+    options: dict[str, Any] = {"data_files": [glob.escape(file) for file in files], "split": "train"}
+    if FORMATS[suffix] == "csv":  # "NA" and "null" are texts
+        options |= {"keep_default_na": False, "na_values": [""], "sep": "\t" if suffix == ".tsv" else ","}
+    elif FORMATS[suffix] == "json":
+        with open(files[0], "rb") as file:
+            options |= {"field": "data"} if ARTICLES.match(file.read(1000)) else {}
+    return load(FORMATS[suffix], **options)
+
+
 def unfolded(rows: Dataset, place: str) -> Dataset:
-    """A row a question, where rows are whole files of SQuAD's JSON, whose `data` are articles; else the rows."""
-    if "data" not in rows.column_names or len(rows) != 1:
+    """A row a question, where rows are articles of SQuAD's JSON; else the rows."""
+    if "paragraphs" not in rows.column_names:
         return rows
     try:
-        return Dataset.from_list([*questions(rows[0]["data"])])
+        return Dataset.from_list([*questions(rows)])
     except (KeyError, TypeError, AttributeError) as error:
-        raise TaskError(f"{place} has `data`, but not as SQuAD's JSON has them ({error!r})") from error
+        raise TaskError(f"{place} has paragraphs, but not as SQuAD's JSON has them ({error!r})") from error
 
 
-def questions(articles: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def questions(articles: Iterable[Any]) -> Iterator[dict[str, Any]]:
     """Every question of SQuAD's articles in the schema of rajpurkar/squad."""
     for article in articles:
         for paragraph in article["paragraphs"]:
