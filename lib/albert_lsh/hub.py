@@ -36,7 +36,10 @@ def commit_of(name: str, kind: str, revision: str | None = None) -> str | None:
 
     kind: "model" or "dataset".
     """
-    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type=kind)
+    try:
+        folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type=kind)
+    except ValueError:  # a path
+        return None
     if revision and re.fullmatch("[0-9a-f]{40}", revision):
         return revision if (folder / "snapshots" / revision).exists() else None
     ref = folder / "refs" / (revision or "main")
