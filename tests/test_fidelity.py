@@ -27,7 +27,7 @@ def trained(request, tmp_path):
     """The folder of a run that kept its model; the model is as it was drawn, which is all that is needed here."""
     parameters = {"task": request.param, "train_examples": 300, "batch_size": 8, "save_model": True}
     run = Run.parse(parameters | {"output_dir": str(tmp_path)})
-    keep_model(run, prepare_model(run), load_tokenizer("mini"))
+    keep_model(run, prepare_model(run), load_tokenizer("mini"), run.about)
     record = {"status": "complete", "schema": SCHEMA, "metrics": {}, "headline": {}, "parameters": run.recorded()}
     (tmp_path / "result.json").write_text(json.dumps(record))
     return tmp_path

@@ -9,6 +9,7 @@ from datasets import Dataset
 
 from albert_lsh import load_model
 from albert_lsh.hub import has_address
+from albert_lsh.record import revisions
 from hub import Hub
 
 LOAD = "from albert_lsh import load_data; print(*load_data('sst2')['train']['sentence'])"
@@ -46,6 +47,19 @@ def test_a_record_names_the_commit_that_the_data_came_from(hub):
     assert load(hub, code) == "{}"  # nothing was loaded yet, and the embedded model comes from no Hub
     load(hub)
     assert load(hub, code) == str({"data": "0" * 40})
+
+
+def test_a_commit_of_model_and_data_is_asked_for_and_recorded(hub):
+    """The small Hub has one; without a revision its newest is asked for."""
+    run = {"task": "nyu-mll/glue/sst2", "labels": ["bad", "good"], "data_revision": "0" * 40}
+    code = "from albert_lsh import Run, load_data; from albert_lsh.record import revisions; "
+    code += f"run = Run.parse({run}); print(*load_data(run.about)['train']['label'], run.about.repository, "
+    code += "revisions('nano', run.task, None, run.data_revision))"
+    assert load(hub, code) == f"1 nyu-mll/glue {{'data': '{'0' * 40}'}}"
+    assert revisions("/a/folder/of/this/machine", "한국어/own.csv") == {}
+    code = "from albert_lsh import find_task, load_data; load_data(find_task('sst2', revision='1' * 40))"
+    done = subprocess.run([sys.executable, "-c", code], env=hub, capture_output=True, text=True)
+    assert f"revision '{'1' * 40}' is neither on the Hub nor in the cache" in done.stderr  # datasets took another
 
 
 def test_behind_a_proxy_the_hub_is_asked(monkeypatch):

@@ -88,7 +88,7 @@ def test_without_a_network_the_error_says_what_to_set_and_that_alone_is_enough(t
     def no_network(*args, **kwargs):
         raise ConnectionError("no network")
 
-    monkeypatch.setattr("albert_lsh.tasks.load_dataset", no_network)
+    monkeypatch.setattr("albert_lsh.sources.load_dataset", no_network)
     parameters = {"variants": {"few": {"attention": "lsh"}}, "output": str(tmp_path / "table.csv"), "paragraphs": 30}
     with pytest.raises(OneLineError, match='without a network set task="mini-squad", model="mini"$'):
         measure_reading(Reading.parse(parameters))

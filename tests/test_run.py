@@ -38,7 +38,7 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
     ("change", "message"),
     [
         ({"learning_rte": 1e-5}, "'learning_rte' is not a parameter of glue.ipynb; did you mean 'learning_rate'"),
-        ({"zzz": 1}, "'zzz' is not a parameter of glue.ipynb; there are: results_root, task, model"),
+        ({"zzz": 1}, "'zzz' is not a parameter of glue.ipynb; there are: results_root, task, text_columns"),
         ({"task": "mprc"}, "task='mprc' is not one of: mrpc, mnli"),
         ({"task": "squad"}, "task='squad' belongs to squad.ipynb"),
         ({"attention": "lhs"}, "attention='lhs' is not one of"),

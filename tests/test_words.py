@@ -57,7 +57,7 @@ def test_what_has_no_bag_of_words_or_no_constant_is_refused_and_without_a_networ
     def no_network(*args, **kwargs):
         raise ConnectionError("no network")
 
-    monkeypatch.setattr("albert_lsh.tasks.load_dataset", no_network)
+    monkeypatch.setattr("albert_lsh.sources.load_dataset", no_network)
     with pytest.raises(OneLineError, match=r'without a network set tasks=\["mini-mrpc"\]$'):
         write_constants(ConstantAnswers.parse({"tasks": ["mrpc"]}))
     assert write_constants(ConstantAnswers.parse({"tasks": ["mini-mrpc"], "results_root": str(tmp_path)})).empty

@@ -13,7 +13,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from albert_lsh.pretrained import FOLDERS
 from albert_lsh.run import Run
-from albert_lsh.tasks import Task, find_task
+from albert_lsh.tasks import Task, task_of
 
 HUB_METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 HUB_METRICS |= {"exact": "exact_match"}
@@ -25,18 +25,18 @@ def write_card(folder: Path, record: dict[str, Any]) -> None:
     Args:
         record: what result.json says of the run, as `record.read_result` reads it.
     """
-    run, task = dict(record["parameters"]), find_task(record["parameters"]["task"])
+    run, task = dict(record["parameters"]), task_of(record["parameters"])
     is_on_hub = run["model"] not in FOLDERS and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", run["model"]) is not None
     if Path(run["model"]).is_absolute():  # a card names no folder of a machine
         run["model"] = Path(run["model"]).name
     kind = "question-answering" if task.is_squad else "text-classification"
-    name = f"{Path(run['model']).name}-{run['attention']}-{task.name}"
+    name = f"{Path(run['model']).name}-{run['attention']}-{Path(task.name).stem}"
     data = ModelCardData(
         model_name=name,
         library_name="transformers",
         pipeline_tag=kind,
         base_model=run["model"] if is_on_hub and not run["random_weights"] else None,
-        datasets=None if task.dataset == "mini" else [task.dataset],
+        datasets=[task.repository] if task.repository else None,
         metrics=[HUB_METRICS.get(name, name) for name in task.metrics],
         tags=["albert-lsh", run["attention"]],
         eval_results=results(task, kind, record),
@@ -63,7 +63,7 @@ def results(task: Task, kind: str, record: dict[str, Any]) -> list[EvalResult]:
     return [
         EvalResult(
             task_type=kind,
-            dataset_type=task.name if task.dataset == "mini" else task.dataset,
+            dataset_type=task.repository or task.name,
             dataset_name=task.name,
             dataset_config=task.config,
             dataset_split=split,

@@ -46,8 +46,9 @@ def root_of(results_root: str | None = None) -> Path:
 
 
 def run_folder(study: str, task: str, model: str, arm: str, seed: int, results_root: str | None = None) -> Path:
-    """results/runs/<study>/<task>/<model>/<arm>/seed-<n>; of the model's name the part behind the last slash."""
-    return root_of(results_root) / "results" / "runs" / study / task / Path(model).name / arm / f"seed-{seed}"
+    """results/runs/<study>/<task>/<model>/<arm>/seed-<n>; of a path or name on the Hub its last part."""
+    folder = root_of(results_root) / "results" / "runs" / study / Path(task).name
+    return folder / Path(model).name / arm / f"seed-{seed}"
 
 
 def relative_to_root(path: Path) -> str:

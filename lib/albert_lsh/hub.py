@@ -1,16 +1,19 @@
 """The Hugging Face Hub without a network: its clients retry for half a minute before they look into their cache."""
 
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import datasets
 from huggingface_hub import constants
+from huggingface_hub.file_download import repo_folder_name
 
 REMEMBERED = 60  # seconds; without a network some machines take five to say so
 
@@ -26,6 +29,21 @@ def resolves(host: str | None, now: int) -> bool:
         return bool(socket.getaddrinfo(host, None))
     except OSError:
         return False
+
+
+def commit_of(name: str, kind: str, revision: str | None = None) -> str | None:
+    """The commit that a branch, tag or commit (None: the newest) of a repository is in the cache; None: not there.
+
+    kind: "model" or "dataset".
+    """
+    try:
+        folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type=kind)
+    except ValueError:  # a path
+        return None
+    if revision and re.fullmatch("[0-9a-f]{40}", revision):
+        return revision if (folder / "snapshots" / revision).exists() else None
+    ref = folder / "refs" / (revision or "main")
+    return ref.read_text(encoding="utf-8").strip() if ref.is_file() else None
 
 
 @contextmanager

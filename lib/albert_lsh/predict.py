@@ -1,15 +1,17 @@
 """Ask a fine-tuned model: one line of JSON for each text.
 
-    albert-lsh predict --model results/runs/.../seed-0/model --task mrpc pairs.txt
+    albert-lsh predict --model results/runs/.../seed-0/model pairs.txt
 
 reads lines of text from a file or standard input, the two texts of a pair separated by a tab (for SQuAD question, tab,
-paragraph), or JSON objects with the task's own columns: *.json or *.jsonl, a list of them or one a line. It prints
+paragraph), JSON objects with the task's own columns: *.json or *.jsonl, a list of them or one a line, or a table with
+these columns: *.csv. It prints
 
     classification    {"label": "equivalent", "score": 0.9, "scores": {"not_equivalent": 0.1, "equivalent": 0.9}}
     regression        {"value": 3.2}
     SQuAD             {"answer": "in 1943", "score": 0.8, "start": 19, "end": 26}
 
-Scores are probabilities, 0 to 1; start and end count the paragraph's characters. Texts are cut as in training (the run
+The task is the one that a run has saved with its model; --task names it for a model from elsewhere. Scores are
+probabilities, 0 to 1; start and end count the paragraph's characters. Texts are cut as in training (the run
 keeps its max_length with the tokenizer), and paragraphs are read in the same windows; an answer may be "" if the task
 has questions without one. Numbers are float32 and hashes those of evaluation, so the same call prints the same again.
 """
@@ -21,6 +23,8 @@ import os
 import reprlib
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +42,12 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_QUESTION_ANSWERING_
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import ChunkPipeline
 
-import albert_lsh
 from albert_lsh import squad
 from albert_lsh.errors import explain_out_of_memory
+from albert_lsh.files import write_atomically
 from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
-from albert_lsh.tasks import Task, find_task, readable
+from albert_lsh.sources import read
+from albert_lsh.tasks import SAVED_TASK, Task, find_task, readable, task_of, without_answers
 
 QUESTION_ANSWERING = "extractive-question-answering"
 Base: Any = ChunkPipeline  # its type annotations forbid what Transformers' own chunk pipelines do
@@ -143,6 +148,9 @@ def read_rows(file: str, task: Task) -> list[dict[str, str]]:
         ValueError: naming the line, or the entry of a JSON list, and what is wrong with it.
     """
     name, file = "standard input" if file == "-" else file, os.path.expanduser(file)
+    if Path(file).suffix.lower() == ".csv":
+        table = read(file, name)["train"]
+        return [checked(f"{name}, row {n}", row, task) for n, row in enumerate(table)]
     data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
@@ -193,6 +201,13 @@ def checked(place: str, row: Any, task: Task) -> dict[str, str]:
     return {column: row[column] for column in task.columns}
 
 
+def saved_task(model: str) -> Task:
+    """The task that a model was fine-tuned on, as `train` saves it with it; ValueError where it does not say."""
+    if not (saved := getattr(load_config(model), SAVED_TASK, None)):
+        raise ValueError(f"model={model!r} does not say which task it was fine-tuned on; name it with --task")
+    return replace(task_of(saved), no_answer=saved["no_answer"])
+
+
 def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A model that was fine-tuned on the task, with the names of its classes, and its tokenizer.
 
@@ -204,8 +219,8 @@ def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     if not saved.endswith(ending):
         raise ValueError(f"model={model!r} is {saved}; task {task.name!r} needs one that was saved as ...{ending}")
     names = list(config.id2label.values())
-    unnamed = names == [f"LABEL_{n}" for n in range(task.num_labels)]
-    if not task.is_squad and not unnamed and {name.lower() for name in names} != set(task.labels):
+    unnamed, lower = names == [f"LABEL_{n}" for n in range(task.num_labels)], {name.lower() for name in task.labels}
+    if not task.is_squad and not unnamed and {name.lower() for name in names} != lower:
         wanted = ", ".join(task.labels) or "none: it predicts a number"
         raise ValueError(f"model={model!r} has the labels {', '.join(names)}; task {task.name!r} has {wanted}")
     loaded = load_model(model, head=task.head, complete=True, **(task.model_options if unnamed else {}))
@@ -247,21 +262,31 @@ def predict(
             yield {"value": classes[0]["score"]}
 
 
+def write_answers(
+    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, batch_size: int
+) -> None:
+    """Write what the model says about every split of one's own data whose answers are open: answers-<split>.jsonl."""
+    for split, rows in without_answers(task).items():
+        answers = predict(model.eval(), tokenizer, task, rows.to_list(), batch_size)
+        lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+        write_atomically(folder / f"answers-{split}.jsonl", lines)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command `albert-lsh`; arguments: those behind it, None for the process's own."""
     parser = argparse.ArgumentParser(prog="albert-lsh", description="ALBERT with any attention.")
-    parser.add_argument("--version", action="version", version=f"albert-lsh {albert_lsh.__version__}")
+    parser.add_argument("--version", action="version", version=f"albert-lsh {version('albert-lsh')}")
     commands = parser.add_subparsers(metavar="command", required=True)
     plain = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("predict", help="ask a fine-tuned model", description=__doc__, formatter_class=plain)
     command.add_argument("--model", required=True, help="its folder (save_model=True keeps a run's), or its Hub name")
-    command.add_argument("--task", required=True, help="the task that it was fine-tuned on: mrpc, squad, ...")
+    command.add_argument("--task", help="the task that it was fine-tuned on, where it does not say: mrpc, squad, ...")
     command.add_argument("--batch-size", type=int, default=32)
     command.add_argument("file", nargs="?", default="-", help="texts or JSON; standard input if it is not given")
     options = parser.parse_args(arguments)
     transformers.logging.disable_progress_bar()
     try:
-        task = find_task(options.task)
+        task = find_task(options.task) if options.task else saved_task(options.model)
         rows = read_rows(options.file, task)
         with explain_out_of_memory("a smaller --batch-size"):
             for row in predict(*load(options.model, task), task, rows, options.batch_size):

@@ -28,12 +28,12 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from huggingface_hub import constants
-from huggingface_hub.file_download import repo_folder_name
 
 from albert_lsh import attention as attentions
+from albert_lsh import hub
 from albert_lsh.files import relative_to_root, repository_root, write_atomically
 from albert_lsh.run import ParameterError, on_this_machine
+from albert_lsh.sources import LOCAL
 from albert_lsh.tasks import TASKS
 
 # The parts of Trainer's arguments and of a model's config that decide a result.
@@ -103,7 +103,7 @@ def record_of(
         "full_cost": coverage.cost,
         **cost,
         "examples": examples,
-        "revisions": revisions(parameters.get("model"), parameters.get("task")),
+        "revisions": revisions(*(parameters.get(name) for name in ("model", "task", "revision", "data_revision"))),
         "environment": started,
     }
 
@@ -289,15 +289,18 @@ def provenance(device: str) -> dict[str, str]:
     return {**values, "packages": packages}
 
 
-def revisions(model: str | None, task: str | None) -> dict[str, str]:
-    """The commits of the Hub's repositories that a run's model and data came from, as the cache has them."""
-    data, commits = TASKS[task].dataset if task in TASKS else None, {}
-    for part, name, kind in (("model", model, "model"), ("data", data, "dataset")):
-        if not name:
-            continue  # trained from nothing, or on data that are drawn here
-        folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type=kind)
-        if (main := folder / "refs" / "main").exists():
-            commits[part] = main.read_text(encoding="utf-8").strip()
+def revisions(
+    model: str | None, task: str | None, revision: str | None = None, data_revision: str | None = None
+) -> dict[str, str]:
+    """The commits of the Hub's repositories that a run's model and data came from, as the cache has them.
+
+    Of one's own files it is the digest that stands for a commit.
+    """
+    data = TASKS[task].dataset if task in TASKS else "/".join((task or "").split("/")[:2])
+    commits = {"data": data_revision} if data_revision and data_revision.startswith(LOCAL) else {}
+    for part, name, kind, at in (("model", model, "model", revision), ("data", data, "dataset", data_revision)):
+        if name and part not in commits and (commit := hub.commit_of(name, kind, at)):
+            commits[part] = commit
     return commits
 
 

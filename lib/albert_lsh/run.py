@@ -26,7 +26,8 @@ from albert_lsh.errors import OneLineError
 from albert_lsh.files import home, root_of, run_folder
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.pretrained import FOLDERS, folder_of
-from albert_lsh.tasks import find_task
+from albert_lsh.sources import FORMATS, SPAN, SPAN_ANSWERS, TaskError, fingerprint, is_local
+from albert_lsh.tasks import TASKS, Task, find_task, task_of
 
 HIGHEST = 2**31 - 1
 Count = Annotated[int, Field(ge=1, le=HIGHEST)]
@@ -126,18 +127,29 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def placed(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return cls.prepared(values)
+
+    @classmethod
+    def prepared(cls, values: dict[str, Any]) -> dict[str, Any]:
         """With paths that are absolute: below `results_root`, or the repository; ~ is the home folder."""
         root = None if values.get("results_root") in OPEN else values["results_root"]
         if isinstance(root, str | None) and not UNWRITABLE.search(root or ""):
             folder = root_of(root)
             values = values | {"results_root": str(folder)}
             for name in (*cls.paths, *cls.sources):
-                value = values.get(name)
-                if isinstance(value, str) and value not in (*OPEN, *FOLDERS) and not UNWRITABLE.search(value):
+                known = (*OPEN, *(TASKS if name.startswith("task") else FOLDERS))
+
+                def place(value: Any, name: str = name, known: tuple = known) -> Any:
+                    if isinstance(value, list):
+                        return [place(part) for part in value]
+                    if not isinstance(value, str) or value in known or UNWRITABLE.search(value):
+                        return value
                     path = folder / home(value, name)
-                    if name in cls.paths or os.path.exists(path):  # False for a name that is too long
-                        values[name] = str(path)
+                    return str(path) if name in cls.paths or os.path.exists(path) else value  # no name is too long
+
+                if name in values:
+                    values[name] = place(values[name])
         return values
 
     def __repr__(self) -> str:
@@ -147,7 +159,11 @@ class Settings(BaseModel):
         """All parameters but `results_root`, paths as seen from there: records name no folder of a machine."""
         values = self.model_dump(exclude={"results_root"})
         root = f"{self.results_root}{os.sep}"
-        return {name: v.removeprefix(root) if isinstance(v, str) else v for name, v in values.items()}
+
+        def seen(value: Any) -> Any:
+            return value.removeprefix(root) if isinstance(value, str) else value
+
+        return {name: [*map(seen, v)] if isinstance(v, list) else seen(v) for name, v in values.items()}
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -169,16 +185,77 @@ def message_of(error: Any) -> str:
     return f"{name}={reprlib.repr(error['input'])} {expected}"
 
 
-class Run(Settings):
+class OfTask(Settings):
+    """Parameters of a notebook about one task, of the table or of one's own data; what describes these is completed."""
+
+    paths: ClassVar[tuple[str, ...]] = ("data_dir",)
+    sources: ClassVar[tuple[str, ...]] = ("model", "task")
+    task: str
+    text_columns: list[str] | None = None
+    label_column: str | None = None
+    labels: list[str] | None = None  # names of the classes; []: a number is predicted
+    data_revision: str | None = None
+
+    @classmethod
+    def prepared(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Also with the columns, labels and revision of one's own data: all that says which task it is."""
+        values = super().prepared(values)
+        task, revision = values.get("task"), values.get("data_revision")
+        label = None if values.get("label_column") in OPEN else values["label_column"]
+        revision = None if revision in OPEN else revision
+        if not all(isinstance(value, str | None) for value in (task, label, revision)) or UNWRITABLE.search(task or ""):
+            return values
+        lists = {name: list_of_names(name, values.get(name)) for name in ("text_columns", "labels")}
+        if task is None:
+            return values | lists
+        if os.path.splitext(task)[1].lower() in FORMATS:
+            task = str(root_of(values.get("results_root")) / home(task, "task"))
+        about = find_task(task, lists["text_columns"], label, lists["labels"], revision)
+        if not about.is_own:
+            return values | lists
+        if is_local(about.dataset) and about.revision != (now := fingerprint(about.dataset)):
+            raise TaskError(f"data_revision={revision!r}: {task!r} has changed; it is {now!r}")
+        span = {"text_columns": [*SPAN], "label_column": SPAN_ANSWERS, "labels": []}
+        columns = {"text_columns": [*about.columns], "label_column": about.label, "labels": [*about.labels]}
+        return values | (span if about.is_squad else columns) | {"task": task, "data_revision": about.revision}
+
+    @property
+    def about(self) -> Task:
+        """The task."""
+        return task_of(self.model_dump())
+
+    def recorded(self) -> dict[str, Any]:
+        """Of a file elsewhere the name alone: `data_revision` says which it was."""
+        values = super().recorded()
+        return values | {"task": Path(values["task"]).name if os.path.isabs(values["task"]) else values["task"]}
+
+
+def list_of_names(name: str, value: Any) -> list[str] | None:
+    """Column or class names: a list, or "one,other" on papermill's command line; None where it is open."""
+    if value in OPEN:
+        return None
+    names = value
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            names = json.loads(value)
+        names = value.split(",") if not isinstance(names, list) else names
+    names = [str(part) if type(part) is int else part for part in names] if isinstance(names, list) else [None]
+    if not all(isinstance(part, str) and part and not UNWRITABLE.search(part) for part in names):
+        raise ValueError(f"{name}={reprlib.repr(value)} must be a list of names")
+    if len({*names}) < len(names):
+        raise ValueError(f"{name}={reprlib.repr(value)} has a name twice")
+    return names
+
+
+class Run(OfTask):
     """The parameters of a fine-tuning run, as glue.ipynb and squad.ipynb have them."""
 
     notebook: ClassVar[str] = "glue.ipynb"
     paths: ClassVar[tuple[str, ...]] = ("output_dir", "data_dir")
-    sources: ClassVar[tuple[str, ...]] = ("model",)
     where: ClassVar[tuple[str, ...]] = (*Settings.where, "data_dir", "tensorboard", "save_model")
 
-    task: str
     model: str = "mini"
+    revision: str | None = None  # of the model's repository on the Hub
     random_weights: bool = False  # the model's shape and tokenizer, with random weights
     attention: str = "softmax"
     attention_settings: dict[str, Any] = Field(default={}, validate_default=True)
@@ -210,13 +287,13 @@ class Run(Settings):
     save_model: bool = False
     output_dir: str | None = None
 
-    @model_validator(mode="before")
     @classmethod
-    def usual_recipe(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """With a task's usual recipe, where the parameters leave it open."""
-        task, model = values.get("task"), values.get("model", "mini")
+    def prepared(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Also with a task's usual recipe, where the parameters leave it open."""
+        values = super().prepared(values)
+        task, model, revision = values.get("task"), values.get("model", "mini"), values.get("revision")
         if isinstance(task, str) and isinstance(model, str):
-            usual = usual_recipe(task, model)
+            usual = usual_recipe(task_of(values), model, None if revision in OPEN else revision)
             values = values | {name: value for name, value in usual.items() if values.get(name) in OPEN}
         return values
 
@@ -234,7 +311,7 @@ class Run(Settings):
             raise ValueError(f"passes={self.passes!r}: 'reformer' replaces the projections of all passes")
         if self.attention == "reformer" and self.projections is not None:
             raise ValueError(f"projections={self.projections!r}: 'reformer' has new ones of its own")
-        if find_task(self.task).is_squad and self.shuffle_words is not None:
+        if self.about.is_squad and self.shuffle_words is not None:
             raise ValueError(f"shuffle_words={self.shuffle_words}: the answers of {self.task!r} are places in a text")
         if self.folds and self.held_out_examples:
             raise ValueError(f"folds={self.folds} and held_out_examples={self.held_out_examples}: take one of them")
@@ -248,7 +325,7 @@ class Run(Settings):
 
     def completed(self, place: str) -> Self:
         """With the machine's device and precision in the place of "auto", and a folder of its own."""
-        is_squad = find_task(self.task).is_squad
+        is_squad = self.about.is_squad
         if place.endswith(".ipynb") and is_squad != (place == "squad.ipynb"):
             raise ValueError(f"task={self.task!r} belongs to {'squad' if is_squad else 'glue'}.ipynb")
         folder = self.output_dir or str(self.usual_folder())
@@ -256,8 +333,10 @@ class Run(Settings):
 
     def usual_folder(self) -> Path:
         """Of a notebook's run: one more for every change of the parameters, named by a hash of what differs."""
-        names = ("task", "model", "attention", "seed", "results_root")
+        described = ("text_columns", "label_column", "labels", "data_revision")  # another file, another folder
+        names = ("task", "model", "attention", "seed", "results_root", *described)
         usual = type(self).model_validate({name: getattr(self, name) for name in names}).identity()
+        usual |= dict.fromkeys(described)
         changed = {name: value for name, value in self.identity().items() if value != usual[name]}
         digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:6]
         arm = f"{self.attention}-{digest}" if changed else self.attention
@@ -275,17 +354,17 @@ class Run(Settings):
         return {name: getattr(self, name) for name in names} | {"fold": fold}
 
 
-def usual_recipe(task: str, model: str) -> dict[str, Any]:
+def usual_recipe(task: Task, model: str, revision: str | None = None) -> dict[str, Any]:
     """What a run has where it leaves max_length, batch_size, learning_rate or epochs open, or None.
 
     As in Transformers' examples, but with no more tokens than a model at hand can read. "mini" has the recipe of
     studies/mini.yaml: it starts from nothing.
     """
-    length, batch, rate, epochs = (384, 12, 3e-5, 2) if find_task(task).is_squad else (128, 32, 2e-5, 3)
+    length, batch, rate, epochs = (384, 12, 3e-5, 2) if task.is_squad else (128, 32, 2e-5, 3)
     if model == "mini":
         batch, rate, epochs = 32, 1e-3, 3
     if os.path.isdir(folder_of(model)):
-        length = min(length, max_positions(load_config(model)))
+        length = min(length, max_positions(load_config(model, revision=revision)))
     return {"max_length": length, "batch_size": batch, "learning_rate": rate, "epochs": epochs}
 
 

@@ -1,6 +1,7 @@
-"""The tasks: those of GLUE, SQuAD 1.1 and 2.0, Korean tasks, and small embedded ones of the same schemas.
+"""The tasks: those of GLUE, SQuAD 1.1 and 2.0, Korean tasks, small embedded ones of the same schemas, and one's own.
 
-A row of `TASKS` says where a task's data is, which columns the model reads, and how it is scored.
+A row of `TASKS` says where a task's data is, which columns the model reads, and how it is scored. For a file, a folder
+or another data set of the Hub `find_task` makes such a row of its columns.
 
     data = load_data("mrpc")                               checked row by row, cut into the parts of a run
     encoded = encode(data, task, tokenizer, max_length)    what the model reads: texts, or windows of paragraphs
@@ -11,31 +12,28 @@ A row of `TASKS` says where a task's data is, which columns the model reads, and
 import hashlib
 import math
 import os
-import random
 import reprlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow.compute as pc
-from datasets import Dataset, DatasetDict, DownloadMode, concatenate_datasets, load_dataset
-from datasets.exceptions import DatasetGenerationError, DatasetsError
+from datasets import ClassLabel, Dataset, DatasetDict, Value, concatenate_datasets
 
-from albert_lsh import hub, mini, squad
-from albert_lsh.errors import OneLineError
+from albert_lsh import mini, sources, squad
+from albert_lsh.parts import cut_by, cut_by_article, cut_by_fold, held_out, subset, with_shuffled_words
+from albert_lsh.sources import TaskError, download
 
-SUBSET_SEED = 0  # of subsets; not a run's seed, so that all runs see the same examples
-
-
-class TaskError(OneLineError):
-    """A task that is not in the table, or whose data cannot be loaded."""
+SAVED_TASK = "albert_lsh_task"  # where a saved model's config says what it was fine-tuned on; see `train.keep_model`
+HELD_OUT = 5, 2000  # where one's own data have one split: a fifth of it is evaluated, and at most so many texts
 
 
 @dataclass(frozen=True)
 class Task:
-    """One row of the table of tasks."""
+    """One row of the table of tasks, or one's own."""
 
     name: str
-    dataset: str  # repository on the Hub, or "mini" for the embedded ones
+    dataset: str  # repository on the Hub, or a file or folder; "mini" for the embedded ones
     config: str | None
     columns: tuple[str, ...]  # what the model reads: one or two texts
     metrics: tuple[str, ...]
@@ -44,6 +42,7 @@ class Task:
     evaluation: tuple[str, ...] = ("validation",)  # splits; those after the first are scored where present
     training_articles: int | None = None  # of the evaluation split, where the data have no training split
     label: str = "label"  # the column of the classes or numbers, called "label" from `load_data` on
+    revision: str | None = None  # of the repository on the Hub, None: the newest; of a file or folder, its digest
 
     @property
     def headline(self) -> str:
@@ -52,7 +51,18 @@ class Task:
 
     @property
     def is_squad(self) -> bool:
-        return "context" in self.columns
+        return "exact" in self.metrics
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is not in the table."""
+        return self.name not in TASKS
+
+    @property
+    def repository(self) -> str | None:
+        """The data set on the Hub; None for the embedded tasks, and for files of one's own."""
+        is_file = (self.revision or "").startswith(sources.LOCAL)
+        return None if is_file or self.dataset == "mini" else "/".join(self.dataset.split("/")[:2])
 
     @property
     def is_regression(self) -> bool:
@@ -111,18 +121,61 @@ TASKS |= {
 }
 
 
-def find_task(name: str) -> Task:
-    """The task of that name; TaskError names those there are."""
-    if not isinstance(name, str) or name not in TASKS:
-        raise TaskError(f"task={reprlib.repr(name)} is not one of: {', '.join(TASKS)}")
-    return TASKS[name]
+def find_task(
+    name: str,
+    text_columns: list[str] | None = None,
+    label_column: str | None = None,
+    labels: list[str] | None = None,
+    revision: str | None = None,
+) -> Task:
+    """The task of that name, or of one's own data.
+
+    Args:
+        name: in the table; or of a file, a folder, or a data set on the Hub, owner/name or owner/name/configuration.
+        text_columns, label_column, labels: of one's own data; what is None is inferred from them, see
+            `sources.describe`. labels are the names of the classes, [] if a number is predicted.
+        revision: of the data set on the Hub.
+    Raises:
+        TaskError: no such task, file, folder or data set; a column that is not there, or that has to be named.
+    """
+    shown = repr(name) if isinstance(name, str) and len(name) < 300 else reprlib.repr(name)
+    place, given = f"task={shown}", {"text_columns": text_columns, "label_column": label_column}
+    if isinstance(name, str) and name in TASKS:
+        for option, value in {**given, "labels": labels}.items():
+            if value is not None:
+                raise TaskError(f"{option}={value!r} is for data of your own; task {name!r} has its columns")
+        if revision and TASKS[name].dataset == "mini":
+            raise TaskError(f"data_revision={revision!r}: the data of task {name!r} come with this package")
+        return replace(TASKS[name], revision=revision)
+    source = os.path.expanduser(name) if isinstance(name, str) else ""
+    by_name = os.path.splitext(source)[1].lower() in sources.FORMATS or sources.ON_HUB.fullmatch(source)
+    if revision is None and sources.is_local(source):
+        revision = sources.fingerprint(source)
+    elif not by_name and not (revision or "").startswith(sources.LOCAL):  # in a record it is seen from its root
+        raise TaskError(f"{place} is not one of: {', '.join(TASKS)}; nor a file, a folder, or owner/name on the Hub")
+    if text_columns is None or label_column is None or labels is None:
+        data = sources.read(source, place, revision)
+        columns, label, classes = sources.describe(data, place, text_columns, label_column, labels)
+    else:
+        columns, label, classes = tuple(text_columns), label_column, tuple(labels)
+    splits: dict[str, Any] = {"evaluation": ("validation", "test"), "revision": revision}
+    if (columns, label) == (sources.SPAN, sources.SPAN_ANSWERS):
+        return Task(name, source, None, **_SQUAD, **splits)
+    scores = ("accuracy", "matthews") if classes else ("pearson", "spearman")
+    return Task(name, source, None, columns, scores, classes, label=label, **splits)
+
+
+def task_of(parameters: Mapping[str, Any]) -> Task:
+    """The task of a run's parameters, which may be those of a record; of one's own data no file is opened."""
+    names = ("text_columns", "label_column", "labels", "data_revision")
+    return find_task(parameters["task"], *(parameters.get(name) for name in names))
 
 
 # Data ------------------------------------------------------------------------------------------------------------
 
 
 def load_data(
-    name: str,
+    name: str | Task,
     folder: str | os.PathLike | None = None,
     *,
     train_examples: int | None = None,
@@ -136,7 +189,7 @@ def load_data(
     But for the classes or numbers to be predicted: their column is always called "label".
 
     Args:
-        name: of the task.
+        name: of the task, or the task.
         folder: a local folder laid out like the Hub repository, to read instead of the Hub.
         train_examples, eval_examples: draw a subset of that many, the same for every run; None takes all.
         held_out_examples: of "train", in the place of the evaluation splits; those drawn for training are none of
@@ -149,7 +202,8 @@ def load_data(
         TaskError: unknown task; data that cannot be loaded from the Hub or the folder; a missing split or column; a
             row that is no example of the task; no training example left to hold out.
     """
-    task, place = find_task(name), f"task={name!r}"
+    task = name if isinstance(name, Task) else find_task(name)
+    place = f"task={task.name!r}"
     sizes = {"train_examples": train_examples, "eval_examples": eval_examples, "held_out_examples": held_out_examples}
     for size_name, size in sizes.items():
         if size is not None and (type(size) is not int or size < 1):
@@ -166,13 +220,19 @@ def load_data(
     if held_out_examples is not None:
         parts = {"held-out": held_out(data[train], train_examples, held_out_examples)}
     if shuffle_words is not None:
-        parts["shuffled"] = with_shuffled_words(next(iter(parts.values())), task, shuffle_words)
+        parts["shuffled"] = with_shuffled_words(next(iter(parts.values())), task.columns, shuffle_words)
     return DatasetDict({train: subset(data[train], train_examples), **parts})
 
 
 def source_data(task: Task, folder: str | os.PathLike | None) -> DatasetDict:
     """Every example of "train" and of the evaluation splits, checked; "train" comes first."""
     place = f"task={task.name!r}"
+    if folder and (task.is_own or task.revision):
+        other = "of your own" if task.is_own else f"of data_revision={task.revision!r}"
+        raise TaskError(f"data_dir={os.fspath(folder)!r} stands in the place of the Hub, and {place} is {other}")
+    if task.is_own:
+        data = own_data(task)
+        return data if task.label == "label" else data.rename_column(task.label, "label")
     if task.dataset == "mini":
         data = mini.build(task.name)
     else:
@@ -181,7 +241,8 @@ def source_data(task: Task, folder: str | os.PathLike | None) -> DatasetDict:
             raise TaskError(f"data_dir={source!r} is not a folder (task {task.name!r})")
         alike = "mini-squad" if task.is_squad else "mini-mrpc"
         embedded = f"mini-{task.name}" if f"mini-{task.name}" in TASKS else alike
-        data = download(source, task.config, place, f'; without a network set task="{embedded}", model="mini"')
+        instead = f'; without a network set task="{embedded}", model="mini"'
+        data = download(source, task.config, place, instead, task.revision)
     if task.training_articles:
         (whole,) = task.evaluation
         check_rows(data.get(whole), task, whole)
@@ -193,42 +254,93 @@ def source_data(task: Task, folder: str | os.PathLike | None) -> DatasetDict:
     return data if task.label == "label" else data.rename_column(task.label, "label")
 
 
-def download(source: str, config: str | None, place: str, instead: str = "") -> DatasetDict:
-    """A data set from the Hub or a folder; a damaged file in the cache is fetched again, once.
+def own_data(task: Task) -> DatasetDict:
+    """One's own data: "train" and the splits that are evaluated, checked.
+
+    Evaluated are "validation" and "test" where they have answers (of SQuAD's schema the first of them); without any, a
+    part of "train" is held out, which is drawn with a fixed seed and has none of its texts. `idx` numbers the rows of a
+    split as it was read.
 
     Raises:
-        TaskError: it cannot be loaded; the message begins with `place` and ends with `instead`.
+        TaskError: no split "train"; a row that is no example of the task; too few rows to hold one out.
     """
-    try:
-        with hub.at_once(source):
-            try:
-                return load_dataset(source, config)
-            except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to
-                if isinstance(error, ConnectionError | FileNotFoundError | PermissionError):
-                    raise
-                return load_dataset(source, config, download_mode=DownloadMode.FORCE_REDOWNLOAD)
-    except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
-        cause: BaseException = error
-        while isinstance(cause, DatasetsError) and cause.__cause__ is not None:
-            cause = cause.__cause__
-        said = f"{type(cause).__name__}: {cause}".splitlines()[0]
-        why = "no network, no such repository or folder, or a damaged file?"
-        raise TaskError(f"{place}: the data could not be loaded from {source!r} ({why}): {said}{instead}") from error
+    place, data = f"task={task.name!r}", sources.read(task.dataset, f"task={task.name!r}", task.revision)
+    if "train" not in data:
+        raise TaskError(f"{place}: there is no split 'train'; there are: {', '.join(data)}")
+    others = [split for split in task.evaluation if split in data and split not in without_answers(task, data)]
+    splits = ["train", *(others[:1] if task.is_squad else others)]
+    parts = DatasetDict({split: with_answers(data[split], task, split) for split in splits})
+    if others:
+        return parts
+    rows = parts["train"]
+    columns = [rows[name] for name in (task.columns[1:] if task.is_squad else task.columns)]
+    texts = list(zip(*columns, strict=True))
+    count = max(1, min(len({*texts}) // HELD_OUT[0], HELD_OUT[1]))
+    if count == len({*texts}):
+        raise TaskError(f"{place}: split 'train' has one text, and none is left to be evaluated on")
+    parts = cut_by(rows, texts, len({*texts}) - count)
+    held_out_examples = f"{len(parts['validation'])} of {len(rows)} examples, drawn with a fixed seed"
+    print(f"{os.path.basename(task.name)}: {held_out_examples}, are held out and evaluated")
+    return parts
 
 
-def check_rows(rows: Dataset | None, task: Task, split: str) -> None:
-    """Raise TaskError for a missing split or column, no rows, a text that is no string, or an unknown label."""
+def without_answers(task: Task, data: DatasetDict | None = None) -> dict[str, Dataset]:
+    """The texts of the splits of one's own data whose answers are open, checked. data: of `sources.read`, or None."""
+    data, texts = data or sources.read(task.dataset, f"task={task.name!r}", task.revision), {}
+    for split in [split for split in task.evaluation if split in data]:
+        if not sources.has_answers(data[split], sources.SPAN_ANSWERS if task.is_squad else task.label):
+            check_rows(data[split], task, split, labelled=False)
+            texts[split] = data[split].select_columns([*task.columns])
+    return texts
+
+
+def with_answers(rows: Dataset, task: Task, split: str) -> Dataset:
+    """The columns of a split of one's own that its task has, checked; classes are numbers, other answers float32."""
+    if task.is_squad:
+        check_rows(rows, task, split)
+        return rows.select_columns(["id", *task.columns, sources.SPAN_ANSWERS])
+    kind: Any = Value("float32")
+    if task.labels and task.label in rows.column_names:
+        rows, kind = with_classes(rows, task, split), ClassLabel(names=[*task.labels])
+    check_rows(rows, task, split)
+    rows = rows.select_columns([*task.columns, task.label]).cast_column(task.label, kind)
+    return rows.add_column("idx", list(range(len(rows))))
+
+
+def with_classes(rows: Dataset, task: Task, split: str) -> Dataset:
+    """The rows with the number of its class as each label, which is a number of `labels` or one of the names there."""
+    values, names = rows[task.label][:], {name: number for number, name in enumerate(task.labels)}
+    in_range = all(type(value) is int and 0 <= value < task.num_labels for value in values)
+    if isinstance(rows.features[task.label], ClassLabel) or (in_range and any(str(v) not in names for v in values)):
+        return rows.cast_column(task.label, Value("int64"))
+    for number, value in enumerate(values):
+        if str(value) not in names:
+            wanted = f"must be one of: {', '.join(task.labels)}"
+            raise TaskError(f"task={task.name!r}: split {split!r}, row {number}: {task.label}={value!r} {wanted}")
+    return rows.remove_columns(task.label).add_column(task.label, [names[str(value)] for value in values])
+
+
+def check_rows(rows: Dataset | None, task: Task, split: str, *, labelled: bool = True) -> None:
+    """Raise TaskError for a missing split or column, no rows, a text that is no string, or an unknown label.
+
+    Texts of one's own may not be empty either.
+    """
     place, answers = f"task={task.name!r}: split {split!r}", ["answers", "id"] if task.is_squad else [task.label]
+    answers = answers if labelled else []
     if rows is None:
         raise TaskError(f"task={task.name!r}: there is no split {split!r}")
     if missing := {*task.columns, *answers} - set(rows.column_names):
-        raise TaskError(f"{place} has no {', '.join(sorted(missing))}")
+        there = f"; its columns are: {', '.join(rows.column_names)}" if task.is_own else ""
+        raise TaskError(f"{place} has no {', '.join(sorted(missing))}{there}")
     if not len(rows):
         raise TaskError(f"{place} has no rows")
     for column in task.columns:
         for number, text in enumerate(rows[column][:]):
-            if not isinstance(text, str):
-                raise TaskError(f"{place}, row {number}: {column}={text!r} must be text")
+            if not isinstance(text, str) or (task.is_own and not text.strip()):
+                wanted = "text, and not empty" if task.is_own else "text"
+                raise TaskError(f"{place}, row {number}: {column}={text!r} must be {wanted}")
+    if not labelled:
+        return
     if task.is_squad:
         if fault := squad.fault_of(rows):
             raise TaskError(f"{place}, {fault}")
@@ -238,63 +350,6 @@ def check_rows(rows: Dataset | None, task: Task, split: str) -> None:
         is_number = isinstance(label, int | float) and not isinstance(label, bool) and math.isfinite(label)
         if not is_number or (task.labels and label not in range(task.num_labels)):
             raise TaskError(f"{place}, row {number}: {task.label}={label!r} must be {wanted}")
-
-
-def cut_by_article(rows: Dataset, training: int, place: str) -> DatasetDict:
-    """A split cut in two, "train" and "validation": so many articles, drawn with a fixed seed, and all others."""
-    if "title" not in rows.column_names:
-        raise TaskError(f"{place}: split 'validation' has no title, by which it is cut into training and evaluation")
-    titles = sorted(set(rows["title"]))
-    if len(titles) <= training:
-        raise TaskError(f"{place}: articles: {len(titles)}, of which {training} are to be trained on, others evaluated")
-    chosen = set(random.Random(SUBSET_SEED).sample(titles, training))
-    numbers: dict[str, list[int]] = {"train": [], "validation": []}
-    for number, title in enumerate(rows["title"]):
-        numbers["train" if title in chosen else "validation"].append(number)
-    return DatasetDict({split: rows.select(of_split) for split, of_split in numbers.items()})
-
-
-def cut_by_fold(rows: Dataset, fold: tuple[int, int], place: str) -> DatasetDict:
-    """Part i of n as "fold", all others as "train", drawn with a fixed seed; `idx` numbers all rows."""
-    pair = fold if isinstance(fold, tuple | list) and [type(n) for n in fold] == [int, int] else (0, 0)
-    if not 0 <= pair[0] < pair[1] or pair[1] < 2:
-        raise TaskError(f"{place}: fold={reprlib.repr(fold)} must be (i, n), part i of n, from 0, and n 2 or more")
-    numbered = rows.remove_columns("idx") if "idx" in rows.column_names else rows
-    numbered = numbered.add_column("idx", list(range(len(rows)))).shuffle(seed=SUBSET_SEED, keep_in_memory=True)
-    others = [number for number in range(len(rows)) if number % pair[1] != pair[0]]
-    return DatasetDict({"train": numbered.select(others), "fold": numbered.select(range(pair[0], len(rows), pair[1]))})
-
-
-def subset(rows: Dataset, n: int | None) -> Dataset:
-    """`n` examples drawn with a fixed seed, or all of them."""
-    if n is None or n >= len(rows):
-        return rows
-    return rows.shuffle(seed=SUBSET_SEED, keep_in_memory=True).select(range(n))
-
-
-def held_out(rows: Dataset, seen: int | None, n: int | None) -> Dataset:
-    """Examples that a run on `subset(rows, seen)` has not seen: the next `n` in the same order; None: all the rest.
-
-    Raises:
-        TaskError: the run saw all examples.
-    """
-    if seen is None or seen >= len(rows):
-        raise TaskError(f"train_examples={seen!r} of {len(rows)}: the run saw all training examples")
-    last = len(rows) if n is None else min(seen + n, len(rows))
-    return rows.shuffle(seed=SUBSET_SEED, keep_in_memory=True).select(range(seen, last))
-
-
-def with_shuffled_words(rows: Dataset, task: Task, seed: int) -> Dataset:
-    """The same rows, the words of every text in random order; of a pair, each text's for itself.
-
-    A word is what stands between white space. Its new place depends on the seed and the text alone.
-    """
-
-    def shuffled(text: str) -> str:
-        words = text.split()
-        return " ".join(random.Random(f"{seed} {text}").sample(words, len(words)))
-
-    return rows.map(lambda row: {name: shuffled(row[name]) for name in task.columns}, load_from_cache_file=False)
 
 
 # What a model reads ----------------------------------------------------------------------------------------------

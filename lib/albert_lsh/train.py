@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,15 +29,16 @@ from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainerCallba
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from albert_lsh import metrics, record
+from albert_lsh import metrics, record, squad
 from albert_lsh.card import write_card
 from albert_lsh.errors import OneLineError, explain_out_of_memory
 from albert_lsh.files import delete, explain_disk, lock, write_atomically
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.model.layers import draw_projections, save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention, without_bars
-from albert_lsh.run import ParameterError, Run
-from albert_lsh.tasks import Task, encode, find_task, fingerprint, load_data
+from albert_lsh.predict import write_answers
+from albert_lsh.run import OfTask, ParameterError, Run
+from albert_lsh.tasks import SAVED_TASK, Task, encode, fingerprint, load_data
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
 logging.getLogger("transformers.trainer_utils").setLevel(logging.ERROR)  # it warns of checkpoints made within a second
@@ -67,14 +69,14 @@ def fit(run: Run, data: DatasetDict | None = None, encoded: DatasetDict | None =
         FolderInUseError: another process makes it. DivergedError: a loss is not finite.
         ValueError: out of memory, or of room on the disk; data or model that cannot be had.
     """
-    folder, task, tokenizer = run.folder, find_task(run.task), load_tokenizer(run.model)
+    folder, task, tokenizer = run.folder, run.about, load_tokenizer(run.model, run.revision)
     with lock(folder), warnings_on_stdout():
         if (folder / "result.json").exists():
             record.check_made(run)
             kept = folder / "model"
             model = load_model(str(kept), head=task.head) if (kept / "config.json").exists() else None
         else:
-            data = data or load_data(run.task, run.data_dir, **run.examples)
+            data = data or load_data(task, run.data_dir, **run.examples)
             model = make(run, task, tokenizer, data, encoded or encode(data, task, tokenizer, run.max_length))
         delete(folder / "checkpoints")
     result, history = record.read_result(folder / "result.json"), pd.read_csv(folder / "history.csv")
@@ -111,8 +113,13 @@ def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: Datas
     coverage = metrics.attended(model, tokenizer, encoded[first])
     sizes = {split: len(rows) for split, rows in data.items()}
     result = record.record_of(run, trainer, task.headline, scores, coverage, cost, sizes, started)
+    task = replace(task, no_answer=task.no_answer or (task.is_squad and squad.has_unanswerable(data["train"])))
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.model_max_length = run.max_length  # prediction cuts texts where training did
+    if task.is_own:
+        write_answers(run.folder, model, tokenizer, task, run.batch_size)
     if run.save_model:
-        keep_model(run, model, tokenizer)
+        keep_model(run, model, tokenizer, task)
         result["intervals"] = metrics.intervals(task, predictions)
         write_card(run.folder / "model", result)
     record.write_result(run.folder, result, history, predictions)
@@ -138,9 +145,12 @@ def prepare_model(run: Run) -> PreTrainedModel:
         ValueError: passes that the model does not have; see `load_model`.
     """
     set_seed(run.seed)
-    task, source = find_task(run.task), load_config(run.model) if run.random_weights else run.model
+    task, source, revision = run.about, run.model, run.revision
+    if run.random_weights:
+        source, revision = load_config(run.model, revision=revision), None
     chosen: dict[str, Any] = {"settings": run.attention_settings, "seed": run.seed}
-    model = load_model(source, head=task.head, attention=run.attention, **chosen, **task.model_options)
+    options = {**chosen, **task.model_options, "revision": revision}
+    model = load_model(source, head=task.head, attention=run.attention, **options)
     if run.passes is not None or run.evaluation_settings:
         chosen |= {"passes": run.passes, "evaluation_settings": run.evaluation_settings}
         switch_attention(model, run.attention, **chosen)
@@ -381,10 +391,10 @@ def history_of(trainer: Trainer) -> pd.DataFrame:
     return table.rename(columns={name: name.removeprefix("eval_") for name in kept if name != "eval_loss"})
 
 
-def keep_model(run: Run, model: PreTrainedModel, tokenizer: Any) -> None:
-    """Save the trained model and its tokenizer in output_dir/model."""
-    folder, kept = run.folder / "model", copy.deepcopy(tokenizer)
-    kept.model_max_length = run.max_length  # prediction cuts texts where training did
+def keep_model(run: Run, model: PreTrainedModel, tokenizer: Any, task: Task) -> None:
+    """Save the trained model, with the parameters that say what its task is, and its tokenizer in output_dir/model."""
+    about = {name: value for name, value in run.recorded().items() if name in OfTask.model_fields}
+    setattr(model.config, SAVED_TASK, about | {"no_answer": task.no_answer})
     with without_bars():
-        model.save_pretrained(folder)
-    kept.save_pretrained(folder)
+        model.save_pretrained(run.folder / "model")
+    tokenizer.save_pretrained(run.folder / "model")

@@ -17,10 +17,10 @@ import pandas as pd
 
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import read_predictions
-from albert_lsh.tasks import TASKS, Task, find_task
+from albert_lsh.tasks import TASKS, Task
 from albert_study.candidates import Candidate
 from albert_study.intervals import CLEAR_FROM, Difference, crossed, difference, holm, paired_ratio, student
-from albert_study.records import BASELINES, check_complete, list_studies, load, wide
+from albert_study.records import BASELINES, OWN, check_complete, list_studies, load, task_named, wide
 
 ARMS = {  # what an arm is, beside softmax, in words and in the order of figures
     "new": "new projections",
@@ -75,7 +75,7 @@ Answers = dict[int, pd.DataFrame]  # predictions by seed
 
 def scale_of(task: Any) -> tuple[int, int]:
     """The best score of a task, and how many decimals of its scores mean something."""
-    return (100, 1) if task in TASKS and TASKS[task].is_squad else (1, 3)
+    return (100, 1) if task in {**TASKS, **OWN} and task_named(task).is_squad else (1, 3)
 
 
 def listed(values: Iterable[Any]) -> str:
@@ -105,7 +105,7 @@ def runs_of(rows: pd.DataFrame) -> pd.DataFrame:
     numbers = rows[~is_baseline & ~is_metric].pivot(index="record", columns="measure", values="value")
     numbers = numbers.reindex(columns=["folds", "train_examples", "eval_examples", "held_out_examples"])
     table = rows[~is_baseline & is_metric].join(baselines, on=places).join(numbers, on="record")
-    return table.assign(is_headline=table["measure"] == table["task"].map(lambda task: find_task(task).headline))
+    return table.assign(is_headline=table["measure"] == table["task"].map(lambda task: task_named(task).headline))
 
 
 def headlines(rows: pd.DataFrame) -> pd.DataFrame:
@@ -162,7 +162,7 @@ def varieties(runs: pd.DataFrame, root: Path) -> tuple[float, int]:
 
     Not of a part of SQuAD: it is drawn, and no question follows one about the same paragraph.
     """
-    task = find_task(runs["task"].iloc[0])
+    task = task_named(runs["task"].iloc[0])
     is_part = task.is_squad and runs[["eval_examples", "held_out_examples"]].notna().any(axis=None)
     tables = [] if is_part else [variety(task, table) for table in answers_of(runs, root).values()]
     return (sum(share for share, _ in tables) / len(tables), sum(same for _, same in tables)) if tables else (np.nan, 0)
@@ -319,7 +319,7 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         line = {"task": task, "model": model, "arm": arm, "metric": metric, "train_examples": int(size)}
         line |= {"examples": change.examples, "seeds": change.seeds, "score": plain["value"].mean()}
         line |= {"shuffled": mixed["value"].mean(), "difference": change.mean, "low": change.low, "high": change.high}
-        line |= {} if find_task(str(task)).is_regression else changed(before, after)
+        line |= {} if task_named(str(task)).is_regression else changed(before, after)
         same = words[(words["task"] == task) & (words["train"] == size)] if len(words) else words
         line["bag_of_words"] = same["headline"].iloc[0] if len(same) else np.nan
         lines.append(line | {"majority": plain["majority class"].mean(), "commit": listed(plain["commit"])})

@@ -10,8 +10,8 @@ from pydantic import Field, field_validator
 
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.record import seconds_of_others
-from albert_lsh.run import Count, Device, ParameterError, Positive, Precision, Run, Seed, Settings
-from albert_lsh.tasks import encode, find_task
+from albert_lsh.run import Count, Device, OfTask, ParameterError, Positive, Precision, Run, Seed
+from albert_lsh.tasks import encode
 from albert_lsh.train import fit
 from albert_study.candidates import candidates_of
 from albert_study.compare import scores
@@ -23,15 +23,13 @@ from albert_study.tables import score_table
 BUSY = 0.3  # of a core
 
 
-class Comparison(Settings):
+class Comparison(OfTask):
     """The parameters of compare.ipynb; those that it shares with `Run` mean the same."""
 
     notebook: ClassVar[str] = "compare.ipynb"
-    paths: ClassVar[tuple[str, ...]] = ("data_dir",)
-    sources: ClassVar[tuple[str, ...]] = ("model",)
 
-    task: str
     model: str
+    revision: str | None = None
     variants: dict[str, Any] = Field(min_length=1)
     seed: Seed = 0
     max_length: Count | None = None
@@ -88,7 +86,7 @@ def compare(runs: dict[str, Run], data: DatasetDict) -> pd.DataFrame:
         runs: by label; they differ in the attention alone. data: of `load_data`.
     """
     shared, rows = next(iter(runs.values())), []
-    encoded = encode(data, find_task(shared.task), load_tokenizer(shared.model), shared.max_length)
+    encoded = encode(data, shared.about, load_tokenizer(shared.model, shared.revision), shared.max_length)
     for number, (label, run) in enumerate(runs.items(), 1):
         print(f"{number} of {len(runs)}: {label}", flush=True)
         began, used = time.monotonic(), seconds_of_others()

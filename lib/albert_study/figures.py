@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from albert_lsh.files import repository_root
-from albert_lsh.tasks import find_task
 from albert_study.compare import ARMS, MARGIN, METRICS, TRAINED, base_of, headlines, in_order, runs_of, scale_of
-from albert_study.records import list_studies, load, load_history, wide
+from albert_study.records import list_studies, load, load_history, task_named, wide
 from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
 from albert_study.tables import TITLES, between, read
 
@@ -35,7 +34,7 @@ def seeds_of(runs: pd.DataFrame) -> str:
 
 
 def loss_name(task: str) -> str:
-    return "loss (squared error)" if find_task(task).is_regression else "loss (nats)"
+    return "loss (squared error)" if task_named(task).is_regression else "loss (nats)"
 
 
 def plot_loss(runs: pd.DataFrame, root: Path) -> Figure:

@@ -44,7 +44,7 @@ def operations_a_second(device: str, precision: str) -> float:
 def counted_pace(run: Any) -> float:
     """Seconds of an example in training on this machine; 0 for a model that cannot be reached."""
     try:
-        config = load_config(run.model)
+        config = load_config(run.model, revision=run.revision)
     except ModelError:
         return 0.0
     tokens, layers, hidden = min(SIZES[run.task][1], run.max_length), config.num_hidden_layers, config.hidden_size

@@ -25,9 +25,10 @@ from albert_lsh import metrics, squad
 from albert_lsh.files import run_folder
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.model.passes import Pass, mean_coverage, record_passes
+from albert_lsh.parts import held_out
 from albert_lsh.record import provenance, read_result, write_predictions
 from albert_lsh.run import Count, ParameterError, Run, Seed
-from albert_lsh.tasks import Task, encode, find_task, held_out, load_data
+from albert_lsh.tasks import Task, encode, load_data
 from albert_lsh.train import StudyTrainer, fit, training_arguments
 from albert_study.candidates import TRUNCATION, Candidate, Measured, TableSettings, candidates_of, fill
 
@@ -219,8 +220,8 @@ class Subject:
         if not folder.is_dir():
             remove = f"to make the run again with save_model=True, remove {run.folder} first"
             raise ParameterError(f"{folder} is not there (models are not kept in the repository); {remove}")
-        self.run, self.split, self.task, self.tokenizer = run, split, find_task(run.task), load_tokenizer(str(folder))
-        data = load_data(run.task, run.data_dir, eval_examples=examples)
+        self.run, self.split, self.task, self.tokenizer = run, split, run.about, load_tokenizer(str(folder))
+        data = load_data(run.about, run.data_dir, eval_examples=examples)
         is_held_out = split == "held-out"
         self.examples = held_out(data["train"], run.train_examples, examples) if is_held_out else data[split]
         encoded = encode({split: self.examples}, self.task, self.tokenizer, run.max_length)[split]

@@ -37,7 +37,7 @@ from albert_lsh.errors import OneLineError
 from albert_lsh.files import repository_root
 from albert_lsh.record import read_result
 from albert_lsh.run import Run, Settings
-from albert_lsh.tasks import TASKS
+from albert_lsh.tasks import TASKS, Task, find_task, task_of
 from albert_study.carried import carried
 from albert_study.study import load_jobs
 
@@ -66,6 +66,7 @@ PROBES: tuple[tuple[str, str, dict[str, str]], ...] = (
 )
 HASHED = re.compile(r"-[0-9a-f]{6}$")  # of a notebook's run: what differs from the plain arm
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
+OWN: dict[str, Task] = {}  # tasks of a reader's own data, as the records say that were read
 AGAIN = "look at it; moved away, its run is made again"
 Row = dict[str, Any]
 
@@ -167,6 +168,8 @@ def rows_of(path: Path, root: Path) -> tuple[list[Row], Row]:
         else:
             study = path.parents[4].name if len(path.parents) > 4 else ""
             counts, names = result["examples"], (study, run["task"], run["model"], path.parents[1].name)
+            if run["task"] not in TASKS:
+                OWN[run["task"]] = task_of(run)
         split, settings = next(name for name in counts if name != "train"), run["attention_settings"]
         about = dict(zip(("study", "task", "model", "arm"), names, strict=True)) | {"kind": kind}
         about |= {name: run[name] for name in ("attention", "seed", "learning_rate", "batch_size")}
@@ -176,6 +179,11 @@ def rows_of(path: Path, root: Path) -> tuple[list[Row], Row]:
         about |= {"pairs": result["attended_share"], "cost": result.get("full_cost")}
         about |= {"commit": where["commit"] or "unknown"}  # outside a checkout there is no commit
         return [about | measure for measure in measures(result, path)], run
+
+
+def task_named(name: str) -> Task:
+    """A task of the table, or of a record that was read; TaskError for another."""
+    return OWN.get(name) or find_task(name)
 
 
 def measures(result: Row, path: Path) -> Iterator[Row]:

@@ -21,7 +21,7 @@ from albert_lsh import attention as attentions
 from albert_lsh.files import relative_to_root, repository_root, run_folder
 from albert_lsh.record import differences, read_result
 from albert_lsh.run import Run
-from albert_lsh.tasks import find_task
+from albert_lsh.tasks import task_of
 from albert_study.study_file import Arm, Split, Study, StudyError, StudyFile
 
 # Notebooks that an entry of `notebooks` may name, and the class of their parameters.
@@ -122,7 +122,7 @@ def jobs_of_arm(name: str, study: Study, task: str, arm: str) -> Iterator[Job]:
         yield (run := job_of_run(name, arm, {**values, "seed": seed}))
         for split, of_study in study.switched.items() if values.get("save_model") else ():
             if switched := switched_values(of_study, entry.switched.get(split, Split()), seed):
-                if split not in (splits := ("held-out", *find_task(run.task).evaluation)):
+                if split not in (splits := ("held-out", *task_of(Run.prepared(values)).evaluation)):
                     raise ValueError(f"switched: {split!r} is not one of: {', '.join(splits)}")
                 switched |= {"split": split, "trained": run.parameters["output_dir"]}
                 yield replace(job_of_notebook(f"{run.name}/fidelity-{split}", "fidelity", **switched), task=run.task)
@@ -132,14 +132,14 @@ def job_of_run(study: str, arm: str, values: dict[str, Any]) -> Job:
     """A fine-tuning run. Raises ValueError if it cannot be made, or would be written elsewhere."""
     if "model" not in values:
         raise ValueError("model must be given")
-    task = find_task(values["task"])
-    folder = run_folder(study, task.name, values["model"], arm, values["seed"])
+    task = task_of(Run.prepared(values))
+    folder = run_folder(study, values["task"], values["model"], arm, values["seed"])
     if not folder.resolve().is_relative_to((repository_root() / "results" / "runs").resolve()):
         raise ValueError(f"its folder, {folder.resolve()}, is not in results/runs")
     place = str(folder.relative_to(repository_root()))
     parameters, notebook = {**values, "output_dir": place}, "squad.ipynb" if task.is_squad else "glue.ipynb"
     run, name = Run.parse(parameters, notebook), place.removeprefix(f"results/runs/{study}/")
-    return Job(name, notebook, parameters, (f"{place}/result.json",), f"{place}/notebook.ipynb", task.name, run)
+    return Job(name, notebook, parameters, (f"{place}/result.json",), f"{place}/notebook.ipynb", values["task"], run)
 
 
 def switched_values(study: Split, task: Split, seed: int) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 
 from albert_lsh import attention
-from albert_lsh.tasks import TASKS, find_task
+from albert_lsh.tasks import TASKS
 from albert_study.compare import ARMS, METRICS, base_of, headlines, scale_of
 from albert_study.intervals import CLEAR_FROM
-from albert_study.records import LIST, read_table, wide
+from albert_study.records import LIST, read_table, task_named, wide
 from albert_study.show import Line, Parts, Table, columns, form, table
 
 Named = Iterator[tuple[str, Table]]
@@ -106,7 +106,7 @@ def score_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     mean = f"Mean ± standard deviation (number of seeds), {where}. "
     yield f"{study}-scores", score_table(scores, note=mean + note)
     meaning = "How varied the answers are: 0% says the same to everything, 100% varies as the gold answers do. "
-    if any(find_task(name).is_squad for name in arms["task"]):
+    if any(task_named(name).is_squad for name in arms["task"]):
         meaning += "Of SQuAD: how many answers stand elsewhere than that to the question before. "
     varied = arms[arms["variety"].notna()]
     yield f"{study}-variety", table(varied, "{arm}", columns("{task}={variety:%1}"), "task", note=meaning + note)

@@ -44,14 +44,20 @@ def loading(source: str | os.PathLike[str], what: str) -> Iterator[None]:
         raise ModelError(f"{what}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
 
 
-def load_config(name_or_path: str | PreTrainedConfig, **overrides):
+def load_config(name_or_path: str | PreTrainedConfig, *, revision: str | None = None, **overrides):
     """The config of a model that `load_model` knows.
 
     ALBERT's activation, gelu_new, becomes gelu_pytorch_tanh: the same function as one operation, in place of eight.
 
+    revision: a branch, tag or commit of its repository on the Hub; None: the newest.
+
     Raises:
-        ModelError: no such model, or one that cannot be reached; an override that is no option of its config.
+        ModelError: no such model, or one that cannot be reached; an override that is no option of its config; a
+            revision of what is not on the Hub.
     """
+    is_config = isinstance(name_or_path, PreTrainedConfig)
+    if revision is not None and (is_config or os.path.isdir(pretrained.folder_of(str(name_or_path)))):
+        raise ModelError(f"revision={revision!r} is of a repository on the Hub, and model={name_or_path!r} is none")
     if isinstance(name_or_path, PreTrainedConfig):
         config = copy.deepcopy(name_or_path)
         unknown = {name: value for name, value in overrides.items() if not hasattr(config, name)}
@@ -65,7 +71,8 @@ def load_config(name_or_path: str | PreTrainedConfig, **overrides):
         if os.path.isfile(os.path.join(inner := os.path.join(path, "model"), "config.json")):
             what += f" (a run's folder? its model is {inner!r})"
         with loading(path, f"model={name_or_path!r}: {what}"):
-            config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **overrides)
+            at: dict[str, Any] = {} if revision is None else {"revision": revision}
+            config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **at, **overrides)
     else:
         raise ModelError(f"model={reprlib.repr(name_or_path)} must be a name on the Hub, a folder or a config")
     if unknown:

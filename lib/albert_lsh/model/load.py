@@ -70,7 +70,7 @@ def changed_class(
 
 
 def read_weights(
-    model_class: type[PreTrainedModel], name: str, config: PreTrainedConfig, complete: bool
+    model_class: type[PreTrainedModel], name: str, config: PreTrainedConfig, complete: bool, revision: str | None
 ) -> PreTrainedModel:
     """A model with the weights of a folder or of the Hub; see `load_model`."""
     folder = pretrained.folder_of(name)
@@ -83,6 +83,7 @@ def read_weights(
             loaded: Any = model_class.from_pretrained(
                 folder,
                 config=config,
+                revision=revision or "main",
                 attn_implementation=INTERFACE,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # an error below
@@ -124,6 +125,7 @@ def load_model(
     settings: dict[str, Any] | None = None,
     seed: int | None = None,
     complete: bool = False,
+    revision: str | None = None,
     **config,
 ) -> PreTrainedModel:
     """A Transformers model with one of our attentions.
@@ -141,6 +143,7 @@ def load_model(
         seed: of the hashes drawn in evaluation (in training they come from torch's global generator); None takes
             what was saved with the model, else 0.
         complete: refuse a model whose file lacks weights, or is not in safetensors.
+        revision: a branch, tag or commit of the model's repository on the Hub; None: the newest.
         config: options of the model's config, for instance num_labels.
     Returns:
         The model, in evaluation mode. Weights that its file lacks are drawn from torch's global generator and named
@@ -152,7 +155,7 @@ def load_model(
     """
     if not isinstance(head, str) or head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
-    options = load_config(name_or_path, **config)
+    options = load_config(name_or_path, revision=revision, **config)
     saved = saved_choice(options, name_or_path)
     kept = saved if attention in (None, saved["attention"]) else {"attention": attention, "seed": saved["seed"]}
     if settings is not None:
@@ -168,7 +171,9 @@ def load_model(
     elif size := chosen["settings"].get("conv_kernel_size"):
         model_class = changed_class(model_class, lambda model: convolve_values(model, size))
     is_new = name_or_path == "mini" or isinstance(name_or_path, PreTrainedConfig)
-    model = model_class(options) if is_new else read_weights(model_class, str(name_or_path), options, complete)
+    model = (
+        model_class(options) if is_new else read_weights(model_class, str(name_or_path), options, complete, revision)
+    )
     model.base_model.register_forward_pre_hook(check_length, with_kwargs=True)
     return model.eval()
 
@@ -236,8 +241,8 @@ def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
     return model
 
 
-def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model that `load_model` knows.
+def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model that `load_model` knows; revision as there.
 
     It pads and cuts on the right, and returns token types by default if these tell the two texts of a pair apart.
 
@@ -246,7 +251,7 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     """
     source, sides = pretrained.tokenizer_of(name_or_path), {"padding_side": "right", "truncation_side": "right"}
     with loading(source, f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"):
-        tokenizer = AutoTokenizer.from_pretrained(source, **sides)
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main", **sides)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
         reads = "a vocabulary of special tokens alone reads no text"
         raise ModelError(f"model={name_or_path!r}: no tokenizer files; {reads}")

@@ -14,12 +14,12 @@ import re
 import sys
 from itertools import combinations, product, starmap
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 from datasets import Dataset, DatasetDict
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, RidgeCV
@@ -30,8 +30,9 @@ from albert_lsh import metrics
 from albert_lsh.files import write_atomically
 from albert_lsh.record import provenance
 from albert_lsh.run import Count
+from albert_lsh.sources import TaskError
 from albert_lsh.squad import score
-from albert_lsh.tasks import Task, TaskError, find_task, load_data
+from albert_lsh.tasks import TASKS, Task, find_task, load_data
 from albert_study.candidates import TableSettings
 from albert_study.compare import answers_of, runs_of
 from albert_study.records import load, published
@@ -51,7 +52,7 @@ class Words(TableSettings):
         return table
 
 
-def data_of(name: str, **sizes: Any) -> tuple[Dataset, DatasetDict]:
+def data_of(name: str | Task, **sizes: Any) -> tuple[Dataset, DatasetDict]:
     """Of `load_data`: "train", and the evaluated splits. Without a network the error says which `tasks` would do."""
     try:
         data = load_data(name, **sizes)
@@ -65,18 +66,26 @@ class BagOfWords(Words):
 
     notebook: ClassVar[str] = "bag_of_words.ipynb"
     usual: ClassVar[str] = "results/runs/notebook/bag-of-words.csv"
+    sources: ClassVar[tuple[str, ...]] = ("tasks",)
     tasks: Annotated[list[str], Field(min_length=1)]
+    text_columns: list[str] | None = None  # of one's own data, as in a run's parameters
+    label_column: str | None = None
+    labels: list[str] | None = None
     folds: Annotated[int, Field(ge=2, le=100)] | None = None  # cross-validation, as in a run's parameters
     train_examples: Count | None = None
     eval_examples: Count | None = None
 
-    @field_validator("tasks")
-    @classmethod
-    def without_spans(cls, tasks: list[str]) -> list[str]:
-        for name in tasks:
-            if find_task(name).is_squad:
-                raise ValueError(f"tasks: {name!r} asks for a span; a bag of words has none")
-        return tasks
+    @model_validator(mode="after")
+    def without_spans(self) -> Self:
+        if spans := [task.name for task in self.about if task.is_squad]:
+            raise ValueError(f"tasks: {spans[0]!r} asks for a span; a bag of words has none")
+        return self
+
+    @property
+    def about(self) -> list[Task]:
+        """The tasks."""
+        columns = (self.text_columns, self.label_column, self.labels)
+        return [find_task(name) if name in TASKS else find_task(name, *columns) for name in self.tasks]
 
 
 def features(task: Task, rows: Dataset, counted: FeatureUnion) -> csr_matrix:
@@ -108,11 +117,11 @@ def scores_of(task: Task, train: Dataset, examples: Dataset) -> dict[str, float]
 def write_scores(settings: BagOfWords) -> pd.DataFrame:
     """A row a task: the metrics, mean over folds where there are several, and the sizes."""
     rows = []
-    for name in settings.tasks:
-        task, scores, folds = find_task(name), [], settings.folds
+    for name, task in zip(settings.recorded()["tasks"], settings.about, strict=True):
+        scores, folds = [], settings.folds
         sizes = {"train_examples": settings.train_examples, "eval_examples": settings.eval_examples}
         for fold in [(part, folds) for part in range(folds)] if folds else [None]:
-            train, evaluated = data_of(name, **sizes, fold=fold)
+            train, evaluated = data_of(task, **sizes, fold=fold)
             scores.append(scores_of(task, train, next(iter(evaluated.values()))) | {"train": len(train)})
         means = pd.DataFrame(scores).mean().to_dict()
         rows.append({"task": name, "folds": folds or 1, "headline": means[task.headline], **means})

@@ -1,0 +1,269 @@
+"""Data by name: a data set of the Hub, a folder, or a file of one's own; and what the columns of one's own are.
+
+    data = download("nyu-mll/glue", "sst2", place)          every split, as the Hub, a folder or a file has them
+    data = read("reviews.csv", place)                       one's own: the articles of SQuAD's JSON as a row a question
+    columns, label, labels = describe(data, place, ...)     what is read of it, and what is answered
+
+`place` begins every error.
+"""
+
+import difflib
+import glob
+import hashlib
+import math
+import os
+import re
+import reprlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from datasets import ClassLabel, Dataset, DatasetDict, DownloadMode, load_dataset, load_dataset_builder
+from datasets.exceptions import DatasetGenerationError, DatasetsError
+
+from albert_lsh import hub
+from albert_lsh.errors import OneLineError
+
+FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+ON_HUB = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")  # owner/name, or owner/name/configuration
+ARTICLES = re.compile(rb'\s*\{[^\[{]*"data"\s*:\s*\[')  # how SQuAD's JSON begins
+LOCAL = "sha256:"  # begins the revision of a file or folder
+SPAN = ("question", "context")  # the texts of a data set in SQuAD's schema; its answers are in SPAN_ANSWERS
+SPAN_ANSWERS = "answers"
+MOST_NUMBERS = 20  # different whole numbers that are classes; more are numbers to be predicted
+MOST_CLASSES = 200
+KINDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}  # of labels
+
+
+class TaskError(OneLineError):
+    """A task that is not in the table, or whose data cannot be loaded."""
+
+
+def download(
+    source: str, config: str | None, place: str, instead: str = "", revision: str | None = None
+) -> DatasetDict:
+    """A data set from the Hub, or a folder laid out like it; a damaged file in the cache is fetched again, once.
+
+    Raises:
+        TaskError: it cannot be loaded; the message begins with `place` and ends with `instead`.
+    """
+    with explained(source, place, instead):
+        data = load(source, config, revision=revision)
+        files = [Path(file["filename"]) for rows in data.values() for file in rows.cache_files]
+        # For a revision that it cannot reach datasets takes another one, from its cache.
+        if revision and not all(hub.commit_of(source, "dataset", revision) in path.parts for path in files):
+            raise FileNotFoundError(f"revision {revision!r} is neither on the Hub nor in the cache")
+    return data
+
+
+def load(name: str, config: str | None = None, **options: Any) -> Any:
+    """`load_dataset`, which makes anew what it finds damaged in its cache."""
+    try:
+        return load_dataset(name, config, **options)
+    except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to
+        if isinstance(error, ConnectionError | FileNotFoundError | PermissionError):
+            raise
+        return load_dataset(name, config, download_mode=DownloadMode.FORCE_REDOWNLOAD, **options)
+
+
+@contextmanager
+def explained(source: str, place: str, instead: str = "") -> Iterator[None]:
+    """Within, errors of loading a source become a TaskError."""
+    try:
+        with hub.at_once(source):
+            yield
+    except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
+        cause: BaseException = error
+        while isinstance(cause, DatasetsError) and cause.__cause__ is not None:
+            cause = cause.__cause__
+        said = shorten(f"{type(cause).__name__}: {cause}", 300)
+        why = "no network, no such repository or folder, or a damaged file?"
+        raise TaskError(f"{place}: the data could not be loaded from {source!r} ({why}): {said}{instead}") from error
+
+
+# One's own -------------------------------------------------------------------------------------------------------
+
+
+def is_local(source: str) -> bool:
+    return os.path.isfile(source) or os.path.isdir(source)
+
+
+def files_of(source: str) -> list[Path]:
+    """The files with data of a folder, or the file itself; none where there is neither."""
+    paths = [Path(source)] if os.path.isfile(source) else sorted(Path(source).rglob("*")) if is_local(source) else []
+    return [path for path in paths if path.suffix.lower() in FORMATS]
+
+
+def check_place(source: str, place: str) -> None:
+    """Raise TaskError for a name that is no file that can be read, no folder, and cannot be a data set of the Hub."""
+    path, kinds = Path(source), ", ".join(FORMATS)
+    if os.path.isfile(source) and path.suffix.lower() not in FORMATS:
+        raise TaskError(f"{place}: a file must be one of: {kinds}")
+    if path.suffix.lower() in FORMATS and not is_local(source):
+        beside = [file.name for file in files_of(str(path.parent)) if file.parent == path.parent]
+        near = difflib.get_close_matches(path.name, beside, 3) or beside[:5]
+        others = f"there are: {', '.join(near)}" if near else f"nor any other of: {kinds}"
+        raise TaskError(f"{place}: there is no such file in {path.parent.resolve()}; {others}")
+
+
+def fingerprint(source: str) -> str:
+    """The revision of a file or folder: a digest of its bytes and, in a folder, of the names of its files."""
+    digest = hashlib.sha256()
+    for path in files_of(source):
+        digest.update(b"" if os.path.isfile(source) else path.relative_to(source).as_posix().encode() + b"\0")
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return LOCAL + digest.hexdigest()[:16]
+
+
+def read(source: str, place: str, revision: str | None = None) -> DatasetDict:
+    """Every split of one's own data; the one that a file is, and any that is alone, is "train".
+
+    Raises:
+        TaskError: see `check_place` and `download`; a JSON file with paragraphs that are not SQuAD's.
+    """
+    check_place(source, place)
+    if is_local(source):
+        with explained(source, place):
+            data = DatasetDict({split: read_files(files) for split, files in files_by_split(source).items()})
+    else:
+        owner, name, *config = source.split("/")
+        data = download(f"{owner}/{name}", config[0] if config else None, place, revision=revision)
+    data = data if len(data) > 1 else DatasetDict(train=next(iter(data.values())))
+    return DatasetDict({split: unfolded(rows, f"{place}: split {split!r}") for split, rows in data.items()})
+
+
+def files_by_split(source: str) -> dict[str, list[str]]:
+    """The files of each split of a folder, as datasets tells them by their names; a file is "train"."""
+    if os.path.isfile(source):
+        return {"train": [source]}
+    return {str(split): [*files] for split, files in load_dataset_builder(source).config.data_files.items()}
+
+
+def read_files(files: list[str]) -> Dataset:
+    """The rows of files of one split, which may have other columns than those of another split."""
+    suffix = Path(files[0]).suffix.lower()
+    if suffix not in FORMATS:
+        raise ValueError(f"{files[0]} must be one of: {', '.join(FORMATS)}")
+    options: dict[str, Any] = {"data_files": [glob.escape(file) for file in files], "split": "train"}
+    if FORMATS[suffix] == "csv":  # "NA" and "null" are texts
+        options |= {"keep_default_na": False, "na_values": [""], "sep": "\t" if suffix == ".tsv" else ","}
+    elif FORMATS[suffix] == "json":
+        with open(files[0], "rb") as file:
+            options |= {"field": "data"} if ARTICLES.match(file.read(1000)) else {}
+    return load(FORMATS[suffix], **options)
+
+
+def unfolded(rows: Dataset, place: str) -> Dataset:
+    """A row a question, where rows are articles of SQuAD's JSON; else the rows."""
+    if "paragraphs" not in rows.column_names:
+        return rows
+    try:
+        return Dataset.from_list([*questions(rows)])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise TaskError(f"{place} has paragraphs, but not as SQuAD's JSON has them ({error!r})") from error
+
+
+def questions(articles: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Every question of SQuAD's articles in the schema of rajpurkar/squad."""
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            same = {"title": article.get("title") or "", "context": paragraph["context"]}
+            for entry in paragraph["qas"]:
+                row = {"id": entry["id"], **same, "question": entry["question"]}
+                if (answers := entry.get("answers")) is not None:
+                    row["answers"] = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
+                yield row
+
+
+def has_answers(rows: Dataset, column: str) -> bool:
+    """Whether rows are labelled: some value is neither missing nor -1, which stands for that on the Hub."""
+    return column in rows.column_names and any(value not in (None, -1) for value in rows[column][:])
+
+
+def describe(
+    data: DatasetDict, place: str, text_columns: list[str] | None, label_column: str | None, labels: list[str] | None
+) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
+    """Which columns are read, which one is answered, and the names of its classes; what is None is inferred.
+
+    Texts are the one or two columns that hold text beside the label; a label is the column "label". Classes are those
+    of a ClassLabel, or the different texts, truth values or few whole numbers; other numbers are predicted. Columns
+    question, context and answers are SQuAD's.
+
+    Raises:
+        TaskError: a column that is not there, or that has to be named; a label that is one class, or hardly any.
+    """
+    rows = data.get("train", next(iter(data.values())))
+    columns, texts = rows.column_names, tuple(text_columns or ())
+    named = {f"text_columns={text_columns!r}": texts, f"label_column={label_column!r}": (label_column,)}
+    if {*SPAN, SPAN_ANSWERS} <= {*columns} and texts in ((), SPAN) and label_column in (None, SPAN_ANSWERS):
+        return SPAN, SPAN_ANSWERS, ()
+    label, others = label_column or "label", f"the columns are: {', '.join(columns)}"
+    for what, names in named.items():
+        if missing := [name for name in names if name and name not in columns]:
+            raise TaskError(f"{place}: {what}: there is no column {missing[0]!r}; {others}")
+    if label not in columns:
+        raise TaskError(f"{place}: label_column must be given, as no column is called 'label'; {others}")
+    texts = texts or tuple(name for name in columns if name not in (label, "id", "idx") and holds_text(rows, name))
+    if len(texts) not in (1, 2) or label in texts:
+        raise TaskError(f"{place}: text_columns={[*texts]!r} must name one or two columns beside {label!r}; {others}")
+    if reserved := [name for name in texts if name in ("label", "idx")]:
+        raise TaskError(f"{place}: text_columns={[*texts]!r}: give the column {reserved[0]!r} another name")
+    if labels == []:
+        answered = {split: rows[label][:] for split, rows in data.items() if has_answers(rows, label)}
+        check_each(answered, place, label, "a number", is_number)
+    return texts, label, tuple(classes_of(data, place, label) if labels is None else labels)
+
+
+def holds_text(rows: Dataset, column: str) -> bool:
+    return any(isinstance(value, str) for value in rows[:100][column])
+
+
+def classes_of(data: DatasetDict, place: str, label: str) -> list[str]:
+    """The names of the classes in a column of labels, sorted; none where they are numbers to be predicted."""
+    splits = {split: rows[label][:] for split, rows in data.items() if has_answers(rows, label)}
+    feature = next((data[split].features[label] for split in splits), None)
+    if isinstance(feature, ClassLabel):
+        return list(feature.names)
+    values = [value for labels in splits.values() for value in labels if value is not None]
+    kinds = {type(value) for value in values}
+    if not values:
+        raise TaskError(f"{place}: label_column={label!r} is empty")
+    if kinds <= {int, float} and (float in kinds or len({*values}) > MOST_NUMBERS):
+        kinds, values = {float}, [float(value) for value in values]
+    if len(kinds) > 1 or not kinds <= {*KINDS}:
+        check_each(splits, place, label, "text or a number" if len(kinds) == 1 else KINDS.get(type(values[0]), "text"),
+                   lambda value: type(value) in KINDS and type(value) is type(values[0]))  # fmt: skip
+    classes = sorted({*values})
+    if len(classes) == 1:
+        raise TaskError(f"{place}: label_column={label!r} has one value, {classes[0]!r}; there is nothing to learn")
+    if kinds == {float}:
+        return []
+    if len(classes) > min(MOST_CLASSES, max(2, len(values) // 2)):
+        if sum(map(is_number, classes)) > len(classes) / 2:
+            check_each(splits, place, label, "a number, as most labels are", is_number)
+        few = ", ".join(map(reprlib.repr, classes[:3]))
+        raise TaskError(
+            f"{place}: label_column={label!r} has {len(classes)} different values in {len(values)} rows ({few}, ...), "
+            "too many for classes; name another column, or the classes in labels"
+        )
+    return [str(name) for name in classes]
+
+
+def is_number(value: Any) -> bool:
+    try:
+        return value is None or math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def check_each(
+    splits: dict[str, list[Any]], place: str, label: str, wanted: str, is_right: Callable[[Any], bool]
+) -> None:
+    """Raise TaskError for the first label that is not right; splits: their labels."""
+    for split, labels in splits.items():
+        for row, value in enumerate(labels):
+            if value is not None and not is_right(value):
+                raise TaskError(f"{place}: split {split!r}, row {row}: {label}={reprlib.repr(value)} must be {wanted}")

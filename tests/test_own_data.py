@@ -1,0 +1,238 @@
+"""A reader's own data: from a file to notebook, run, tables and predictions; what is inferred; what is wrong."""
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pandas as pd
+import papermill
+import pytest
+
+from albert_lsh import Run, find_task, fit, load_data, squad
+from albert_lsh.predict import main
+from albert_lsh.record import read_result
+from albert_lsh.run import ParameterError
+from albert_lsh.sources import TaskError
+from albert_lsh.tasks import task_of, without_answers
+from albert_study.compare import scores
+from albert_study.experiments.words import BagOfWords, write_scores
+from albert_study.records import load
+from albert_study.tables import score_table
+from test_study_file import load as read_study
+
+ROOT = Path(__file__).resolve().parents[1]
+QUICK = {"model": "mini", "epochs": 1, "max_length": 32, "precision": "fp32", "device": "cpu", "save_model": True}
+
+
+def parse(folder, task, **changes):
+    return Run.parse({"task": task, "results_root": str(folder), **QUICK, **changes})
+
+
+def reviews(path, examples=200):
+    """Sentences and what is said in them, as a spreadsheet has them."""
+    rng, rows = random.Random(0), []
+    for number in range(examples):
+        word = rng.choice(["lovely", "great"] if number % 2 else ["awful", "bad"])
+        rows.append((f"Room {number}, with a view, was {word}.", ("Bad", "Good")[number % 2], number))
+    pd.DataFrame(rows, columns=["review", "mood", "id"]).to_csv(path, index=False)
+
+
+def ask(capsys, folder, file):
+    capsys.readouterr()
+    main(["predict", "--model", str(folder / "model"), str(file)])
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_csv_goes_through_notebook_run_tables_and_predict_and_no_record_names_a_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "lib"))
+    reviews(tmp_path / "reviews.csv")
+    values = {"task": "reviews.csv", "label_column": "mood", "text_columns": "review", "results_root": str(tmp_path)}
+    done = papermill.execute_notebook(
+        ROOT / "notebooks/glue.ipynb", tmp_path / "out.ipynb", {**QUICK, **values}, progress_bar=False
+    )
+    assert "reviews.csv: 40 of 200 examples, drawn with a fixed seed, are held out" in json.dumps(done)
+    (path,) = tmp_path.glob("results/runs/notebook/reviews.csv/mini/softmax-*/seed-0/result.json")
+    record, card = read_result(path), (path.parent / "model" / "README.md").read_text()
+    assert record["examples"] == {"train": 160, "validation": 40}
+    assert {"accuracy", "matthews"} == set(record["metrics"]) == set(record["majority"]) == set(record["chance"])
+    described = {"text_columns": ["review"], "label_column": "mood", "labels": ["Bad", "Good"]}
+    assert record["parameters"].items() >= {"task": "reviews.csv", **described}.items()
+    assert str(tmp_path) not in path.read_text() + card + (path.parent / "model" / "config.json").read_text()
+
+    run = parse(tmp_path, "reviews.csv", label_column="mood", text_columns="review")
+    assert (run.folder, fit(run).record) == (path.parent, record)
+    elsewhere = parse(tmp_path / "other", str(tmp_path / "reviews.csv"), label_column="mood")
+    assert (elsewhere.recorded()["task"], elsewhere.text_columns) == ("reviews.csv", ["review"])
+    table = score_table(scores(load(tmp_path, "notebook"), tmp_path), metrics=True).frame()
+    assert list(table) == ["reviews.csv (accuracy)", "reviews.csv (matthews)"]
+    (tmp_path / "more.txt").write_text("Room 7 was lovely.\nRoom 8 was bad.\n")
+    answers = ask(capsys, path.parent, tmp_path / "more.txt")
+    pd.DataFrame({"id": [7, 8], "review": ["Room 7 was lovely.", "Room 8 was bad."]}).to_csv(tmp_path / "more.csv")
+    assert ask(capsys, path.parent, tmp_path / "more.csv") == answers
+    assert [list(answer["scores"]) for answer in answers] == [["Bad", "Good"]] * 2
+    words = {"tasks": ["reviews.csv"], "text_columns": ["review"], "label_column": "mood"}
+    table = write_scores(BagOfWords.parse({**words, "results_root": str(tmp_path)}))
+    assert table[["task", "accuracy", "train"]].values.tolist() == [["reviews.csv", 1, 160]]
+
+    reviews(tmp_path / "reviews.csv", 100)  # another file is another run, and the first one's is not to be had
+    assert parse(tmp_path, "reviews.csv", label_column="mood", text_columns="review").folder != run.folder
+    with pytest.raises(ParameterError, match=f"data_revision='{run.data_revision}': .*reviews.csv' has changed"):
+        Run.parse(record["parameters"] | {"results_root": str(tmp_path)})
+    os.remove(tmp_path / "reviews.csv")
+    assert task_of(record["parameters"]).labels == ("Bad", "Good")
+
+
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+def test_a_folder_of_numbers_has_its_open_test_split_answered(tmp_path, capsys):
+    (tmp_path / "pairs").mkdir()
+    for split, examples in (("train", 60), ("dev", 20), ("test", 5)):
+        rows = [{"one": f"A {i} b.", "other": f"A {i} c.", "likeness": i % 7 / 2} for i in range(examples)]
+        table = pd.DataFrame(rows).drop(columns=["likeness"] if split == "test" else [])
+        table.to_json(tmp_path / "pairs" / f"{split}.jsonl", orient="records", lines=True)
+    run = parse(tmp_path, "pairs", label_column="likeness")
+    assert (run.text_columns, run.labels, run.about.is_regression) == (["one", "other"], [], True)
+    trained = fit(run)
+    assert trained.record["examples"] == {"train": 60, "validation": 20}
+    assert set(trained.record["metrics"]) == {"pearson", "spearman"}
+    lines = (trained.folder / "answers-test.jsonl").read_text().splitlines()
+    answers = ask(capsys, trained.folder, tmp_path / "pairs" / "test.jsonl")
+    assert [json.loads(line) for line in lines] == [{"value": pytest.approx(row["value"])} for row in answers]
+    assert len(lines) == 5
+
+
+def test_an_answered_test_split_is_scored_too_and_classes_are_those_of_all_splits(tmp_path):
+    for split, names in (("train", "ab"), ("validation", "ab"), ("test", "abc")):
+        rows = [{"text": f"{split} {i}", "label": names[i % len(names)]} for i in range(30)]
+        pd.DataFrame(rows).to_csv(tmp_path / f"{split}.csv", index=False)
+    run = parse(tmp_path.parent, tmp_path.name, save_model=False)
+    assert run.labels == ["a", "b", "c"]
+    assert set(fit(run).record["metrics"]) == {"accuracy", "matthews", "accuracy_test", "matthews_test"}
+
+
+def test_the_official_json_of_squad_is_read_and_no_paragraph_is_in_both_parts(tmp_path, capsys):
+    articles = []
+    for number in range(20):
+        context = f"Anna lost ball {number} in the park. Ben found it near the school."
+        answer = {"text": f"ball {number}", "answer_start": 10}
+        asked = [{"id": f"{number}-{n}", "question": "What did Anna lose?", "answers": [answer]} for n in range(2)]
+        never = {"id": f"{number}-x", "question": "Who is Paul?", "answers": [], "is_impossible": True}
+        articles.append({"title": "Balls", "paragraphs": [{"context": context, "qas": [*asked, never]}]})
+    (tmp_path / "dev-v2.0.json").write_text(json.dumps({"version": "v2.0", "data": articles}, indent=1))
+    run = parse(tmp_path, "dev-v2.0.json")
+    data = load_data(run.about)
+    assert {split: len(rows) for split, rows in data.items()} == {"train": 48, "validation": 12}
+    assert not {*data["train"]["context"]} & {*data["validation"]["context"]}
+    trained = fit(run, data)
+    assert {"exact", "f1", "best_f1", "no_answer_f1"} <= set(trained.record["metrics"])
+    assert trained.record["majority"] == squad.majority_score(data["validation"])
+    (tmp_path / "questions.txt").write_text("Who is Paul?\tAnna lost a ball in the park.\n")
+    (answer,) = ask(capsys, trained.folder, tmp_path / "questions.txt")
+    assert set(answer) == {"answer", "score", "start", "end"}
+    with pytest.raises(ParameterError, match="belongs to squad.ipynb"):
+        Run.parse(run.recorded() | {"results_root": str(tmp_path)}, "glue.ipynb")
+    table = score_table(scores(load(tmp_path, "notebook"), tmp_path)).frame()
+    assert [name for name in table if "(f1)" in name] == ["dev-v2.0.json (f1)"]
+    assert f"{trained.record['majority']['f1']:.1f}" == table.loc["majority class", "dev-v2.0.json (f1)"]
+
+
+def test_a_folder_of_squads_json_may_lack_in_one_file_what_another_has(tmp_path):
+    never = {"answers": [], "is_impossible": True, "plausible_answers": [{"text": "a", "answer_start": 0}]}
+    answered = {"answers": [{"text": "a", "answer_start": 0}]}
+    for split, more in (("train", [answered]), ("dev", [answered, never]), ("test", [{}])):
+        asked = [{"id": f"{n}", "question": "Which?", **entry} for n, entry in enumerate(more)]
+        articles = [{"title": "T", "paragraphs": [{"context": f"a {split}", "qas": asked}]}]
+        (tmp_path / f"{split}.json").write_text(json.dumps({"data": articles, "version": "1"}))
+    task = find_task(str(tmp_path))
+    data = load_data(task)
+    assert data["validation"]["answers"][:] == [{"text": ["a"], "answer_start": [0]}, {"text": [], "answer_start": []}]
+    assert {split: rows.to_list() for split, rows in without_answers(task).items()} == {
+        "test": [{"question": "Which?", "context": "a test"}]
+    }
+
+
+def test_a_study_may_be_of_ones_own_data(root):
+    reviews(root / "reviews.csv")
+    text = "parameters: {model: mini, label_column: mood}\ntasks: {reviews.csv: {arms: {softmax: , lsh: }}}\n"
+    jobs = read_study(root, text)
+    assert [job.name for job in jobs] == [f"reviews.csv/mini/{arm}/seed-0" for arm in ("softmax", "lsh")]
+    assert {job.notebook for job in jobs} == {"glue.ipynb"}
+    assert jobs[0].run.about.labels == ("Bad", "Good")
+
+
+def rows(labels):
+    return [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "given", "names", "first"),
+    [
+        ([10, 9, 10, 9], None, ("9", "10"), 1),
+        ([True, False, True, False], None, ("False", "True"), 1),
+        ([1, 0, 1, 0], "no,yes", ("no", "yes"), 1),
+        (["no", "yes", "no"], '["yes", "no"]', ("yes", "no"), 1),
+        ([1, 3, 2, 3], "[]", (), 1.0),
+        ([*range(30)], None, (), 0.0),
+        ([1, 2.5, 4], None, (), 1.0),
+    ],
+)
+def test_labels_are_classes_or_numbers(tmp_path, labels, given, names, first):
+    (tmp_path / "own.json").write_text(json.dumps(rows(labels)))
+    task = parse(tmp_path, "own.json", labels=given).about
+    data = load_data(task)
+    found = {n: label for part in data.values() for n, label in zip(part["idx"], part["label"], strict=True)}
+    assert (task.labels, found[0], type(found[0])) == (names, first, type(first))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("reviws.csv", None, {}, "task='.*reviws.csv': there is no such file in .*; there are: reviews.csv"),
+        ("a.xlsx", "", {}, "a file must be one of: .csv, .tsv, .json"),
+        ("nothing", None, {}, "is not one of: mrpc, .*; nor a file, a folder, or owner/name on the Hub"),
+        ("a.csv", "a;label\nb;1\n", {}, "no column is called 'label'; the columns are: a;label"),
+        ("a.csv", "a,label\nb,1\n", {"label_column": "c"}, "no column 'c'; the columns are: a, label"),
+        (
+            "a.csv",
+            "a,label\nb,1\n",
+            {"text_columns": "t"},
+            r"text_columns=\['t'\]: there is no column 't'",
+        ),
+        ("a.csv", "a,b,c,label\nx,y,z,0\n", {}, "text_columns=.* must name one or two columns beside 'label'"),
+        ("a.csv", "a,label\nb,x\nc,x\n", {}, "label_column='label' has one value, 'x'"),
+        ("a.csv", "a,label\n" + "".join(f"t,n{i}\n" for i in range(9)), {}, "9 different values in 9 rows .* too many"),
+        (
+            "a.csv",
+            "a,label\n" + "".join(f"t,{i}.5\n" for i in range(9)) + "t,x\n",
+            {},
+            "row 9: label='x' must be",
+        ),
+        ("a.csv", "a,label\nb,x\n,y\nc,x\nd,y\n", {}, "split 'train', row 1: a=None must be text, and not empty"),
+        ("a.csv", 'a,label\nb,x\n" ",y\nc,x\nd,y\n', {}, "split 'train', row 1: a=' ' must be text, and not empty"),
+        ("a.csv", "a,label\nb,x\nc,\nd,y\ne,y\n", {}, "split 'train', row 1: label=None must be one of: x, y"),
+        ("a.csv", "a,label\nb,x\nc,z\n", {"labels": "x,y"}, "split 'train', row 1: label='z' must be one of: x, y"),
+        ("a.csv", "a,label\nb,x,y\nc,z,1,2\n", {}, "the data could not be loaded from .*a.csv.*"),
+        ("a.json", json.dumps(rows([1, "x", 2])), {}, "row 1: label='x' must be a whole number"),
+        ("a.json", json.dumps([{"text": 5, "label": 1}, *rows([1, 0])]), {}, "row 0: text=5 must be text"),
+        ("a.json", '{"data": [{"paragraphs": [{}]}]}', {}, "has paragraphs, but not as SQuAD's JSON has them"),
+        ("a.csv", "a,label\nb,x\n", {"text_columns": "a,a"}, "text_columns='a,a' has a name twice"),
+        ("mrpc", None, {"label_column": "x"}, "label_column='x' is for data of your own; task 'mrpc' has its columns"),
+        ("mini-mrpc", None, {"data_revision": "x"}, "data_revision='x': the data of task 'mini-mrpc' come with"),
+        ("mini-mrpc", None, {"revision": "x"}, "revision='x' is of a repository on the Hub, and model='mini' is none"),
+    ],
+)
+def test_what_is_wrong_with_ones_own_data_is_named(tmp_path, name, content, options, message):
+    (tmp_path / "reviews.csv").write_text("text,label\n")
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises((ParameterError, TaskError), match=message):
+        load_data(parse(tmp_path, name, **options).about)
+
+
+def test_a_folder_needs_a_split_to_train_on_and_stands_in_no_others_place(tmp_path):
+    for split in ("validation", "test"):
+        (tmp_path / f"{split}.csv").write_text("text,label\na,x\nb,y\nc,x\nd,y\n")
+    with pytest.raises(TaskError, match="there is no split 'train'; there are: validation, test"):
+        load_data(str(tmp_path))
+    with pytest.raises(TaskError, match="data_dir='there' stands in the place of the Hub, and .* is of your own"):
+        load_data(find_task(str(tmp_path)), "there")
