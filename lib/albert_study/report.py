@@ -18,8 +18,8 @@ import pandas as pd
 from albert_lsh.files import repository_root, write_atomically
 from albert_study import experiment_tables, tables
 from albert_study.carried import carried
-from albert_study.compare import ARMS, headlines
 from albert_study.records import load, load_history, read_table
+from albert_study.scores import ARMS, headlines
 from albert_study.show import Table
 from albert_study.tables import read, studies_of
 
@@ -71,7 +71,7 @@ def numbers(root: Path, study: str | None = None) -> dict[str, Any]:
 def text_numbers(root: Path) -> dict[str, Any]:
     """Numbers of the text that are in no table."""
     rows = load(root)
-    runs = headlines(rows)
+    runs = headlines(rows, root)
     hours = rows.loc[(rows["kind"] == "fine-tuned") & (rows["measure"] == "train_seconds"), "value"].sum() / 3600
     longer = runs[runs["study"] == "more-training"].groupby(["task", "arm"], sort=False)
     times = read(root, "efficiency/time-cpu-fp32").reindex(columns=["device", "length"]).sort_values("length")
