@@ -111,8 +111,9 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
                 print(f"{task}: {before} and {after} are not compared: {error}")
     table = pd.DataFrame(lines)
     if lines:
-        is_tested = (table["seeds"] >= CLEAR_FROM) & (table["family"] == "A") & table["p"].notna()
-        table["p_holm"] = table[is_tested].groupby("model")["p"].transform(holm)
+        in_family = table[(table["seeds"] >= CLEAR_FROM) & (table["family"] == "A")]
+        corrected = in_family.fillna({"p": 1.0}).groupby("model")["p"].transform(holm)  # constant ones count, too
+        table["p_holm"] = corrected.where(in_family["p"].notna())
         table["clear"] = table["p_holm"] < LEVEL
     return table
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -78,38 +79,45 @@ def plot_convergence(runs: pd.DataFrame, root: Path) -> Figure:
 
 def plot_differences(runs: pd.DataFrame, lines: pd.DataFrame) -> Figure:
     """Every run against softmax's of the same seed, a dot each, and the 95 % interval of their mean; one panel a model
-    and task. Of runs that are far apart no mean is drawn, of constant ones nothing.
+    and task. Where runs are far apart there is no interval, where they are constant nothing.
 
     runs: of `headlines`. lines: of `compare.differences`. Full dots: clear after Holm's correction. The grey band is
     MARGIN wide on either side.
     """
-    lines, panels = lines[lines["from"] == "softmax"], {}
-    for (model, task), pairs in lines.groupby(["model", "task"], sort=False):
-        of_task = runs[(runs["model"] == model) & (runs["task"] == task)]
-        values, dotted = of_task.pivot(index="seed", columns="arm", values="value"), []
-        for pair in pairs.to_dict("records"):
-            each = (values[pair["to"]] - values["softmax"]).dropna()
-            line = {"name": pair["to"], "value": each, "full": pair["clear"]}
-            if not are_apart(task, each.min(), each.max()):
-                line |= {name: pd.Series(pair[name], each.index[:1]) for name in ("low", "high")}
-            dotted.append(pd.DataFrame(line).reindex(columns=["name", "value", "full", "low", "high"]))
-        panels[f"{plain(task)}\n{plain(str(model).split('/')[-1])}"] = pd.concat(dotted)
+    lines = lines[lines["from"] == "softmax"]
+    panels = {f"{plain(task)}\n{plain(str(model).split('/')[-1])}": (str(task), pairs)
+              for (model, task), pairs in lines.groupby(["model", "task"], sort=False)}  # fmt: skip
+    each = {title: run_by_run(runs, *panel) for title, panel in panels.items()}
     names = in_order(lines["to"])
-    figure = dots(panels, {arm: ARMS.get(arm, arm) for arm in names}, step=0)
-    for axis, (_, pairs) in zip(figure.axes, lines.groupby(["model", "task"], sort=False), strict=True):
-        metric, over, task = pairs[["metric", "over", "task"]].iloc[0]
-        (top, digits), score = scale_of(task), pairs.sort_values("seeds")["score_from"].iloc[-1]  # over the most seeds
+    figure = dots(each, {arm: ARMS.get(arm, arm) for arm in names}, step=0)
+    for axis, of_runs, (task, pairs) in zip(figure.axes, each.values(), panels.values(), strict=True):
+        (top, digits), (metric, over) = scale_of(task), pairs[["metric", "over"]].iloc[0]
         axis.axvspan(-MARGIN * top / 100, MARGIN * top / 100, color="#dddddd", zorder=0)
         axis.axvline(0, color="black", linewidth=0.6)
-        ends = [value for line in axis.lines if line.get_marker() == "o" for value in line.get_xdata()]
-        room = 0.08 * (max(ends) - min([*ends, -0.02 * top]))
-        axis.set_xlim(min([*ends, -0.02 * top]) - room, max([*ends, 0]) + room)
-        for line in pairs[pairs["difference"].isna()].to_dict("records"):
-            axis.text(0, names.index(line["to"]), "constant ", ha="right", va="center", color=GREY, fontsize=7)
+        lowest, highest = min(of_runs["value"].min(), -0.02 * top), max(of_runs["value"].max(), 0.02 * top)
+        room = 0.08 * (highest - lowest)
+        axis.set_xlim(lowest - room, highest + room)  # an interval of two runs may be far wider than scores go
+        for arm, count in pairs.loc[pairs["constant_to"] > 0, ["to", "constant_to"]].to_numpy():
+            axis.text(0, names.index(arm), f"{count} constant ", ha="right", va="center", color=GREY, fontsize=7)
+        score = pairs.sort_values("seeds")["score_from"].iloc[-1]  # softmax's, over the most seeds
         axis.set_xlabel(f"{METRICS[metric]} − softmax's\n{score:.{digits}f}; {over}: {between(pairs['seeds'])}")
-    note = "a dot a run; lines: 95 % intervals of means, none where runs are far apart; grey: ± 1 point; "
-    figure.supxlabel(note + "full: clear after Holm's correction", fontsize=8)
+    note = "a dot a run; full: clear after Holm's correction; grey: ± 1 point\n"
+    figure.supxlabel(note + "lines: 95 % intervals of the mean, none where runs are far apart", fontsize=8)
     return figure
+
+
+def run_by_run(runs: pd.DataFrame, task: str, pairs: pd.DataFrame) -> pd.DataFrame:
+    """For `dots`: the difference of every run from softmax's of its seed, and at the first of an arm the interval."""
+    runs = runs[(runs["task"] == task) & (runs["model"] == pairs["model"].iloc[0])]
+    values = runs.pivot(index="seed", columns="arm", values="value")
+    tables = []
+    for pair in pairs.to_dict("records"):
+        each = (values[pair["to"]] - values["softmax"]).dropna().to_numpy()
+        table = pd.DataFrame({"name": pair["to"], "value": each, "full": pair["clear"], "low": np.nan, "high": np.nan})
+        if pd.notna(pair["difference"]) and not are_apart(task, each.min(), each.max()):
+            table.loc[0, ["low", "high"]] = pair["low"], pair["high"]
+        tables.append(table)
+    return pd.concat(tables)
 
 
 def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame, root: Path) -> Figure:

@@ -80,7 +80,8 @@ def footnote(lines: pd.DataFrame) -> str:
 def scored(line: Line) -> str | Parts:
     """A score over seeds: mean ± deviation (how many), or every run where these are far apart, or some without a
     correlation, since they are constant. What is no arm has no seeds."""
-    seeds, constant = line["seeds"], 0.0 if pd.isna(line["constant"]) else float(line["constant"])
+    seeds = line["seeds"]
+    constant: float = 0 if pd.isna(line["constant"]) else line["constant"]
     without = constant if line["measure"] in CORRELATIONS else 0
     if without and without == seeds:
         return "constant ({seeds:0}){mark}"
