@@ -155,7 +155,9 @@ def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
     tests; all that are made here are one family (p_holm), and `within` says where p_holm is below 5 %. From fewer than
     CLEAR_FROM seeds nothing is tested. Other columns are those of `differences`, without _to.
     """
-    lines = lines[(lines["family"] == "B") & lines["difference"].notna()]
+    lines = lines[(lines["family"] == "B") & lines["difference"].notna() & lines["share"].notna()]
+    if lines.empty:
+        return lines
     lines = lines.rename(columns=lambda name: name.removesuffix("_to"))
     best = lines["task"].map(lambda task: scale_of(task)[0])
     in_points = {name: lines[name] * 100 / best for name in ("difference", "low", "high", "error", "error_of_seeds")}
@@ -251,7 +253,7 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     Columns: task, model, arm, metric, train_examples, examples, seeds, score, shuffled (means over seeds), difference,
     low, high (95 %, over seeds and examples), changed (share of answers that are another class when words are shuffled;
     none where a number is predicted), changed_low, changed_high, bag_of_words (of as many training examples), majority,
-    commit, later and constant (how many runs are; where one is constant there are no scores).
+    commit, later (how many of the runs). There is no difference where a run has no correlation.
     """
     runs, words, lines = runs_of(rows, root), wide(rows[rows["kind"] == "bag of words"]), []
     for (task, model, arm), of_arm in runs[runs["is_headline"]].groupby(ARM, sort=False):
@@ -266,8 +268,8 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         line |= {"examples": change.examples, "seeds": change.seeds, "score": plain["value"].mean()}
         low, high = interval(change.mean, change.errors)
         line |= {"shuffled": mixed["value"].mean(), "difference": change.mean, "low": low, "high": high}
-        line |= {"later": int(plain["later"].sum()), "constant": int(plain["constant"].sum())}
-        line |= dict.fromkeys(("score", "shuffled", "difference", "low", "high"), np.nan) if line["constant"] else {}
+        line |= {"later": int(plain["later"].sum())}
+        line |= dict.fromkeys(("difference", "low", "high"), np.nan) if plain["value"].isna().any() else {}
         line |= {} if find_task(str(task)).is_regression else changed(before, after)
         same = words[(words["task"] == task) & (words["train"] == size)] if len(words) else words
         line["bag_of_words"] = same["headline"].iloc[0] if len(same) else np.nan
@@ -327,16 +329,15 @@ def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
     for study in studies:
         check_complete(study, root)
         rows = load(root, study)
-        made = {"scores": scores, "differences": differences, "switched": switched, "shuffled": shuffled}
-        tables |= {f"{study}-{name}": make(rows, root) for name, make in made.items()}
+        makers = {"scores": scores, "differences": differences, "switched": switched, "shuffled": shuffled}
+        tables |= {f"{study}-{name}": make(rows, root) for name, make in makers.items()}
         tables[f"{study}-predictors"] = predictors(tables[f"{study}-switched"])
     tables["pretraining-gaps"] = gaps(load(root), root)
-    folder, listed_ones = root / "results" / "tables", list_studies(root).query("listed > 0").index
-    others = [study for study in listed_ones if study not in studies]
-    pairs = {study: tables[f"{study}-differences"] for study in studies}
-    pairs |= {study: read_table(folder / f"{study}-differences.csv") for study in others}
-    lines = [pairs[study].assign(study=study) for study in sorted(pairs) if len(pairs[study])]
-    tables["equivalence"] = equivalence(pd.concat(lines, ignore_index=True)) if lines else pd.DataFrame()
+    folder, pairs = root / "results" / "tables", []
+    for study in list_studies(root).query("listed > 0").index:  # a reader's own studies do not enter
+        made = tables.get(f"{study}-differences", read_table(folder / f"{study}-differences.csv"))
+        pairs += [made.assign(study=study)] if len(made) else []
+    tables["equivalence"] = equivalence(pd.concat(pairs, ignore_index=True)) if pairs else pd.DataFrame()
     written = []
     for name, table in tables.items():
         path = folder / f"{name}.csv"

@@ -80,10 +80,11 @@ def footnote(lines: pd.DataFrame) -> str:
 def scored(line: Line) -> str | Parts:
     """A score over seeds: mean ± deviation (how many), or every run where these are far apart, or some without a
     correlation, since they are constant. What is no arm has no seeds."""
-    seeds = line["seeds"]
-    constant: float = 0 if pd.isna(line["constant"]) else line["constant"]
+    constant = line["constant"]
+    if pd.isna(constant):
+        return "{score:s}"
     without = constant if line["measure"] in CORRELATIONS else 0
-    if without and without == seeds:
+    if without and without == line["seeds"]:
         return "constant ({seeds:0}){mark}"
     if without or line["apart"] is True:
         each = one_by_one(map(float, line["runs"].split("; ")), f"{line['digits']:.0f}")
@@ -262,7 +263,8 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
     scores = pd.concat(read(root, f"tables/{study}-scores").assign(study=study) for study in named["study"].unique())
     if scores.empty:
         return
-    scores = scores[scores["is_headline"].astype(bool)].assign(digits=[scale_of(task)[1] for task in scores["task"]])
+    scores = scores[scores["is_headline"].astype(bool)]
+    scores["digits"] = [scale_of(task)[1] for task in scores["task"]]
     arms = named.merge(marked(scores), on=same)
     arms["title"] += " (" + arms["measure"].map(METRICS) + ")"
     arms["cell"] = [scored(line) for line in arms.to_dict("records")]
