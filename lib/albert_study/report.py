@@ -61,7 +61,7 @@ def numbers(root: Path, study: str | None = None) -> dict[str, Any]:
         lines[name] = pd.concat([of_study for of_study in of_studies if len(of_study)] or [pd.DataFrame()])
     if len(scores := lines["scores"]):
         runs = [[float(run) for run in str(of_arm).split("; ") if run != "nan"] for of_arm in scores["runs"]]
-        lines["scores"] = scores.assign(runs=runs)[scores["is_headline"]]
+        lines["scores"] = scores.assign(runs=pd.Series(runs, scores.index))[scores["is_headline"]]
     lines |= {"bound": read(root, "efficiency/bound"), "equivalence": read(root, "tables/equivalence")}
     content = {name: json.loads(each.to_json(orient="records")) for name, each in lines.items()}
     content |= {"tables": made, "figures": [path.stem for path in figures_of(root, study)]}
