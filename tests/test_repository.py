@@ -18,8 +18,8 @@ from packaging.requirements import Requirement
 
 import albert_lsh
 from albert_lsh.predict import main
-from albert_study.scores import scale_of
 from albert_study.report import DOCUMENTS, write_numbers
+from albert_study.scores import scale_of
 from albert_study.show import Table, form
 
 ROOT = Path(__file__).resolve().parents[1]
