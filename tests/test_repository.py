@@ -193,7 +193,7 @@ def committed(tmp_path):
     """What report and page are made of. What is not committed, such as study mini's results, counts not."""
     listing = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, check=True, cwd=ROOT)
     for name in listing.stdout.split("\0"):
-        if re.fullmatch(r"(results|figures|report|studies)/.*\.(csv|json|svg|typ|bib|yaml|html)", name):
+        if re.fullmatch(r"(results|figures|report|studies)/.*\.(csv|json|svg|typ|bib|yaml|html|parquet)", name):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
