@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 
 from albert_lsh.files import repository_root
-from albert_study.compare import differences, gaps, predictors, scores, shuffled, switched
+from albert_study.compare import differences, gaps, predictors, shuffled, switched
 from albert_study.records import list_studies, load, read_table
+from albert_study.scores import scores
 
 ASKED = {"share": "pairs", "share_asked": "share"}  # how the older checkout called them
 

@@ -5,13 +5,25 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from statsmodels.stats.weightstats import DescrStatsW
 
 from albert_lsh import metrics
 from albert_lsh.files import repository_root
 from albert_lsh.tasks import find_task
-from albert_study.compare import differences, scores, shuffled, switched, variety, write_tables
-from albert_study.intervals import crossed, difference, paired_ratio, score_of
+from albert_study.compare import differences, equivalence, shuffled, switched, write_tables
+from albert_study.intervals import (
+    Error,
+    difference,
+    errors_of,
+    interval,
+    p_of_margin,
+    p_of_none,
+    paired_ratio,
+    pooled,
+    score_of,
+)
 from albert_study.records import load
+from albert_study.scores import headlines, scores, variety
 from records import answered, tidy, write_run
 
 ROOT = repository_root()
@@ -68,7 +80,8 @@ def test_the_interval_covers_examples_and_seeds(seeds):
         arms = [{seed: drawn(generator, difficulty, 0.7 + gain + generator.normal(0, noise)) for seed in range(seeds)}
                 for gain in (0.0, 0.05)]  # fmt: skip
         change = difference(*arms, "accuracy", draws=100)
-        inside.append(change.low <= 0.05 <= change.high)
+        low, high = interval(change.mean, change.errors)
+        inside.append(low <= 0.05 <= high)
     assert np.mean(inside) > 0.9  # of the 95 % that are claimed
 
 
@@ -86,7 +99,8 @@ def test_the_interval_covers_the_parts_of_a_cross_validation():
                 table = drawn(generator, difficulty, 0.7 + gain + chance)
                 arm[part] = table.assign(id=table["id"] + 200 * part)
         change = difference(*arms, "accuracy", folds=5)
-        inside.append(change.low <= 0.05 <= change.high)
+        low, high = interval(change.mean, change.errors)
+        inside.append(low <= 0.05 <= high)
     assert (change.seeds, change.examples) == (5, 1000)
     assert 0.91 < np.mean(inside) < 0.99
 
@@ -102,16 +116,18 @@ def test_intervals_and_small_p_values_come_about_as_often_as_the_table_says(line
     seeds = int(line["seeds"])
     common = generator.normal(0, math.sqrt(of_examples), (50_000, 1))
     each = common + generator.normal(0, math.sqrt(seeds * (1 - of_examples)), (50_000, seeds))
-    half, p = crossed(each, of_examples)
-    assert (np.abs(each.mean(1)) <= half).mean() == pytest.approx(line["covered"], abs=0.005)
-    assert (p < line["small"]).mean() == pytest.approx(line["found"], abs=0.0005)
+    mean, errors = each.mean(1), errors_of(each, of_examples)
+    low, high = interval(mean, errors)
+    assert ((low <= 0) & (high >= 0)).mean() == pytest.approx(line["covered"], abs=0.005)
+    assert (p_of_none(mean, errors) < line["small"]).mean() == pytest.approx(line["found"], abs=0.0005)
     assert line["found"] < 1.25 * line["small"]
 
 
 def test_equal_arms_do_not_differ_and_arms_that_cannot_be_paired_are_refused():
     one, other = answers(np.arange(4) < 3), answers(np.ones(4, bool)).assign(id=[0, 1, 2, 4])
     same = difference({0: one, 1: one}, {0: one, 1: one}, "accuracy", draws=200)
-    assert (same.mean, same.low, same.high, same.p) == (0, 0, 0, 1)
+    assert (*interval(same.mean, same.errors), p_of_none(same.mean, same.errors)) == (0, 0, 1)
+    assert p_of_margin(same.mean, same.errors, 0.01) == 0
     with pytest.raises(ValueError, match=r"no seed in both arms: \[0\] and \[1\]"):
         difference({0: one}, {1: one}, "accuracy")
     with pytest.raises(ValueError, match="answered other examples"):
@@ -160,7 +176,7 @@ def test_the_bag_of_words_is_beside_scores_of_the_same_examples(tmp_path):
 
 def test_every_arm_stands_against_softmax_and_its_neighbours(tmp_path):
     runs = arms_of(tmp_path, {"softmax": 0.9, "new": 0.7, "reformer": 0.6, "lsh": 0.9, "random": 0.9})
-    table = differences(runs, tmp_path)
+    table = differences(runs.assign(attention=runs["arm"].replace("new", "softmax")), tmp_path)
     assert list(zip(table["from"], table["to"], strict=True)) == [
         ("softmax", "new"), ("softmax", "reformer"), ("softmax", "lsh"), ("softmax", "random"),
         ("new", "reformer"), ("random", "lsh"),
@@ -170,16 +186,57 @@ def test_every_arm_stands_against_softmax_and_its_neighbours(tmp_path):
     clear = {pair for pair, yes in lines["clear"].items() if yes}
     assert clear == {("softmax", "new"), ("softmax", "reformer"), ("new", "reformer")}
     assert table["difference"].between(table["low"], table["high"]).all()
-    assert sorted(table["p_holm"] / table["p"])[-1] == pytest.approx(6)  # Holm's factor for the smallest of six
-    assert not lines.loc[("softmax", "new"), "not_inferior"]
+    # softmax and lsh are not in the family: Holm's factor for the smallest of the other five
+    assert table["family"].tolist() == ["A", "A", "B", "A", "A", "A"]
+    assert (table["p_holm"] / table["p"]).max() == pytest.approx(5)
+    assert np.isnan(lines.loc[("softmax", "lsh"), "p_holm"])
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
-def test_nothing_is_clear_from_fewer_than_three_seeds(tmp_path, seeds):
-    same = differences(arms_of(tmp_path / "same", {"softmax": 0.9, "lsh": 0.99}, range(seeds)), tmp_path / "same")
-    assert same["not_inferior"].tolist() == [seeds == 3]
-    table = differences(arms_of(tmp_path, {"softmax": 0.9, "lsh": 0.5}, range(seeds)), tmp_path)
-    assert table[["seeds", "examples", "clear"]].values.tolist() == [[seeds, 400, seeds == 3]]
+def test_nothing_is_tested_from_fewer_than_three_seeds(tmp_path, seeds):
+    rows = arms_of(tmp_path, {"softmax": 0.9, "new": 0.5, "lsh": 0.9}, range(seeds), share=0.5)
+    table = differences(rows.assign(attention=rows["arm"].replace("new", "softmax")), tmp_path)
+    assert table[["seeds", "examples", "clear"]].values.tolist() == [[seeds, 400, seeds == 3], [seeds, 400, False]]
+    assert equivalence(table.assign(study="x"))["p"].notna().tolist() == [seeds == 3]
+
+
+def test_two_one_sided_tests_are_those_of_statsmodels_and_a_pooled_error_is_that_of_independent_tasks():
+    each = np.random.default_rng(0).normal(0.2, 0.5, 6)
+    assert p_of_margin(each.mean(), errors_of(each, 0.0), 1.0) == pytest.approx(DescrStatsW(each).ttost_mean(-1, 1)[0])
+    assert p_of_margin(1.5, errors_of(each, 0.0), 1.0) > 0.9  # beyond the margin
+    assert p_of_margin(0.0, [Error(0.1, 9), Error(0.5, 2)], 1.0) == pytest.approx(
+        0.09175, abs=1e-5
+    )  # the worse of both
+    same = pooled([Error(0.3, 4)] * 4)
+    assert same == (pytest.approx(0.15), pytest.approx(16))
+    assert pooled([Error(3.0, 4), Error(0.0, 4)]) == (pytest.approx(1.5), pytest.approx(4))
+
+
+def line_of(task, difference, error=0.002, **more):
+    """A line of `differences` of family B, its numbers in the unit of the task's score."""
+    line = {"study": "x", "model": "m", "task": task, "metric": "f1", "from": "softmax", "to": "lsh", "family": "B"}
+    line |= {"share": 0.5, "pairs_to": 0.4, "cost_to": 1.0, "difference": difference, "error": error, "freedom": 10}
+    line |= {"low": difference - 2 * error, "high": difference + 2 * error, "error_of_seeds": error, "seeds": 3}
+    return line | {"over": "seeds", "later": 0} | more
+
+
+def test_what_stays_near_softmax_is_tested_in_points_task_by_task_and_over_tasks():
+    lines = [line_of("mrpc", -0.004), line_of("squad", -0.2, 0.2), line_of("stsb", 0.004, 0.02)]
+    lines += [line_of("squad", -5.0, 0.2, share=0.25), line_of("sst2", -0.3, seeds=2), line_of("cola", np.nan)]
+    table = equivalence(pd.DataFrame([*lines, line_of("rte", -0.3, family="A")]))
+    assert table["task"].tolist() == ["mrpc", "squad", "stsb", "sst2", "squad", "all"]  # no mean of one task
+    assert table["difference"].tolist() == pytest.approx([-0.4, -0.2, 0.4, -30, -5, -0.2 / 3])
+    assert table["error"].tolist()[-1] == pytest.approx((0.2**2 + 0.2**2 + 2**2) ** 0.5 / 3)
+    assert table[["seeds", "tasks"]].values.tolist()[-1] == [9, 3]
+    assert table["p"].isna().tolist() == [False, False, False, True, False, False]
+    assert table["within"].tolist() == [False, False, False, False, False, False]  # from three seeds one family of five
+    sure = equivalence(pd.DataFrame([line_of("mrpc", -0.004, 0.0001), line_of("stsb", 0.004, 0.0001)]))
+    assert sure["within"].all()
+    # several lines of a task are no more evidence than one
+    twice = equivalence(pd.DataFrame([*lines[:3], line_of("mrpc", -0.004, study="y")]))
+    assert twice["error"].iloc[-1] == pytest.approx(table["error"].iloc[-1])
+    assert twice["difference"].iloc[-1] == pytest.approx(table["difference"].iloc[-1])
+    assert equivalence(pd.DataFrame(lines[-1:])).empty
 
 
 def test_arms_trained_otherwise_stand_against_those_trained_alike(tmp_path):
@@ -222,12 +279,48 @@ def test_runs_that_kept_no_predictions_are_compared_over_seeds_alone(tree):
 def test_variety_is_0_for_one_answer_and_1_for_answers_as_varied_as_the_gold_ones():
     numbers = pd.DataFrame({"label": [0.0, 5.0, 2.0, 1.0]})
     regression, classes = find_task("stsb"), pd.DataFrame({"label": [0, 1, 1, 1]})
-    assert variety(regression, numbers.assign(logit_0=numbers["label"] / 4)) == (pytest.approx(0.25), False)
-    assert variety(regression, numbers.assign(logit_0=[2.5, 2.5, 2.5, 2.51]))[1]  # rounding makes two of one
-    assert variety(find_task("mrpc"), classes.assign(answer=0)) == (0, True)
-    assert variety(find_task("mrpc"), classes.assign(answer=[0, 1, 0, 1])) == (2, False)
+    assert variety(regression, numbers.assign(logit_0=numbers["label"] / 4)) == pytest.approx(0.25)
+    assert variety(find_task("mrpc"), classes.assign(answer=0)) == 0
+    assert variety(find_task("mrpc"), classes.assign(answer=[0, 1, 0, 1])) == 2
     places = pd.DataFrame({"start": [4, 4, 4, 9], "end": [9, 9, 12, 12]})
-    assert variety(find_task("squad"), places) == (0.75, False)  # the first counts as another
+    assert variety(find_task("squad"), places) == 0.75  # the first counts as another
+
+
+def test_a_run_that_says_the_same_to_everything_has_no_correlation_and_no_difference(tmp_path):
+    """Rounding makes two numbers of one; of three the correlation counts. A classifier keeps its accuracy."""
+    numbers = pd.DataFrame({"id": range(4), "label": [0.0, 5.0, 2.0, 1.0]})
+    said = {"softmax": [0.1, 4.0, 2.0, 1.0], "new": [2.5, 2.5, 2.5, 2.51], "window": [2.5, 2.4, 2.5, 2.51]}
+    rows = answered(tmp_path, {(arm, 0): numbers.assign(logit_0=logits) for arm, logits in said.items()}, "stsb")
+    more = answered(tmp_path, {("window", 1): numbers.assign(logit_0=2.5)}, "stsb")
+    table = scores(pd.concat([rows, more]), tmp_path).set_index("arm")
+    assert table["constant"].to_dict() == {"softmax": 0, "new": 1, "window": 1}
+    assert table["score"].tolist() == [0.5, pytest.approx(float("nan"), nan_ok=True), 0.5]
+    assert table["seeds"].tolist() == [1, 1, 2]
+    lines = differences(rows, tmp_path).set_index("to")
+    assert lines["constant_to"].to_dict() == {"new": 1, "window": 0}
+    assert lines.loc["new", ["score_to", "difference", "low", "high", "p"]].isna().all()
+    assert lines.loc["window", ["low", "high"]].notna().all()
+    classes = answered(tmp_path, {("softmax", 0): numbers.assign(label=[0, 1, 1, 1], answer=1)}, "sst2")
+    assert scores(classes, tmp_path)[["score", "constant"]].values.tolist() == [[0.75, 1]]
+
+
+@pytest.mark.parametrize(("task", "values", "apart"), [
+    ("mrpc", [0.7, 0.79], False), ("mrpc", [0.7, 0.81], True), ("squad", [60, 69], False), ("squad", [60, 71], True),
+])  # fmt: skip
+def test_runs_are_far_apart_from_ten_points_on(tmp_path, task, values, apart):
+    lines = [{"task": task, "arm": "a", "seed": seed, "value": value, "record": f"a{seed}"}
+             for seed, value in enumerate(reversed(values))]  # fmt: skip
+    (line,) = scores(tidy(lines), tmp_path).to_dict("records")
+    assert (line["apart"], line["runs"]) == (apart, f"{values[0]:g}; {values[1]:g}")
+
+
+def test_runs_that_the_study_says_came_later_are_counted(tmp_path):
+    (tmp_path / "studies").mkdir()
+    study = "tasks: {sst2: {later: [2], arms: {softmax: , lsh: {later: [0, 1, 2]}, new: {later: []}}}}"
+    (tmp_path / "studies/x.yaml").write_text(f"seeds: [0, 1, 2]\n{study}\n")
+    rows = arms_of(tmp_path, {"softmax": 0.9, "lsh": 0.9, "new": 0.9}, study="x")
+    assert headlines(rows, tmp_path).groupby("arm")["later"].sum().to_dict() == {"softmax": 1, "lsh": 3, "new": 0}
+    assert differences(rows, tmp_path).set_index("to")["later"].to_dict() == {"lsh": 3, "new": 1}
 
 
 @pytest.mark.parametrize("part", ["eval_examples", "held_out_examples"])

@@ -10,10 +10,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from albert_lsh.files import repository_root
 from albert_study import figures
-from albert_study.compare import differences, runs_of, write_tables
+from albert_study.compare import differences, write_tables
 from albert_study.figures import draw_figures, loss_name, plot_convergence, plot_differences, plot_switched
 from albert_study.records import load
 from albert_study.report import build
+from albert_study.scores import headlines, runs_of
 from albert_study.show import LOOK, curves, look_of, new_figure, save
 from records import write_run
 
@@ -67,7 +68,7 @@ def test_an_arm_trained_longer_is_drawn_as_the_same_arm_trained_shorter(tmp_path
     """`new` has softmax's attention, and a colour of its own."""
     for arm in ("softmax-10-epochs", "new-10-epochs"):
         write_run(tmp_path, arm, 0, {"f1": 0.5}, study="longer")
-    runs = runs_of(load(tmp_path, "longer")).query("is_headline")
+    runs = runs_of(load(tmp_path, "longer"), tmp_path).query("is_headline")
     figure = plot_convergence(runs.assign(attention="softmax"), tmp_path)
     colours = {str(line.get_label()): line.get_color() for line in figure.axes[1].lines}
     assert colours == {f"{arm}-10-epochs": look_of(arm)["color"] for arm in ("softmax", "new")}
@@ -80,16 +81,26 @@ def test_a_curve_is_a_mean_in_a_band_and_names_are_no_formulas():
     assert (line.get_label(), line.get_ydata().tolist()) == (r"\$a\$", [2.0])
 
 
-def test_a_forest_plot_has_a_point_for_each_arm_and_task_in_order_and_goes_no_further_than_scores(tree):
-    first = differences(load(tree, "mini"), tree).assign(clear=[True, False])
-    other = first[first["to"] == "lsh"].assign(task="sst2", to="mine", low=-4.0, high=3.0, score_from=0.9)
-    left, right = plot_differences(pd.concat([first, other])).axes
-    assert [label.get_text() for label in left.get_yticklabels()] == ["the 2020 attention", "lsh", "mine"]
-    points = [line for line in left.lines if line.get_marker() == "o" and len(line.get_xdata())]
-    assert [line.get_xdata()[0] for line in points] == pytest.approx(first["difference"].tolist())
-    assert [line.get_markerfacecolor() == "white" for line in points] == [False, True]
-    assert right.get_xlim() == pytest.approx((-1.35, 0.1))
-    assert "\n0.900; seeds: 1" in right.get_xlabel()
+def test_differences_are_drawn_a_dot_a_run_without_a_mean_of_runs_that_are_far_apart(tree):
+    write_run(tree, "lsh", 1, {"accuracy": 0.5, "f1": 0.6})
+    write_run(tree, "mine", 0, {"accuracy": 0.8, "f1": 0.9})
+    rows = load(tree, "mini")
+    lines = differences(rows, tree).assign(clear=[True, False, False])
+    lines.loc[2, ["difference", "constant_to"]] = None, 1
+    (axis,) = plot_differences(headlines(rows, tree), lines).axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["the 2020 attention", "lsh", "mine"]
+    points = [line for line in axis.lines if line.get_marker() == "o" and len(line.get_xdata())]
+    assert [line.get_xdata().tolist() for line in points[:2]] == [
+        pytest.approx([-0.1, -0.06]),
+        pytest.approx([-0.03, -0.28]),
+    ]
+    assert [line.get_markerfacecolor() == "white" for line in points[:2]] == [False, True]
+    ends = [segments.get_segments() for segments in axis.collections if segments.get_segments()]
+    drawn = [sum(len(one) > 0 and not pd.isna(one).any() for one in of_arm) for of_arm in ends]
+    assert drawn == [1, 0, 0]
+    assert [text.get_text() for text in axis.texts] == ["1 constant "]
+    assert axis.get_xlim() == pytest.approx((-0.28 - 0.024, 0.02 + 0.024))  # as far as runs go, not as intervals do
+    assert "\n0.890; seeds: 1 to 2" in axis.get_xlabel()
 
 
 def test_a_model_that_has_nothing_to_keep_is_drawn(tmp_path):

@@ -18,8 +18,8 @@ from packaging.requirements import Requirement
 
 import albert_lsh
 from albert_lsh.predict import main
-from albert_study.compare import scale_of
 from albert_study.report import DOCUMENTS, write_numbers
+from albert_study.scores import scale_of
 from albert_study.show import Table, form
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -153,6 +153,7 @@ def test_differences_in_the_text_are_those_of_the_tables():
         typed |= set(re.findall(rf"{number}\s+\({number}\s+to\s+{number}", text))
     tables = pd.concat(map(pd.read_csv, (ROOT / "results/tables").glob("*-differences.csv")))
     rows = tables.assign(how=[f"+{scale_of(task)[1]}" for task in tables["task"]]).to_dict("records")
+    rows += pd.read_csv(ROOT / "results/tables/equivalence.csv").assign(how="+2").to_dict("records")
     computed = {tuple(form(row[name], row["how"]) for name in ends) for row in rows}
     assert typed
     assert typed <= computed, typed - computed

@@ -30,6 +30,10 @@ TEXTS = [
     ("notebooks: {a: {notebook: raeding}}\n", "line 1: notebooks: a: notebook='raeding' is not one of: pretrain, long"),
     ("notebooks: {a: {notebook: efficiency, lengths: []}}\n", "notebooks: a: lengths=.. must have at least 1 item"),
     (MINI + "seeds: [0, 0]\n" + TASKS, r"line 2: seeds: \[0, 0\] has a value twice"),
+    (
+        MINI + "tasks: {mini-mrpc: {seeds: [0, 1],\n later: [1, 2], arms: {lsh: }}}",
+        "line 3: .*lsh: later: 2 is not one of the",
+    ),
     (MINI + "seeds: [true]\n" + TASKS, "seeds: 0: Input should be a valid integer, not True"),
     ("parameters: {seed: 7}\n" + TASKS, "line 1: parameters: 'seed' is no key here; give seeds, a list"),
     ("parameters:\n  model: mini\n  epochs: true\n" + TASKS, "line 3: .*softmax: epochs=True must be a valid"),

@@ -5,12 +5,20 @@ import json
 import pandas as pd
 import pytest
 
-from albert_study.compare import differences, scores, write_tables
+from albert_study.compare import differences, write_tables
 from albert_study.experiment_tables import detail_tables, masked_tables
 from albert_study.records import load
 from albert_study.report import document_tables, write_numbers
+from albert_study.scores import scores
 from albert_study.show import columns, form, parts, table, text
-from albert_study.tables import difference_tables, front_tables, score_table, score_tables, shuffled_tables
+from albert_study.tables import (
+    difference_tables,
+    equivalence_tables,
+    front_tables,
+    score_table,
+    score_tables,
+    shuffled_tables,
+)
 from records import F1, tidy, write_run
 
 WRITTEN = [
@@ -93,28 +101,45 @@ def test_a_model_is_named_where_an_arm_has_several(tree):
     assert read.loc["lsh, some/model", "mrpc (f1)"] == read.loc["lsh, of lsh", "mrpc (f1)"] == "0.870 (1)"
 
 
-def test_a_model_that_says_the_same_to_everything_has_no_correlation():
+def test_runs_are_shown_one_by_one_where_their_mean_stands_for_none_and_marked_where_they_came_later():
     line = {"task": "stsb", "model": "m", "measure": "pearson", "is_headline": True, "seeds": 3, "sd": 0.01}
     line |= {"majority": 0, "chance": 0, "bag_of_words": None, "pairs": None, "cost": None}
-    lines = [line | {"arm": arm, "score": score, "constant": constant} for arm, score, constant in
-             (("new", 0.001, 3), ("reformer", 0.1, 1), ("softmax", 0.8, 0))]  # fmt: skip
+    arms = [
+        ("new", None, 3, None, False, 0),
+        ("reformer", 0.1, 1, "0.05; 0.15", False, 0),
+        ("lsh", 0.8, 0, "", False, 1),
+    ]
+    arms += [("random", 0.4, 0, "0.1; 0.2; 0.9", True, 3), ("softmax", 0.8, 0, "", False, 0)]
+    names = ("arm", "score", "constant", "runs", "apart", "later")
+    lines = [line | dict(zip(names, arm, strict=True)) for arm in arms]
     scored = score_table(pd.DataFrame(lines)).frame()["stsb (pearson)"]
-    assert scored[:3].tolist() == ["constant (3)", "0.100 ± 0.010 (3, 1 constant)", "0.800 ± 0.010 (3)"]
+    assert scored.tolist() == [
+        "constant (3)", "1 constant, 0.050, 0.150", "0.800 ± 0.010 (3)†", "0.100, 0.200, 0.900†", "0.800 ± 0.010 (3)",
+        "0.000", "0.000",
+    ]  # fmt: skip
+    classes = score_table(pd.DataFrame([lines[1] | {"task": "sst2", "measure": "accuracy"}]))
+    assert classes.frame().loc["reformer", "sst2 (accuracy)"] == "0.100 ± 0.010 (3, 1 constant)"
 
 
 def test_a_table_names_models_and_machines_and_says_how_many_examples_and_seeds_there_are(tree):
     write_tables("mini", root=tree)
     table = dict(difference_tables(tree, load(tree), "mini"))["mini-differences-mrpc"]
-    note = "mrpc: F1, intervals over seeds alone. Study mini: some/model. With fewer than 3 seeds nothing is tested."
-    assert table.note == note
-    cells = table.frame().loc["softmax → reformer", ["from", "to", "difference", "seeds"]]
-    assert cells.tolist() == ["0.890", "0.810", "-0.080", "2"]
+    note = "mrpc: F1, intervals over seeds alone. Study mini: some/model. With fewer than 3 seeds nothing is tested. "
+    assert table.note == note + "Whether lsh stays near softmax is tested in a table of its own."
+    cells = table.frame().loc["softmax → reformer", ["from", "to", "difference", "seeds", "pairs seen"]]
+    assert cells.tolist() == ["0.890", "0.810", "-0.080", "2", "100% → 40%"]
     assert table.frame().loc["softmax → lsh", "95 % interval"] == ""
     lines = differences(load(tree, "mini"), tree).assign(examples=[400, 80], clear=True, over="folds")
     write(tree, "tables/mini-differences", lines)
     ((_, table),) = difference_tables(tree, load(tree), "mini")
     assert table.note.startswith("mrpc: F1, 80 to 400 examples.")
     assert table.frame().loc["softmax → lsh", ["difference", "folds"]].tolist() == ["**-0.030**", "1"]
+    lines = lines.assign(constant_from=[1, 0], lowest_to=[0.1, 0.8], highest_to=[0.9, 0.8], pairs_from=0.4, later=1)
+    write(tree, "tables/mini-differences", lines)
+    ((_, table),) = difference_tables(tree, load(tree), "mini")
+    cells = table.frame().loc["softmax → reformer", ["from", "to", "pairs seen", "folds"]]
+    assert cells.tolist() == ["1 of 2 constant", "0.100 to 0.900", "40%", "2†"]
+    assert table.note.endswith("†: with runs that were added after scores of the task had been seen.")
     settings = dict(score_tables(tree, load(tree), "mini"))["mini-settings"]
     assert settings.note == "Study mini: some/model, commit 0123456789."
     assert settings.frame()["attentions"].tolist() == ["softmax", "reformer", "lsh"]
@@ -128,27 +153,44 @@ def test_the_front_page_has_a_row_a_change_and_leaves_empty_what_was_not_run(tmp
               "record": f"{task}{arm}{seed}"}
              for (study, task), arms in runs.items() for arm, (values, cost) in arms.items()
              for seed, value in enumerate(values)]  # fmt: skip
-    floor = {"is_headline": True, "majority": 0, "bag_of_words": 0.7}
-    write(tmp_path, "tables/albert-scores", [floor | {"task": "kor-sts"}])
-    write(tmp_path, "tables/minilm-scores", [floor | {"task": "squad", "majority": 0.03, "bag_of_words": None}])
-    ((name, table),) = front_tables(tmp_path, tidy(lines))
+    rows = tidy(lines)
+    for study, floors in (("albert", (0.0, 0.7)), ("minilm", (0.03, None))):
+        made = scores(rows[rows["study"] == study], tmp_path)
+        write(tmp_path, f"tables/{study}-scores", made.assign(majority=floors[0], bag_of_words=floors[1]))
+    ((name, table),) = front_tables(tmp_path, rows)
     frame = table.frame()
     assert name == "front"
     assert list(frame) == ["SQuAD 1.1, MiniLM (F1)", "KorSTS, ALBERT (Pearson)", "full cost"]
     assert frame.loc["softmax, unchanged"].tolist() == ["67.0 (1)", "0.850 ± 0.071 (2)", "100%"]
-    assert frame.loc["**lsh**"].tolist() == ["66.8 (1)", "0.800 (1)", "67% to 105%"]
+    assert frame.loc["**lsh**"].tolist() == ["66.8 (1)†", "0.800 (1)", "67% to 105%"]
     # runs that are far apart have no mean that stands for them
     assert frame.loc["random hashing (plain-lsh)"].tolist() == ["", "0.100, 0.700", "55%"]
     assert len(frame) == 3  # what nobody has run is not there, nor what the page does not speak of
     floors = "SQuAD 1.1 always the same answer 0.0; KorSTS always the same answer 0.000, a bag of words 0.700."
     assert table.note.endswith(floors)
-    assert list(front_tables(tmp_path, tidy(lines)[:0])) == []
+    assert list(front_tables(tmp_path / "elsewhere", rows)) == []
+
+
+def test_whether_lsh_stays_near_softmax_is_told_task_by_task_and_over_tasks(tmp_path):
+    line = {"study": "x", "to": "lsh", "task": "mrpc", "share": 0.5, "pairs": 0.4, "cost": 1.0, "difference": -0.25}
+    line |= {"low": -0.9, "high": 0.4, "seeds": 3, "tasks": 1, "later": 0, "p": 0.02, "p_holm": 0.06, "within": False}
+    few = line | {"task": "squad", "seeds": 1, "p": None, "p_holm": None, "later": 1}
+    over = line | {"study": None, "task": "all", "tasks": 2, "p_holm": 0.01, "within": True, "pairs": None, "seeds": 6}
+    write(tmp_path, "tables/equivalence", [line, few, over])
+    ((_, table),) = equivalence_tables(tmp_path, pd.DataFrame())
+    lines = table.frame().assign(asked=table.frame().index).values.tolist()
+    assert lines == [
+        ["x, lsh", "mrpc", "40%", "100%", "-0.25", "-0.90 to +0.40", "0.020", "0.060", "not shown", "3", "50%"],
+        ["x, lsh", "squad", "40%", "100%", "-0.25", "-0.90 to +0.40", "", "", "", "1†", "50%"],
+        ["mean of 2 tasks", "all", "", "100%", "-0.25", "-0.90 to +0.40", "0.020", "0.010", "yes", "6", "50%"],
+    ]
+    assert list(equivalence_tables(tmp_path / "elsewhere", pd.DataFrame())) == []
 
 
 def test_what_sees_no_order_stands_below_shuffled_texts(tmp_path):
     line = {"task": "sst2", "model": "m", "arm": "window-8000", "metric": "accuracy", "train_examples": 8000}
     line |= {"score": 0.9, "shuffled": 0.8, "difference": -0.1, "low": -0.2, "high": -0.0001, "changed": 0.12}
-    line |= {"changed_low": 0.1, "changed_high": 0.13, "bag_of_words": 0.7, "majority": 0.5, "commit": "c"}
+    line |= {"changed_low": 0.1, "changed_high": 0.13, "bag_of_words": 0.7, "majority": 0.5, "commit": "c", "later": 0}
     write(tmp_path, "tables/order-shuffled", [line])
     frame = made(shuffled_tables, tmp_path, pd.DataFrame(), "order")["order-shuffled"]
     assert set(frame.index) == {"SST-2 (accuracy), 8,000 examples"}

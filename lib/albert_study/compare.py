@@ -1,12 +1,11 @@
-"""Scores over seeds, and what lies between arms: `write_tables("minilm")` makes results/tables/minilm-*.csv.
+"""What lies between arms: `write_tables("minilm")` makes results/tables/minilm-*.csv.
 
-scores(rows, root)         a line an arm and metric: mean and deviation over seeds, baselines, costs
 differences(rows, root)    a line a pair of arms, with intervals over seeds and examples (see `intervals`)
+equivalence(lines)         does `lsh` stay within MARGIN of softmax, task by task and over tasks?
 switched(rows, root)       models whose attention was replaced, with nothing trained: what is kept
 shuffled(rows, root)       texts as they are, and with their words in random order
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
@@ -17,29 +16,37 @@ import pandas as pd
 
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import read_predictions
-from albert_lsh.tasks import TASKS, Task, find_task
+from albert_lsh.tasks import find_task
 from albert_study.candidates import Candidate
-from albert_study.intervals import CLEAR_FROM, Difference, crossed, difference, holm, paired_ratio, student
-from albert_study.records import BASELINES, check_complete, list_studies, load, wide
+from albert_study.intervals import (
+    CLEAR_FROM,
+    Difference,
+    Error,
+    difference,
+    errors_of,
+    holm,
+    interval,
+    p_of_margin,
+    p_of_none,
+    paired_ratio,
+    pooled,
+)
+from albert_study.records import check_complete, list_studies, load, read_table, wide
+from albert_study.scores import (
+    ARM,
+    ARMS,
+    METRICS,
+    Answers,
+    answers_of,
+    base_of,
+    headlines,
+    in_order,
+    listed,
+    runs_of,
+    scale_of,
+    scores,
+)
 
-ARMS = {  # what an arm is, beside softmax, in words and in the order of figures
-    "new": "new projections",
-    "new-best-rate": "new projections, best rate",
-    "shared-qk": "tied keys",
-    "reformer": "the 2020 attention",
-    "shared-qk-lsh": "tied, hashed",
-    "new-shared-qk-lsh": "new, tied, hashed",
-    "plain-lsh": "random hashing",
-    "lsh": "lsh",
-    "lsh-third": "lsh at a third",
-    "lsh-half": "lsh at a half",
-    "random-rest": "random keys, mean key",
-    "random": "random keys",
-    "window": "nearest keys",
-    "nystrom": "Nyström",
-    "yoso-e": "YOSO-E",
-    "truncated": "softmax, cut text",
-}
 NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between them
     ("new", "reformer", "tying, with new projections"),
     ("shared-qk", "reformer", "new projections, with tying"),
@@ -54,136 +61,9 @@ NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between
     ("nano-random", "nano", "pretraining"),
     ("nano-lsh-random", "nano-lsh", "pretraining, with hashing"),
 )
-# How an arm was trained, where a study varies it: "lsh-10-epochs", "lsh-20000" (examples), "softmax-rate-of-2020".
-TRAINED = re.compile(r"-(\d+-epochs|\d{4,}|rate-of-\d{4})$")
-METRICS = {  # those that are shown, by the name they have in a table
-    "f1": "F1",
-    "accuracy": "accuracy",
-    "accuracy_mismatched": "acc. mism.",
-    "exact": "exact",
-    "matthews": "Matthews",
-    "pearson": "Pearson",
-    "spearman": "Spearman",
-    "accuracy_f1_mean": "mean of acc. and F1",
-}
 DIAGNOSTICS = ["pairs", "mass", "recall", "error", "drift", "changed"]
 LEVEL = 0.05
-MARGIN = 0.01  # of the score of the arm compared with: a loss up to this counts as none
-ARM = ["task", "model", "arm"]  # what is averaged over seeds
-Answers = dict[int, pd.DataFrame]  # predictions by seed
-
-
-def scale_of(task: Any) -> tuple[int, int]:
-    """The best score of a task, and how many decimals of its scores mean something."""
-    return (100, 1) if task in TASKS and TASKS[task].is_squad else (1, 3)
-
-
-def listed(values: Iterable[Any]) -> str:
-    """The different values, in their order: "a; b"."""
-    return "; ".join(dict.fromkeys(f"{value:g}" if isinstance(value, float) else str(value) for value in values))
-
-
-def in_order(arms: Iterable[str]) -> list[str]:
-    """The arms, each once, as figures have them: softmax, those of ARMS, and others."""
-    places = ["softmax", *ARMS]
-    return sorted(dict.fromkeys(arms), key=lambda arm: places.index(arm) if arm in places else len(places))
-
-
-def base_of(arm: str) -> str:
-    """The arm without how it was trained: "softmax-8000" is softmax."""
-    return TRAINED.sub("", arm)
-
-
-# ---- scores ---------------------------------------------------------------------------------------------------------
-def runs_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """The metrics of fine-tuned runs, beside each of them the run's baselines, folds and numbers of examples."""
-    rows = rows[rows["kind"] == "fine-tuned"]
-    is_baseline, is_metric = rows["arm"].isin(BASELINES.values()), rows["measure"].isin(METRICS)
-    places = ["record", "split", "measure"]
-    baselines = rows[is_baseline & is_metric].pivot(index=places, columns="arm", values="value")
-    baselines = baselines.reindex(columns=["majority class", "chance"])
-    numbers = rows[~is_baseline & ~is_metric].pivot(index="record", columns="measure", values="value")
-    numbers = numbers.reindex(columns=["folds", "train_examples", "eval_examples", "held_out_examples"])
-    table = rows[~is_baseline & is_metric].join(baselines, on=places).join(numbers, on="record")
-    return table.assign(is_headline=table["measure"] == table["task"].map(lambda task: find_task(task).headline))
-
-
-def headlines(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of `runs_of` the metrics that stand for their tasks, of texts as they are."""
-    runs = runs_of(rows)
-    return runs[runs["is_headline"] & (runs["split"] != "shuffled")]
-
-
-def answers_of(runs: pd.DataFrame, root: Path, split: str | None = None) -> Answers:
-    """The predictions of an arm's runs on a split (None: the one reported), by seed; only of runs that kept them."""
-    answers = {}
-    for run in runs.to_dict("records"):
-        path = (root / run["record"]).with_name("predictions.parquet")
-        table = read_predictions(path) if path.exists() else pd.DataFrame()
-        if "split" in table:
-            table = table[table["split"] == (split or table["split"].iloc[0])].reset_index(drop=True)
-        elif split:
-            continue
-        if len(table):
-            answers[run["seed"]] = table
-    return answers
-
-
-def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
-    """A line a task, model, arm and metric; the metric that stands for its task has `is_headline`.
-
-    Columns: score, sd (sample standard deviation over seeds, NaN with one), seeds, majority, chance, low and high (of
-    the runs), pairs, cost, examples, train_examples; of headlines also bag_of_words, on the same examples, variety, a
-    mean over seeds, and constant, how many of them say the same to everything (see `variety`). Settings, processors and
-    commits stand side by side where the seeds of an arm differ.
-    """
-    runs = runs_of(rows)
-    runs = runs[runs["split"] != "shuffled"]
-    columns = {"score": ("value", "mean"), "sd": ("value", "std"), "seeds": ("value", "size")}
-    columns |= {"low": ("value", "min"), "high": ("value", "max")}
-    columns |= {"majority": ("majority class", "mean"), "chance": ("chance", "mean")}
-    columns |= {name: (name, "mean") for name in ("pairs", "cost")}
-    columns |= {name: (name, "first") for name in ("examples", "train_examples")}
-    texts = ("length", "batch_size", "learning_rate", "epochs", "precision", "device", "commit")
-    groups = runs.groupby([*ARM, "attention", "split", "measure", "is_headline"], sort=False, dropna=False)
-    table = groups.agg(**columns, **{name: (name, listed) for name in texts}).reset_index()
-    place, rank = table.groupby(ARM, sort=False).ngroup(), table["measure"].map(list(METRICS).index)
-    table = table.assign(place=place, rank=rank).sort_values(["place", "rank"]).drop(columns=["place", "rank"])
-    words = rows[(rows["kind"] == "bag of words") & (rows["study"] == "bag-of-words") & (rows["measure"] == "headline")]
-    same_examples = table["is_headline"] & (table["split"] != "held-out")
-    table["bag_of_words"] = table["task"].map(words.groupby("task")["value"].last()).where(same_examples)
-    varied = [(*arm, *varieties(runs, root)) for arm, runs in headlines(rows).groupby(ARM, sort=False)]
-    constants = pd.DataFrame(varied, columns=[*ARM, "variety", "constant"]).assign(is_headline=True)
-    return table.merge(constants, "left", [*ARM, "is_headline"])
-
-
-def varieties(runs: pd.DataFrame, root: Path) -> tuple[float, int]:
-    """How varied the answers of an arm's runs are, a mean over seeds, and how many of them are constant.
-
-    Not of a part of SQuAD: it is drawn, and no question follows one about the same paragraph.
-    """
-    task = find_task(runs["task"].iloc[0])
-    is_part = task.is_squad and runs[["eval_examples", "held_out_examples"]].notna().any(axis=None)
-    tables = [] if is_part else [variety(task, table) for table in answers_of(runs, root).values()]
-    return (sum(share for share, _ in tables) / len(tables), sum(same for _, same in tables)) if tables else (np.nan, 0)
-
-
-def variety(task: Task, predictions: pd.DataFrame) -> tuple[float, bool]:
-    """How varied answers are (0: the same to everything, 1: as the gold answers), and whether they are all the same.
-
-    Of numbers it is their standard deviation, of classes the share without the most frequent one; over the gold
-    answers'. Predictions are rounded as the run's precision rounds: numbers are the same if there are but two of them.
-    Of SQuAD, in the order of its data: the share of answers that stand elsewhere than that to the question before,
-    mostly one about the same paragraph.
-    """
-    if task.is_squad:
-        places = predictions[["start", "end"]]
-        return float((places != places.shift()).any(axis=1).mean()), False
-    if task.is_regression:
-        values = predictions["logit_0"]
-        return float(values.std() / predictions["label"].std()), values.nunique() <= 2
-    answers, gold = (1 - predictions[name].value_counts(normalize=True).iloc[0] for name in ("answer", "label"))
-    return float(answers / gold), predictions["answer"].nunique() == 1
+MARGIN = 1.0  # points, hundredths of the best score: an arm that differs by less is as good
 
 
 # ---- differences ----------------------------------------------------------------------------------------------------
@@ -203,13 +83,18 @@ def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     """A line for each pair of arms that can be compared, by model and task; empty where there are none.
 
-    Columns: model, task, metric, change, from, to, score_from, score_to (means over the seeds of both), difference,
-    low, high (95 %, no further than scores go), p, not_inferior, seeds, over ("seeds"; in cross-validation "folds"),
-    examples (none where no run of a task kept predictions: intervals are over seeds alone), cost_from, cost_to,
-    p_holm, clear (p_holm is below 5 %). From fewer than CLEAR_FROM seeds nothing is tested or not inferior.
+    Columns: model, task, metric, family, change, from, to, share (that `to` is asked for), difference, low, high (95 %,
+    no further than scores go), p, error, freedom, error_of_seeds (see `intervals`), seeds, over ("seeds"; in
+    cross-validation "folds"), examples (none where no run of a task kept predictions: intervals are over seeds alone),
+    later (how many of the runs), p_holm, clear (p_holm is below 5 %); and of both arms, ending in _from and _to: score
+    (mean over these seeds), lowest, highest, constant (how many of the runs), pairs, cost. Where a run is constant
+    there is no difference.
+
+    Two families of questions were named. "A": which change hurts, and what lies between neighbours? It is tested here,
+    for each model, from CLEAR_FROM seeds or more. "B": does `lsh` stay near softmax? See `equivalence`.
     """
     lines = []
-    for (model, task), group in headlines(rows).groupby(["model", "task"], sort=False):
+    for (model, task), group in headlines(rows, root).groupby(["model", "task"], sort=False):
         arms = {str(arm): of_arm.set_index("seed") for arm, of_arm in group.groupby("arm", sort=False)}
         answers = {arm: answers_of(of_arm.reset_index(), root) for arm, of_arm in arms.items()}
         kept = [arm for arm in arms if answers[arm]]
@@ -226,28 +111,90 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
                 print(f"{task}: {before} and {after} are not compared: {error}")
     table = pd.DataFrame(lines)
     if lines:
-        table["p_holm"] = table[table["seeds"] >= CLEAR_FROM].groupby("model")["p"].transform(holm)
+        in_family = table[(table["seeds"] >= CLEAR_FROM) & (table["family"] == "A")]
+        corrected = in_family.fillna({"p": 1.0}).groupby("model")["p"].transform(holm)  # constant ones count, too
+        table["p_holm"] = corrected.where(in_family["p"].notna())
         table["clear"] = table["p_holm"] < LEVEL
     return table
 
 
 def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers, after: Answers) -> dict[str, Any]:
     """What `differences` says of two arms, of their runs by seed and, if these kept them, their predictions."""
-    metric, score, highest = first["measure"].iloc[0], first["value"].mean(), scale_of(task)[0]
+    metric, highest = first["measure"].iloc[0], scale_of(task)[0]
     folds = int(first["folds"].iloc[0]) if first["folds"].notna().all() else None
+    base, attention = base_of(first["arm"].iloc[0]), then["attention"].iloc[0]
+    line: dict[str, Any] = {"family": "B" if (base, attention) == ("softmax", "lsh") else "A"}
+    line["share"] = then["share"].iloc[0]
+    for name, runs in (("from", first), ("to", then)):
+        values = {"score": runs["value"].mean(), "lowest": runs["value"].min(), "highest": runs["value"].max()}
+        values |= {"constant": runs["constant"].sum(), "pairs": runs["pairs"].mean(), "cost": runs["cost"].mean()}
+        line |= {f"{column}_{name}": value for column, value in values.items()}
     change = difference(before, after, metric, folds=folds) if before else over_seeds(then["value"] - first["value"])
-    lowest = -highest if metric == "pearson" else 0
-    line: dict[str, Any] = {"score_from": score, "score_to": then["value"].mean(), "difference": change.mean}
-    line |= {"low": max(change.low, lowest - score), "high": min(change.high, highest - score), "p": change.p}
-    line |= {"not_inferior": change.seeds >= CLEAR_FROM and change.low > -MARGIN * abs(score)}
-    line |= {"seeds": change.seeds, "over": "folds" if folds else "seeds", "examples": change.examples}
-    return line | {"cost_from": first["cost"].mean(), "cost_to": then["cost"].mean()}
+    line |= {"over": "folds" if folds else "seeds", "seeds": change.seeds, "examples": change.examples}
+    line |= {"later": int((first["later"] | then["later"]).sum())}
+    if first["constant"].any() or then["constant"].any():
+        return line | dict.fromkeys(("difference", "low", "high", "p", "error", "freedom", "error_of_seeds"), np.nan)
+    lowest, score = -highest if metric == "pearson" else 0, line["score_from"]
+    low, high = interval(change.mean, change.errors)
+    line |= {"difference": change.mean, "low": max(low, lowest - score), "high": min(high, highest - score)}
+    line |= {"p": p_of_none(change.mean, change.errors), "error": change.errors[0].size}
+    return line | {"freedom": change.errors[0].freedom, "error_of_seeds": change.errors[-1].size}
 
 
 def over_seeds(each: pd.Series) -> Difference:
-    """A mean difference over seeds, with Student's interval (NaN with one seed); for runs that kept no predictions."""
-    half, p = student(each.mean(), each.var(ddof=1) / len(each), len(each) - 1)
-    return Difference(each.mean(), each.mean() - float(half), each.mean() + float(half), float(p), len(each), 0)
+    """A mean difference over seeds, without an error if it is one; for runs that kept no predictions."""
+    return Difference(each.mean(), [Error(each.sem(), len(each) - 1)], len(each), 0)
+
+
+def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
+    """Does `lsh` stay within MARGIN of softmax? A line a comparison of family B, and below them one for each share.
+
+    lines: of `differences`, of several studies, with a column study.
+
+    Differences, their ends and errors are in points. p is that of a difference of MARGIN or more, by two one-sided
+    tests; all that are made here are one family (p_holm), and `within` says where p_holm is below 5 %. From fewer than
+    CLEAR_FROM seeds nothing is tested. Other columns are those of `differences`, without _to.
+    """
+    lines = lines[(lines["family"] == "B") & lines["difference"].notna() & lines["share"].notna()]
+    if lines.empty:
+        return lines
+    lines = lines.rename(columns=lambda name: name.removesuffix("_to"))
+    best = lines["task"].map(lambda task: scale_of(task)[0])
+    in_points = {name: lines[name] * 100 / best for name in ("difference", "low", "high", "error", "error_of_seeds")}
+    lines = lines.assign(**in_points, freedom_of_seeds=lines["seeds"] - 1, tasks=1)
+    lines = lines.sort_values("share", ascending=False, kind="stable")
+    of_shares = lines[lines["seeds"] >= CLEAR_FROM].groupby("share", sort=False)
+    lines = pd.concat([lines, *(over_tasks(of_share) for _, of_share in of_shares)], ignore_index=True)
+    is_tested = lines["seeds"] >= CLEAR_FROM
+    tested = lines[is_tested].to_dict("records")
+    p = [p_of_margin(line["difference"], errors_in(line), MARGIN) for line in tested]
+    lines = lines.assign(p=np.nan, p_holm=np.nan)
+    lines.loc[is_tested, "p"] = p
+    lines.loc[is_tested, "p_holm"] = holm(pd.Series(p)).to_numpy() if p else []
+    columns = ["study", "model", "task", "metric", "from", "to", "share", "pairs", "cost", "difference", "low", "high"]
+    columns += ["error", "freedom", "seeds", "over", "tasks", "later", "p", "p_holm"]
+    return lines[columns].assign(within=lines["p_holm"] < LEVEL)
+
+
+def over_tasks(lines: pd.DataFrame) -> pd.DataFrame:
+    """The line of a share: the plain mean over its tasks; none of one task.
+
+    Each task is one answer to the question; weighted by precision the mean would be nearly that of one task. Where a
+    task has several lines their mean counts, with an error as if they were of the same answers.
+    """
+    pairs = {"error": "freedom", "error_of_seeds": "freedom_of_seeds"}
+    how = {"difference": "mean", "seeds": "sum", "later": "sum", "share": "first"}
+    tasks = lines.groupby("task").agg(how | dict.fromkeys(pairs, "mean") | dict.fromkeys(pairs.values(), "min"))
+    line = {"task": "all", "to": "lsh", "difference": tasks["difference"].mean(), "tasks": len(tasks)}
+    for size, freedom in pairs.items():
+        line[size], line[freedom] = pooled(list(map(Error, tasks[size], tasks[freedom])))
+    line["low"], line["high"] = interval(line["difference"], errors_in(line))
+    line |= {"share": tasks["share"].iloc[0], "seeds": tasks["seeds"].sum(), "later": tasks["later"].sum()}
+    return pd.DataFrame([line] if len(tasks) > 1 else [])
+
+
+def errors_in(line: Any) -> list[Error]:
+    return [Error(line["error"], line["freedom"]), Error(line["error_of_seeds"], line["freedom_of_seeds"])]
 
 
 # ---- attention switched, words shuffled, pretraining ----------------------------------------------------------------
@@ -279,8 +226,9 @@ def kept_between(lines: pd.DataFrame, root: Path) -> tuple[float, float]:
     before, after = ({seed: read_predictions(folder / f"{name}.parquet") for seed, folder in folders.items()}
                      for name in ("softmax", variant))  # fmt: skip
     change = difference(before, after, lines["metric"].iloc[0], draws=500)
+    low, high = interval(change.mean, change.errors)
     gain = float(lines["softmax"].mean() - lines["majority"].mean()) or np.nan
-    return 1 + change.low / gain, 1 + change.high / gain
+    return 1 + low / gain, 1 + high / gain
 
 
 def predictors(table: pd.DataFrame) -> pd.DataFrame:
@@ -305,9 +253,9 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     Columns: task, model, arm, metric, train_examples, examples, seeds, score, shuffled (means over seeds), difference,
     low, high (95 %, over seeds and examples), changed (share of answers that are another class when words are shuffled;
     none where a number is predicted), changed_low, changed_high, bag_of_words (of as many training examples), majority,
-    commit.
+    commit, later (how many of the runs). There is no difference where a run has no correlation.
     """
-    runs, words, lines = runs_of(rows), wide(rows[rows["kind"] == "bag of words"]), []
+    runs, words, lines = runs_of(rows, root), wide(rows[rows["kind"] == "bag of words"]), []
     for (task, model, arm), of_arm in runs[runs["is_headline"]].groupby(ARM, sort=False):
         before, after = answers_of(of_arm, root), answers_of(of_arm, root, "shuffled")
         if not after:
@@ -318,7 +266,10 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         plain, mixed = of_seeds[~is_shuffled], of_seeds[is_shuffled]
         line = {"task": task, "model": model, "arm": arm, "metric": metric, "train_examples": int(size)}
         line |= {"examples": change.examples, "seeds": change.seeds, "score": plain["value"].mean()}
-        line |= {"shuffled": mixed["value"].mean(), "difference": change.mean, "low": change.low, "high": change.high}
+        low, high = interval(change.mean, change.errors)
+        line |= {"shuffled": mixed["value"].mean(), "difference": change.mean, "low": low, "high": high}
+        line |= {"later": int(plain["later"].sum())}
+        line |= dict.fromkeys(("difference", "low", "high"), np.nan) if plain["value"].isna().any() else {}
         line |= {} if find_task(str(task)).is_regression else changed(before, after)
         same = words[(words["task"] == task) & (words["train"] == size)] if len(words) else words
         line["bag_of_words"] = same["headline"].iloc[0] if len(same) else np.nan
@@ -334,9 +285,9 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
 def changed(before: Answers, after: Answers) -> dict[str, float]:
     """The share of answers that are another class after than before, with its interval over seeds and examples."""
     other = np.array([(before[seed]["answer"] != after[seed]["answer"]).to_numpy(float) for seed in sorted(after)])
-    half, _ = crossed(other.mean(1), other.mean(0).var(ddof=1) / other.shape[1])
     mean = float(other.mean())
-    return {"changed": mean, "changed_low": max(mean - float(half), 0.0), "changed_high": min(mean + float(half), 1.0)}
+    low, high = interval(mean, errors_of(other.mean(1), other.mean(0).var(ddof=1) / other.shape[1]))
+    return {"changed": mean, "changed_low": max(low, 0.0), "changed_high": min(high, 1.0)}
 
 
 def gaps(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
@@ -367,8 +318,9 @@ def gaps(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
 
 # ---- written --------------------------------------------------------------------------------------------------------
 def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
-    """Write results/tables/<study>-{scores,differences,switched,shuffled}.csv, and pretraining-gaps.csv; returns the
-    paths. A table without rows is not written, and an older one is deleted. A warning names runs that are not made yet.
+    """Write results/tables/<study>-{scores,differences,switched,shuffled}.csv, and of all studies pretraining-gaps.csv
+    and equivalence.csv; returns the paths. A table without rows is not written, and an older one is deleted. A warning
+    names runs that are not made yet.
 
     Raises:
         ValueError: some of the switched models, or of the readings, have no table; nothing is written.
@@ -377,13 +329,18 @@ def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
     for study in studies:
         check_complete(study, root)
         rows = load(root, study)
-        made = {"scores": scores, "differences": differences, "switched": switched, "shuffled": shuffled}
-        tables |= {f"{study}-{name}": make(rows, root) for name, make in made.items()}
+        makers = {"scores": scores, "differences": differences, "switched": switched, "shuffled": shuffled}
+        tables |= {f"{study}-{name}": make(rows, root) for name, make in makers.items()}
         tables[f"{study}-predictors"] = predictors(tables[f"{study}-switched"])
     tables["pretraining-gaps"] = gaps(load(root), root)
+    folder, pairs = root / "results" / "tables", []
+    for study in list_studies(root).query("listed > 0").index:  # a reader's own studies do not enter
+        made = tables.get(f"{study}-differences", read_table(folder / f"{study}-differences.csv"))
+        pairs += [made.assign(study=study)] if len(made) else []
+    tables["equivalence"] = equivalence(pd.concat(pairs, ignore_index=True)) if pairs else pd.DataFrame()
     written = []
     for name, table in tables.items():
-        path = root / "results" / "tables" / f"{name}.csv"
+        path = folder / f"{name}.csv"
         if table.empty:
             path.unlink(missing_ok=True)
         else:

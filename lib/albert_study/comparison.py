@@ -14,9 +14,9 @@ from albert_lsh.run import Count, Device, ParameterError, Positive, Precision, R
 from albert_lsh.tasks import encode, find_task
 from albert_lsh.train import fit
 from albert_study.candidates import candidates_of
-from albert_study.compare import scores
 from albert_study.forecast import HALF_AN_HOUR, say_how_long
 from albert_study.records import BASELINES, read_run, wide
+from albert_study.scores import scores
 from albert_study.show import form
 from albert_study.tables import score_table
 

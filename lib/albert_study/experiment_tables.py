@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 
 from albert_lsh.tasks import find_task
-from albert_study.compare import ARMS, in_order
 from albert_study.growth import crossing_bounds
 from albert_study.records import read_table, wide
+from albert_study.scores import ARMS, in_order
 from albert_study.show import Line, columns, parts, table, text
 from albert_study.tables import Named, commits, one_by_one, read
 

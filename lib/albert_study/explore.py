@@ -15,9 +15,9 @@ import vl_convert
 
 from albert_lsh.files import repository_root, write_atomically
 from albert_study.carried import carried
-from albert_study.compare import METRICS, base_of
 from albert_study.experiment_tables import OBJECTIVES
 from albert_study.records import BASELINES, KINDS, load
+from albert_study.scores import METRICS, base_of
 from albert_study.show import STYLES, look_of
 
 TOLD = ["name", "attention", "seed", "share", "length", "learning_rate", "pairs", "cost", "value", "low", "high"]

@@ -7,14 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from albert_lsh.files import repository_root
 from albert_lsh.tasks import find_task
-from albert_study.compare import ARMS, MARGIN, METRICS, TRAINED, base_of, headlines, in_order, runs_of, scale_of
+from albert_study.compare import MARGIN
 from albert_study.records import list_studies, load, load_history, wide
+from albert_study.scores import (
+    ARMS,
+    METRICS,
+    TRAINED,
+    are_apart,
+    base_of,
+    headlines,
+    in_order,
+    runs_of,
+    scale_of,
+)
 from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
 from albert_study.tables import TITLES, between, read
 
@@ -65,46 +77,58 @@ def plot_convergence(runs: pd.DataFrame, root: Path) -> Figure:
     return figure
 
 
-def plot_differences(lines: pd.DataFrame) -> Figure:
-    """Every arm's difference from softmax with its 95 % interval; one panel a model and task.
+def plot_differences(runs: pd.DataFrame, lines: pd.DataFrame) -> Figure:
+    """Every run against softmax's of the same seed, a dot each, and the 95 % interval of their mean; one panel a model
+    and task. Where runs are far apart there is no interval, where they are constant nothing.
 
-    lines: of `compare.differences`. A full marker: clear after Holm's correction. Beyond the grey band, a loss or gain
-    of 1 % of softmax's score, the scale is logarithmic: some arms lose hundredths of it, others nearly all. An interval
-    is drawn as far as scores go, from half of softmax's below zero to a perfect one.
+    runs: of `headlines`. lines: of `compare.differences`. Full dots: clear after Holm's correction. The grey band is
+    MARGIN wide on either side.
     """
-    lines = lines[lines["from"] == "softmax"].assign(name=lines["to"], value=lines["difference"], full=lines["clear"])
-    panels = list(lines.groupby(["model", "task"], sort=False))
-    titled = {f"{plain(task)}\n{plain(str(model).split('/')[-1])}": pairs for (model, task), pairs in panels}
-    figure = dots(titled, {arm: ARMS.get(arm, arm) for arm in in_order(lines["to"])})
-    for axis, ((_, task), pairs) in zip(figure.axes, panels, strict=True):
-        top, digits = scale_of(task)
-        score = pairs.sort_values("seeds")["score_from"].iloc[-1]  # softmax's, over the most seeds
-        margin = MARGIN * abs(score)
-        axis.axvspan(-margin, margin, color="#dddddd", zorder=0)
+    lines = lines[lines["from"] == "softmax"]
+    panels = {f"{plain(task)}\n{plain(str(model).split('/')[-1])}": (str(task), pairs)
+              for (model, task), pairs in lines.groupby(["model", "task"], sort=False)}  # fmt: skip
+    each = {title: run_by_run(runs, *panel) for title, panel in panels.items()}
+    names = in_order(lines["to"])
+    figure = dots(each, {arm: ARMS.get(arm, arm) for arm in names}, step=0)
+    for axis, of_runs, (task, pairs) in zip(figure.axes, each.values(), panels.values(), strict=True):
+        (top, digits), (metric, over) = scale_of(task), pairs[["metric", "over"]].iloc[0]
+        axis.axvspan(-MARGIN * top / 100, MARGIN * top / 100, color="#dddddd", zorder=0)
         axis.axvline(0, color="black", linewidth=0.6)
-        axis.set_xscale("symlog", linthresh=margin, linscale=0.4)
-        axis.autoscale(axis="x")
-        lowest, highest = max(axis.get_xlim()[0], -1.5 * abs(score)), min(axis.get_xlim()[1], top - score)
-        ticks = [tick * top for tick in (-0.5, -0.05, 0.0, 0.05) if tick * top < highest]
-        axis.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
-        axis.xaxis.set_minor_locator(NullLocator())
-        axis.set_xlim(lowest, highest)
-        metric, over = pairs[["metric", "over"]].iloc[0]
+        lowest, highest = min(of_runs["value"].min(), -0.02 * top), max(of_runs["value"].max(), 0.02 * top)
+        room = 0.08 * (highest - lowest)
+        axis.set_xlim(lowest - room, highest + room)  # an interval of two runs may be far wider than scores go
+        for arm, count in pairs.loc[pairs["constant_to"] > 0, ["to", "constant_to"]].to_numpy():
+            axis.text(0, names.index(arm), f"{count} constant ", ha="right", va="center", color=GREY, fontsize=7)
+        score = pairs.sort_values("seeds")["score_from"].iloc[-1]  # softmax's, over the most seeds
         axis.set_xlabel(f"{METRICS[metric]} − softmax's\n{score:.{digits}f}; {over}: {between(pairs['seeds'])}")
-    note = "grey: ± 1 % of softmax's score; beyond it the scale is logarithmic; "
-    figure.supxlabel(note + "full points: clear after Holm's correction", fontsize=8)
+    note = "a dot a run; full: clear after Holm's correction; grey: ± 1 point\n"
+    figure.supxlabel(note + "lines: 95 % intervals of the mean, none where runs are far apart", fontsize=8)
     return figure
 
 
-def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame) -> Figure:
+def run_by_run(runs: pd.DataFrame, task: str, pairs: pd.DataFrame) -> pd.DataFrame:
+    """For `dots`: the difference of every run from softmax's of its seed, and at the first of an arm the interval."""
+    runs = runs[(runs["task"] == task) & (runs["model"] == pairs["model"].iloc[0])]
+    values = runs.pivot(index="seed", columns="arm", values="value")
+    tables = []
+    for pair in pairs.to_dict("records"):
+        each = (values[pair["to"]] - values["softmax"]).dropna().to_numpy()
+        table = pd.DataFrame({"name": pair["to"], "value": each, "full": pair["clear"], "low": np.nan, "high": np.nan})
+        if pd.notna(pair["difference"]) and not are_apart(task, each.min(), each.max()):
+            table.loc[0, ["low", "high"]] = pair["low"], pair["high"]
+        tables.append(table)
+    return pd.concat(tables)
+
+
+def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame, root: Path) -> Figure:
     """Scores on texts as they are and on shuffled ones, a line a run; one panel a task, of the most training examples.
 
     lines: of `compare.shuffled`.
     """
     most = lines[lines["train_examples"] == lines.groupby("task")["train_examples"].transform("max")]
-    runs, panels = runs_of(rows).query("is_headline and split == 'shuffled'"), {}
+    runs, panels = runs_of(rows, root).query("is_headline and split == 'shuffled'"), {}
     other = runs.set_index("record")["value"].rename("other")
-    runs = headlines(rows).join(other, on="record").sort_values("seed")
+    runs = headlines(rows, root).join(other, on="record").sort_values("seed")
     runs = runs.merge(most[["task", "arm", "majority", "bag_of_words"]], on=["task", "arm"])
     ends = runs[["value", "other"]]
     runs = runs.assign(name=runs["arm"].map(base_of), full=True, low=ends.min(axis=1), high=ends.max(axis=1))
@@ -198,7 +222,7 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     """A study's losses task by task, scores over more epochs or examples where arms have them, differences, attention
     switched and words shuffled, by name."""
     rows = load(root, study)
-    runs = headlines(rows)
+    runs = headlines(rows, root)
     trained, figures = runs["arm"].str.extract(TRAINED, expand=False).fillna(""), {}
     is_longer, is_sized = trained.str.endswith("-epochs"), trained.str.isdigit()  # the latter have a table
     plots = ("loss", plot_loss, ~is_longer & ~is_sized), ("convergence", plot_convergence, is_longer)
@@ -208,11 +232,11 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     names = ("differences", "switched", "shuffled")
     pairs, switched, shuffled = (read(root, f"tables/{study}-{name}") for name in names)
     if len(pairs) and (pairs["from"] == "softmax").any():
-        figures[f"{study}-differences"] = plot_differences(pairs)
+        figures[f"{study}-differences"] = plot_differences(runs, pairs)
     if len(switched):
         figures[f"{study}-switched"] = plot_switched(switched[switched["split"] != "held-out"])
     if len(shuffled):
-        figures[f"{study}-shuffled"] = plot_word_order(rows, shuffled)
+        figures[f"{study}-shuffled"] = plot_word_order(rows, shuffled, root)
     return figures
 
 

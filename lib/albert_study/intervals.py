@@ -6,11 +6,13 @@ The interval is Student's, with the degrees of freedom of Satterthwaite (1946): 
 variance, and the quantiles of a bootstrap over seeds and examples covered 85 % of what 95 % were to cover. Far from
 95 % these degrees of freedom are too many where seeds vary more than examples: the p-value is the larger of this test's
 and of Student's over the seeds alone (`tests/test_compare.py` simulates both). With two seeds the interval covers less
-than it says, with one it covers examples alone, and nothing is called clear from fewer than CLEAR_FROM seeds.
+than it says, with one it covers examples alone, and nothing is tested from fewer than CLEAR_FROM seeds.
 
 In cross-validation every seed answered its own part of the examples; the spread over the parts then is that of seeds
 and examples together. The parts share training examples, so that their differences are alike; the variance of their
 mean is corrected as Nadeau and Bengio (2003) do, who take the share of the examples that a part answers as correlation.
+
+That two arms are alike is shown by two one-sided tests (Schuirmann 1987): it is above -margin, and below margin.
 """
 
 import math
@@ -29,13 +31,18 @@ CLEAR_FROM = 3  # seeds or folds
 Scored = Callable[[np.ndarray], np.ndarray]
 
 
+class Error(NamedTuple):
+    """The standard error of a mean, and the degrees of freedom that it is known with; numbers or arrays."""
+
+    size: Any
+    freedom: Any
+
+
 class Difference(NamedTuple):
-    """after - before: mean over seeds, 95 % interval, two-sided p-value of no difference, and of what it is made."""
+    """after - before: the mean over seeds, its errors (see `errors_of`), and of what it is made."""
 
     mean: float
-    low: float
-    high: float
-    p: float
+    errors: list[Error]
     seeds: int
     examples: int
 
@@ -130,37 +137,59 @@ def difference(
         ones = [np.ones((1, len(answered))) for answered in of_seed]
         each = np.array([(then(one) - first(one))[0] for one, (first, then) in zip(ones, scores, strict=True)])
         variance = each.var(ddof=1) * (1 / len(each) + 1 / (folds - 1))
-        half, p = student(each.mean(), variance, len(each) - 1)
+        errors = [Error(math.sqrt(variance), len(each) - 1)]
     else:
         each = differences(np.ones((1, len(ids))))[0]
         parts = in_parts(draws_of_examples(len(ids), draws))
         drawn = [differences(weights.astype(float)).mean(1) for weights in parts]
-        half, p = crossed(each, np.concatenate(drawn).var(ddof=1))
-    mean, examples = float(each.mean()), sum(map(len, of_seed)) if folds else len(ids)
-    return Difference(mean, mean - float(half), mean + float(half), float(p), len(seeds), examples)
+        errors = errors_of(each, np.concatenate(drawn).var(ddof=1))
+    return Difference(float(each.mean()), errors, len(seeds), sum(map(len, of_seed)) if folds else len(ids))
 
 
-def crossed(each: np.ndarray, of_examples: float) -> tuple[np.ndarray, np.ndarray]:
-    """Half of the 95 % interval of a mean over seeds, and its p-value: the larger of two tests' (see above).
+def errors_of(each: np.ndarray, of_examples: float) -> list[Error]:
+    """Of a mean over seeds: the error that makes its interval, and, of several seeds, that over seeds alone.
 
     Args:
         each: the difference of each seed, (..., seeds).
         of_examples: the variance that the choice of examples gives the mean.
     """
-    mean, freedom = each.mean(-1), each.shape[-1] - 1
-    of_seeds = each.var(-1, ddof=1) / each.shape[-1] if freedom else np.zeros_like(mean)
+    freedom = each.shape[-1] - 1
+    of_seeds = each.var(-1, ddof=1) / each.shape[-1] if freedom else np.zeros(each.shape[:-1])
     variance = of_seeds + of_examples
-    ratio = np.divide(variance, of_seeds, out=np.full_like(mean, math.inf), where=of_seeds > 0)
-    half, p = student(mean, variance, max(freedom, 1) * ratio**2)
-    return half, np.maximum(p, student(mean, of_seeds, freedom)[1]) if freedom else p
+    ratio = np.divide(variance, of_seeds, out=np.full_like(variance, math.inf), where=of_seeds > 0)
+    both = Error(np.sqrt(variance), max(freedom, 1) * ratio**2)
+    return [both, Error(np.sqrt(of_seeds), freedom)] if freedom else [both]
 
 
-def student(mean: Any, variance: Any, freedom: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Half of Student's 95 % interval around a mean of this variance, and the two-sided p-value of no difference."""
-    error = np.sqrt(variance)
-    alike = np.where(mean == 0, 0, math.inf)  # no error: two arms that answer alike
-    size = np.divide(np.abs(mean), error, out=alike, where=error > 0)
-    return stats.t.ppf(0.975, freedom) * error, 2 * stats.t.sf(size, freedom)
+def interval(mean: Any, errors: list[Error]) -> tuple[Any, Any]:
+    """The ends of Student's 95 % interval."""
+    half = stats.t.ppf(0.975, errors[0].freedom) * errors[0].size
+    return mean - half, mean + half
+
+
+def p_of_none(mean: Any, errors: list[Error]) -> Any:
+    """The two-sided p-value of no difference, the largest of all errors'."""
+    return np.max([2 * stats.t.sf(in_errors(np.abs(mean), error.size), error.freedom) for error in errors], axis=0)
+
+
+def p_of_margin(mean: float, errors: list[Error], margin: float) -> float:
+    """The p-value of a difference of `margin` or more, either way: the largest of both sides' and of all errors'."""
+    nearest = margin - abs(mean)
+    sides = [stats.t.sf(math.copysign(in_errors(abs(nearest), size), nearest), freedom) for size, freedom in errors]
+    return float(max(sides))
+
+
+def in_errors(distance: Any, size: Any) -> Any:
+    """A distance, at least 0, in standard errors; without error it is none, or beyond all."""
+    alike = np.where(distance == 0, 0.0, math.inf)  # no error: two arms that answer alike
+    return np.divide(distance, size, out=alike, where=np.asarray(size) > 0)
+
+
+def pooled(errors: list[Error]) -> Error:
+    """The error of the plain mean of independent means (freedom: Satterthwaite)."""
+    variances = np.array([error.size for error in errors]) ** 2
+    of_each = variances**2 / np.array([error.freedom for error in errors], float)
+    return Error(math.sqrt(variances.sum()) / len(errors), variances.sum() ** 2 / of_each.sum())
 
 
 def holm(p_values: "pd.Series[float]") -> "pd.Series[float]":

@@ -18,8 +18,8 @@ import pandas as pd
 from albert_lsh.files import repository_root, write_atomically
 from albert_study import experiment_tables, tables
 from albert_study.carried import carried
-from albert_study.compare import ARMS, headlines
 from albert_study.records import load, load_history, read_table
+from albert_study.scores import ARMS, headlines
 from albert_study.show import Table
 from albert_study.tables import read, studies_of
 
@@ -60,8 +60,9 @@ def numbers(root: Path, study: str | None = None) -> dict[str, Any]:
         of_studies = (read(root, f"tables/{own}-{name}").assign(study=own) for own in studies)
         lines[name] = pd.concat([of_study for of_study in of_studies if len(of_study)] or [pd.DataFrame()])
     if len(scores := lines["scores"]):
-        lines["scores"] = scores[scores["is_headline"]]
-    lines["bound"] = read(root, "efficiency/bound")
+        runs = [[float(run) for run in str(of_arm).split("; ") if run != "nan"] for of_arm in scores["runs"]]
+        lines["scores"] = scores.assign(runs=pd.Series(runs, scores.index))[scores["is_headline"]]
+    lines |= {"bound": read(root, "efficiency/bound"), "equivalence": read(root, "tables/equivalence")}
     content = {name: json.loads(each.to_json(orient="records")) for name, each in lines.items()}
     content |= {"tables": made, "figures": [path.stem for path in figures_of(root, study)]}
     content |= {"studies": studies, "arms": ARMS}
@@ -71,7 +72,7 @@ def numbers(root: Path, study: str | None = None) -> dict[str, Any]:
 def text_numbers(root: Path) -> dict[str, Any]:
     """Numbers of the text that are in no table."""
     rows = load(root)
-    runs = headlines(rows)
+    runs = headlines(rows, root)
     hours = rows.loc[(rows["kind"] == "fine-tuned") & (rows["measure"] == "train_seconds"), "value"].sum() / 3600
     longer = runs[runs["study"] == "more-training"].groupby(["task", "arm"], sort=False)
     times = read(root, "efficiency/time-cpu-fp32").reindex(columns=["device", "length"]).sort_values("length")

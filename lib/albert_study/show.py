@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from albert_lsh import attention as attentions
-from albert_study.compare import base_of
+from albert_study.scores import base_of
 
 if TYPE_CHECKING:  # a model takes seconds to import
     from albert_lsh.model.passes import Pass
@@ -300,12 +300,14 @@ def level(name: str, lines: pd.DataFrame, x: str, **values: float) -> pd.DataFra
     return pd.DataFrame({"name": name, x: [lines[x].min(), lines[x].max()], **values})
 
 
-def dots(panels: Mapping[str, pd.DataFrame], names: Mapping[str, str], height: float = 0.17) -> Figure:
+def dots(
+    panels: Mapping[str, pd.DataFrame], names: Mapping[str, str], height: float = 0.17, step: float = 0.22
+) -> Figure:
     """A row for each of `names`, a panel side by side for each table: points at `value`, a line from `low` to `high`.
 
     Args:
         panels: by title, lines with name, value, low, high, and full (whether the point is); where there is `other`, a
-            hollow point there. Several lines of a name stand below each other.
+            hollow point there. Several lines of a name stand below each other, `step` of a row apart.
         names: how each is called, from top to bottom.
         height: inches of a row.
     """
@@ -313,7 +315,7 @@ def dots(panels: Mapping[str, pd.DataFrame], names: Mapping[str, str], height: f
     for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
         for number, name in enumerate(names):
             points, colour = lines[lines["name"] == name], look_of(name)["color"]
-            places = number + (np.arange(len(points)) - (len(points) - 1) / 2) * 0.22
+            places = number + (np.arange(len(points)) - (len(points) - 1) / 2) * step
             axis.hlines(places, points["low"], points["high"], color=colour, linewidth=0.9)
             for full, face in ((True, colour), (False, "white")):
                 chosen = (points["full"] == full).to_numpy()

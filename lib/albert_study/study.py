@@ -8,6 +8,9 @@ A file (see `study_file`) may have
                  `parameters` are those of all runs; a task's override them, and an arm's override both
     switched     by split of the data: under which other attentions a run's model is evaluated (if it is kept)
     notebooks    any other notebook, with its parameters
+
+and beside `seeds`, of the study, a task or an arm, `later`: those that were added after scores of the task had been
+seen. Tables mark them.
 """
 
 import sys
@@ -118,7 +121,7 @@ def jobs_of_arm(name: str, study: Study, task: str, arm: str) -> Iterator[Job]:
     changes, shared = entry.arms[arm] or Arm(), study.parameters.values() | entry.values()
     attention = {"attention": arm} if arm in attentions.names() or "attention" not in shared else {}
     values = {**shared, **attention, **changes.values(), "task": task}
-    for seed in changes.seeds or entry.seeds or study.seeds:
+    for seed in study.seeds_of(task, arm):
         yield (run := job_of_run(name, arm, {**values, "seed": seed}))
         for split, of_study in study.switched.items() if values.get("save_model") else ():
             if switched := switched_values(of_study, entry.switched.get(split, Split()), seed):

@@ -59,6 +59,7 @@ Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 Model = Annotated[str, Field(pattern=f"(^|/){NAME}/?$")]  # its last part names folders
 Label = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(distinct)]
+Later = Annotated[list[Seed], AfterValidator(distinct)]  # seeds that came after scores of their task had been seen
 Shares = Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1), AfterValidator(distinct)]
 
 
@@ -67,7 +68,7 @@ class Section(BaseModel):
 
     def values(self) -> dict[str, Any]:
         """The parameters that stand there."""
-        return self.model_dump(exclude_unset=True, exclude={"arms", "seeds", "switched"})
+        return self.model_dump(exclude_unset=True, exclude={"arms", "seeds", "later", "switched"})
 
 
 _parameters: dict[str, Any] = {name: (Any, None) for name in Run.model_fields if name not in SET_BY_THE_STUDY}
@@ -76,6 +77,7 @@ OfRuns: Any = create_model("OfRuns", __base__=Section, **_parameters | {"model":
 
 class Arm(OfRuns):
     seeds: Seeds = Field(default=[])
+    later: Later | None = Field(default=None)
 
 
 class Split(Section):
@@ -104,6 +106,7 @@ class Entry(BaseModel):
 class Study(Section):
     parameters: OfRuns = OfRuns()
     seeds: Seeds = [0]
+    later: Later = []
     switched: dict[Name, Split] = {}
     tasks: dict[Name, TaskEntry] = {}
     notebooks: dict[Name, Entry] = {}
@@ -116,6 +119,19 @@ class Study(Section):
             for split in task.switched.keys() - self.switched.keys():
                 raise ValueError(f"tasks: {name}: switched: {split!r} is not one of: {', '.join(self.switched)}")
         return self
+
+    def seeds_of(self, task: str, arm: str) -> dict[int, bool]:
+        """The seeds of an arm, and which of them came later: the nearest list of each counts.
+
+        Raises:
+            ValueError: a seed that came later is none of the arm's.
+        """
+        entry, own = self.tasks[task], self.tasks[task].arms[arm] or Arm()
+        seeds = own.seeds or entry.seeds or self.seeds
+        later = next((nearest for nearest in (own.later, entry.later) if nearest is not None), self.later)
+        if strange := [seed for seed in later if seed not in seeds]:
+            raise ValueError(f"later: {strange[0]} is not one of the seeds {', '.join(map(str, seeds))}")
+        return {seed: seed in later for seed in seeds}
 
 
 SECTIONS: dict[Any, type[BaseModel]] = {"parameters": OfRuns, "switched": Split, "tasks": TaskEntry, "arms": Arm}
@@ -202,3 +218,12 @@ def unknown(name: Any, place: list[Any]) -> str:
     if name in attentions.setting_names():
         hint = "an attention's settings go into attention_settings"
     return f"{name!r} is no key here; {SET_BY_THE_STUDY.get(name, hint)}"
+
+
+def added_later(name: str, root: Path | None = None) -> set[tuple[str, str, int]]:
+    """Task, arm and seed of the runs of a study that came later; none where it has no file."""
+    if not carried(f"studies/{name}.yaml", root).is_file():
+        return set()
+    study = StudyFile(name, root).study
+    arms = [(task, arm) for task, entry in study.tasks.items() for arm in entry.arms]
+    return {(*place, seed) for place in arms for seed, is_later in study.seeds_of(*place).items() if is_later}

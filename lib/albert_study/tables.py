@@ -1,15 +1,15 @@
 """The tables of studies as documents and pages show them, of results/tables/<study>-*.csv (see `compare`)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.tasks import TASKS, find_task
-from albert_study.compare import ARMS, METRICS, base_of, headlines, scale_of
 from albert_study.intervals import CLEAR_FROM
 from albert_study.records import LIST, read_table, wide
+from albert_study.scores import ARMS, CORRELATIONS, METRICS, are_apart, base_of, scale_of
 from albert_study.show import Line, Parts, Table, columns, form, table
 
 Named = Iterator[tuple[str, Table]]
@@ -24,10 +24,10 @@ FRONT = {  # by row, which study and arm it shows of these tasks; none where it 
     "random hashing (plain-lsh)": ("", "minilm plain-lsh", "albert plain-lsh"),
     "**lsh**": ("more-examples lsh-67349", "minilm lsh-half", "albert lsh"),
 }
-FRONT_NOTE = """Mean ± standard deviation (number of runs), or every run where they are far apart; empty: not run. lsh \
-and random hashing are asked for half of the pairs (random hashing on SQuAD for a quarter). Full cost: all \
+FRONT_NOTE = """Mean ± standard deviation (number of runs), or every run where they are far apart; empty: not run. \
+{}lsh and random hashing are asked for half of the pairs (random hashing on SQuAD for a quarter). Full cost: all \
 multiply-adds of the attention, choosing keys included, against softmax's. Without reading: """
-APART = 0.1  # of the scale: runs that differ by more are shown one by one, since their mean stands for none of them
+LATER = "†: with runs that were added after scores of the task had been seen. "
 
 
 def studies_of(root: Path) -> list[str]:
@@ -68,12 +68,28 @@ def about(study: str, lines: pd.DataFrame) -> str:
     return f"Study {study}{models}, {commits(lines)}."
 
 
-def scored(line: Line) -> str:
-    """A score over seeds. A correlation with one answer is none."""
-    constant = line["constant"] if line["measure"] in ("pearson", "spearman") else 0
-    if constant and constant == line["seeds"]:
-        return "constant ({seeds:0})"
-    return "{score:s} ± {sd:s} ({seeds:0}" + (", {constant:0} constant)" if constant > 0 else ")")
+def marked(lines: pd.DataFrame) -> pd.DataFrame:
+    """The lines with a `mark` where runs came later."""
+    return lines.assign(mark=["†" if later else "" for later in lines["later"]])
+
+
+def footnote(lines: pd.DataFrame) -> str:
+    return LATER if lines["later"].any() else ""
+
+
+def scored(line: Line) -> str | Parts:
+    """A score over seeds: mean ± deviation (how many), or every run where these are far apart, or some without a
+    correlation, since they are constant. What is no arm has no seeds."""
+    constant = line["constant"]
+    if pd.isna(constant):
+        return "{score:s}"
+    without = constant if line["measure"] in CORRELATIONS else 0
+    if without and without == line["seeds"]:
+        return "constant ({seeds:0}){mark}"
+    if without or line["apart"] is True:
+        each = one_by_one(map(float, line["runs"].split("; ")), f"{line['digits']:.0f}")
+        return [*([f"{without:.0f} constant, "] if without else []), *each, line["mark"]]
+    return "{score:s} ± {sd:s} ({seeds:0}" + (", {constant:0} constant" if constant else "") + "){mark}"
 
 
 def score_table(scores: pd.DataFrame, *, metrics: bool = False, note: str = "") -> Table:
@@ -86,14 +102,14 @@ def score_table(scores: pd.DataFrame, *, metrics: bool = False, note: str = "") 
     """
     scores = scores[scores["measure"] != "accuracy_f1_mean"] if metrics else scores[scores["is_headline"]]
     several = (scores.groupby("arm")["model"].nunique() > 1).any()
-    lines = scores.assign(label=scores["arm"] + (", " + scores["model"] if several else ""))
+    lines = marked(scores).assign(label=scores["arm"] + (", " + scores["model"] if several else ""))
     lines["digits"] = [scale_of(task)[1] for task in lines["task"]]
     most = lines.loc[lines.groupby(["task", "measure"], sort=False)["seeds"].idxmax()]
     names = {"bag_of_words": "bag of words", "majority": "majority class", "chance": "chance"}
     below = [most[["task", "measure", "digits"]].assign(label=name, score=most[key]) for key, name in names.items()]
     cells = {"{task} ({measure})": scored}
     cells |= {} if metrics else columns("{task}: pairs seen={pairs:%}; {task}: cost={cost:%}")
-    lines = pd.concat([lines, *(part.dropna() for part in below)])
+    lines = pd.concat([lines, *(part.dropna() for part in below)]).fillna({"mark": ""})
     return table(lines, "{label}", cells, ["task", "measure"], note=note)
 
 
@@ -103,13 +119,13 @@ def score_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         return
     arms, note = scores[scores["is_headline"]], about(study, scores)
     where = "held-out training examples" if (scores["split"] == "held-out").all() else "development sets"
-    mean = f"Mean ± standard deviation (number of seeds), {where}. "
+    mean = f"Mean ± standard deviation (number of seeds), {where}. {footnote(arms)}"
     yield f"{study}-scores", score_table(scores, note=mean + note)
     meaning = "How varied the answers are: 0% says the same to everything, 100% varies as the gold answers do. "
     if any(find_task(name).is_squad for name in arms["task"]):
         meaning += "Of SQuAD: how many answers stand elsewhere than that to the question before. "
-    varied = arms[arms["variety"].notna()]
-    yield f"{study}-variety", table(varied, "{arm}", columns("{task}={variety:%1}"), "task", note=meaning + note)
+    varied, meaning = marked(arms[arms["variety"].notna()]), meaning + footnote(arms)
+    yield f"{study}-variety", table(varied, "{arm}", columns("{task}={variety:%1}{mark}"), "task", note=meaning + note)
     same = ["task", "length", "batch_size", "learning_rate", "epochs", "train_examples", "examples"]
     recipes = arms.groupby([*same, "precision", "seeds"], sort=False, dropna=False)["arm"].agg(", ".join).reset_index()
     cells = columns(
@@ -124,18 +140,54 @@ def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     lines = read(root, f"tables/{study}-differences")
     for task, pairs in lines.groupby("task", sort=False) if len(lines) else ():
         over, models = pairs["over"].iloc[0], ", ".join(pairs["model"].unique())
-        cells = columns("what changes={change}; from={score_from:s}; to={score_to:s}")
+        cells = {**columns("what changes={change}"), "from": one_side("from"), "to": one_side("to")}
         cells["difference"] = lambda line: "**{difference:+s}**" if line["clear"] else "{difference:+s}"
         cells |= columns("95 % interval={low:+s} to {high:+s}; p (Holm)={p_holm:P}")
-        cells["1 % loss ruled out"] = lambda line: "yes" if line["not_inferior"] else ""
-        cells |= {"cost": "{cost_to:%}", over: "{seeds:0}"}
+        cells |= {"pairs seen": pairs_seen, "cost": "{cost_to:%}", over: "{seeds:0}{mark}"}
         counts = pairs["examples"]
         examples = f"{between(counts)} examples" if counts.any() else "intervals over seeds alone"
         note = f"{task}: {METRICS[pairs['metric'].iloc[0]]}, {examples}. Study {study}: {models}."
         few = (pairs["seeds"] < CLEAR_FROM).any()
         note += f" With fewer than {CLEAR_FROM} {over} nothing is tested." if few else ""
-        pairs = pairs.assign(digits=scale_of(str(task))[1])
+        if (pairs["family"] == "B").any():
+            note += " Whether lsh stays near softmax is tested in a table of its own."
+        pairs = marked(pairs).assign(digits=scale_of(str(task))[1])
+        note = f"{note} {footnote(pairs)}".strip()
         yield f"{study}-differences-{task}", table(pairs, "{from} → {to}", cells, note=note)
+
+
+def one_side(end: str) -> Callable[[Line], str]:
+    """The score of one of two arms; from lowest to highest where runs are far apart; how many are constant."""
+
+    def cell(line: Line) -> str:
+        if line[f"constant_{end}"]:
+            return f"{{constant_{end}:0}} of {{seeds:0}} constant"
+        apart = are_apart(line["task"], line[f"lowest_{end}"], line[f"highest_{end}"])
+        return f"{{lowest_{end}:s}} to {{highest_{end}:s}}" if apart else f"{{score_{end}:s}}"
+
+    return cell
+
+
+def pairs_seen(line: Line) -> str:
+    """The share of pairs that both arms saw: what lies between a control and `lsh` may be the pairs too."""
+    alike = form(line["pairs_from"], "%") == form(line["pairs_to"], "%")
+    return "{pairs_to:%}" if alike else "{pairs_from:%} → {pairs_to:%}"
+
+
+def equivalence_tables(root: Path, rows: pd.DataFrame) -> Named:
+    """Does `lsh` stay within a point of softmax? By share asked for, task by task and over tasks."""
+    if (lines := read(root, "tables/equivalence")).empty:
+        return
+    arms, means = lines["study"] + ", " + lines["to"], lines["tasks"].map("mean of {:.0f} tasks".format)
+    lines = marked(lines).assign(label=arms.where(lines["tasks"] == 1, means))
+    lines["yes"] = lines["within"].map({True: "yes", False: "not shown"}).where(lines["p"].notna(), "")
+    cells = columns(
+        "study, arm={label}; task={task}; pairs seen={pairs:%}; cost={cost:%}; difference, points={difference:+2}; "
+        "95 % interval={low:+2} to {high:+2}; p={p:P}; p (Holm)={p_holm:P}; within 1 point={yes}; runs={seeds:0}{mark}"
+    )
+    note = "A point is 0.01 of an accuracy, F1 or correlation, and 1 of SQuAD's F1. p: of a difference of a point or "
+    note += f"more, either way. From fewer than {CLEAR_FROM} runs nothing is tested. {footnote(lines)}".strip()
+    yield "equivalence", table(lines, "{share:%}", cells, note=note, corner="asked for")
 
 
 def switched_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
@@ -181,6 +233,7 @@ def shuffled_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     """Texts as they are, and with their words in random order; below each task's arms what sees no order."""
     if (lines := read(root, f"tables/{study}-shuffled")).empty:
         return
+    lines, later = marked(lines), footnote(lines)
     lines["name"], lines["title"] = lines["arm"].map(base_of).replace(ARMS), lines["task"].replace(TITLES)
     lines["metric"], groups = lines["metric"].map(METRICS), []
     for _, of_task in lines.groupby(["task", "train_examples"], sort=False):
@@ -190,9 +243,10 @@ def shuffled_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         groups += [of_task, *below_it]
     cells = columns("attention={name}; as it is={score:3}; shuffled={shuffled:3}")
     cells |= columns("difference (95 % interval)={difference:+3} ({low:+3} to {high:+3})")
-    cells |= columns("answers that change={changed:%1} ({changed_low:p1} to {changed_high:%1}); runs={seeds:0}")
-    note, label = f"Means over runs, intervals over runs and examples. {about(study, lines)}", "{title} ({metric}), "
-    yield f"{study}-shuffled", table(pd.concat(groups), label + "{train_examples:,} examples", cells, note=note)
+    cells |= columns("answers that change={changed:%1} ({changed_low:p1} to {changed_high:%1}); runs={seeds:0}{mark}")
+    note = f"Means over runs, intervals over runs and examples. {later}{about(study, lines)}"
+    label = "{title} ({metric}), {train_examples:,} examples"
+    yield f"{study}-shuffled", table(pd.concat(groups), label, cells, note=note)
 
 
 def one_by_one(values: Iterable[float], how: str, end: str = "") -> Parts:
@@ -202,30 +256,31 @@ def one_by_one(values: Iterable[float], how: str, end: str = "") -> Parts:
 
 def front_tables(root: Path, rows: pd.DataFrame) -> Named:
     """The front page's: what each change does to three scores, and what its attention costs."""
+    same, floors = ["task", "study", "arm"], []
     places = [(row, title, task, *place.split()) for row, arms in FRONT.items()
               for (task, title), place in zip(FRONT_TASKS.items(), arms, strict=True) if place]  # fmt: skip
-    same, lines, floors = ["task", "study", "arm"], [], []
-    runs = pd.DataFrame(places, columns=["row", "title", *same]).merge(headlines(rows), on=same)
-    for (row, title), of_arm in runs.groupby(["row", "title"], sort=False):
-        (top, digits), values = scale_of(of_arm["task"].iloc[0]), of_arm.sort_values("seed")["value"]
-        line = {"row": row, "title": f"{title} ({METRICS[of_arm['measure'].iloc[0]]})", "digits": digits}
-        line |= {"score": values.mean(), "sd": values.std(), "runs": len(values)}
-        apart = values.max() - values.min() > APART * top
-        lines.append(line | {"cell": one_by_one(values, str(digits)) if apart else "{score:s} ± {sd:s} ({runs:0})"})
-    for row, costs in runs.dropna(subset="cost").groupby("row", sort=False)["cost"]:
+    named = pd.DataFrame(places, columns=["row", "title", *same])
+    scores = pd.concat(read(root, f"tables/{study}-scores").assign(study=study) for study in named["study"].unique())
+    if scores.empty:
+        return
+    scores = scores[scores["is_headline"].astype(bool)]
+    scores["digits"] = [scale_of(task)[1] for task in scores["task"]]
+    arms = named.merge(marked(scores), on=same)
+    arms["title"] += " (" + arms["measure"].map(METRICS) + ")"
+    arms["cell"] = [scored(line) for line in arms.to_dict("records")]
+    lines = arms.to_dict("records")
+    for row, costs in arms.dropna(subset="cost").groupby("row", sort=False)["cost"]:
         alike = form(costs.min(), "%") == form(costs.max(), "%")
         cost = [(costs.min(), "%"), *([] if alike else [" to ", (costs.max(), "%")])]
         lines.append({"row": row, "title": "full cost", "cell": cost})
-    for run in runs.drop_duplicates("title").to_dict("records"):
-        scores = read(root, f"tables/{run['study']}-scores")
-        line = scores[(scores["task"] == run["task"]) & scores["is_headline"]].iloc[0]
-        named = {"always the same answer": line["majority"], "a bag of words": line["bag_of_words"]}
-        how = str(scale_of(run["task"])[1])
-        shown = ", ".join(f"{name} {form(value, how)}" for name, value in named.items() if pd.notna(value))
-        floors.append(f"{run['title'].split(',')[0]} {shown}")
-    if lines:
-        cells, note = {"{title}": lambda line: line["cell"]}, FRONT_NOTE + "; ".join(floors) + "."
-        yield "front", table(pd.DataFrame(lines), "{row}", cells, "title", note=note)
+    for line in arms.drop_duplicates("title").to_dict("records"):
+        without = {"always the same answer": line["majority"], "a bag of words": line["bag_of_words"]}
+        how = str(line["digits"])
+        shown = ", ".join(f"{name} {form(value, how)}" for name, value in without.items() if pd.notna(value))
+        floors.append(f"{line['title'].split(',')[0]} {shown}")
+    if len(arms):
+        note = FRONT_NOTE.format(footnote(arms)) + "; ".join(floors) + "."
+        yield "front", table(pd.DataFrame(lines), "{row}", {"{title}": lambda line: line["cell"]}, "title", note=note)
 
 
 def library_tables(root: Path, rows: pd.DataFrame) -> Named:
@@ -244,4 +299,4 @@ def library_tables(root: Path, rows: pd.DataFrame) -> Named:
 
 
 OF_STUDIES = (score_tables, difference_tables, switched_tables, reading_tables, shuffled_tables)
-COMMON = (front_tables, library_tables)
+COMMON = (front_tables, equivalence_tables, library_tables)

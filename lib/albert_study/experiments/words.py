@@ -33,8 +33,8 @@ from albert_lsh.run import Count
 from albert_lsh.squad import score
 from albert_lsh.tasks import Task, TaskError, find_task, load_data
 from albert_study.candidates import TableSettings
-from albert_study.compare import answers_of, runs_of
 from albert_study.records import load, published
+from albert_study.scores import answers_of, runs_of
 
 REGULARISATION = (0.1, 1.0, 10.0)  # to choose from
 ORIGINAL = {"source": "the original study (2020)", "arm": "reformer"}
@@ -321,7 +321,7 @@ def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]])
 def write_details(settings: Details) -> pd.DataFrame:
     """The table of `details` for a study's arms."""
     root = Path(str(settings.results_root))
-    runs = runs_of(load(root, settings.study))
+    runs = runs_of(load(root, settings.study), root)
     runs = runs[(runs["task"] == settings.task) & runs["is_headline"]]
     arms = ("softmax", *settings.arms)
     if missing := [arm for arm in arms if arm not in set(runs["arm"])]:
