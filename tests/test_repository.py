@@ -148,7 +148,7 @@ def test_the_page_on_faults_counts_the_cases_that_are_drawn():
 def test_differences_in_the_text_are_those_of_the_tables():
     """Somebody types them, and tables change when seeds are added."""
     number, typed, ends = r"([+-]\d+\.\d+)", set(), ("difference", "low", "high")
-    for page in (ROOT / "README.md", ROOT / "docs/results.md"):
+    for page in (ROOT / "README.md", ROOT / "docs/results.md", ROOT / "docs/claims.md"):
         text = re.sub(r"^\|.*$", "", page.read_text(), flags=re.MULTILINE)  # without tables
         typed |= set(re.findall(rf"{number}\s+\({number}\s+to\s+{number}", text))
     tables = pd.concat(map(pd.read_csv, (ROOT / "results/tables").glob("*-differences.csv")))
@@ -157,6 +157,14 @@ def test_differences_in_the_text_are_those_of_the_tables():
     computed = {tuple(form(row[name], row["how"]) for name in ends) for row in rows}
     assert typed
     assert typed <= computed, typed - computed
+
+
+def test_every_claim_says_how_far_it_goes_and_what_would_refute_it():
+    claims = re.split(r"^## \d\. ", (ROOT / "docs/claims.md").read_text(), flags=re.MULTILINE)[1:]
+    assert 1 <= len(claims) <= 9
+    for claim in claims:
+        parts = [claim.find(part) for part in ("<!-- table: ", "**How far it goes.**", "**What would refute it.**")]
+        assert -1 < parts[0] < parts[1] < parts[2], claim.splitlines()[0]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from albert_lsh.files import repository_root, write_atomically
-from albert_study import experiment_tables, tables
+from albert_study import claims, experiment_tables, tables
 from albert_study.carried import carried
 from albert_study.records import load, load_history, read_table
 from albert_study.scores import ARMS, headlines
@@ -33,7 +33,9 @@ def document_tables(root: Path, study: str | None = None) -> dict[str, Table]:
     study: whose tables alone are made.
     """
     rows = load(root, study)
-    studies, common = ([study], ()) if study else (studies_of(root), (*tables.COMMON, *experiment_tables.COMMON))
+    studies, common = (
+        ([study], ()) if study else (studies_of(root), (*tables.COMMON, *experiment_tables.COMMON, claims.claim_tables))
+    )
     makers = [partial(make, study=own) for own in studies for make in tables.OF_STUDIES] + list(common)
     named = (made for make in makers for made in make(root, rows))
     return {name: made for name, made in named if made.rows and len(made.titles) > 1}
