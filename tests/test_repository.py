@@ -221,14 +221,30 @@ def test_the_page_to_explore_is_made_of_todays_results(committed):
     assert f'content="{filled["fingerprint"]}"' in (ROOT / "report" / "results.html").read_text(encoding="utf-8")
 
 
-def test_poster_and_summary_have_one_page_and_the_report_nine_before_its_appendix(committed):
+def test_poster_and_summary_have_one_page_and_the_report_six_before_its_appendix(committed):
     typst = pytest.importorskip("typst")
     write_numbers(committed)
     for name in ("poster", "summary"):
         pages = typst.compile(str(committed / f"report/{name}.typ"), root=str(committed), format="svg")
         assert isinstance(pages, bytes), name  # a list where there are several
     report, asked = str(committed / "report/report.typ"), {"field": "value", "one": True, "root": str(committed)}
-    assert json.loads(typst.query(report, "<last-page>", **asked)) <= 9
+    assert json.loads(typst.query(report, "<last-page>", **asked)) <= 6
+
+
+def in_plain(text):
+    return " ".join(re.sub(r"[*`\\]", "", text).split())
+
+
+def test_the_answer_is_the_same_in_readme_report_poster_and_summary_and_the_abstract_is_short():
+    """The documents show `answer`, which stands in shared.typ."""
+    sources = {name: (ROOT / f"report/{name}.typ").read_text() for name in ("shared", *DOCUMENTS)}
+    (answer,) = re.findall(r"#let answer = \[(.*?)\]\n", sources["shared"], re.DOTALL)
+    assert in_plain(answer) in in_plain((ROOT / "README.md").read_text())
+    assert all("#answer" in sources[name] for name in DOCUMENTS)
+    (abstract,) = re.findall(r"#block\(.*?\)\[\s*#set[^\n]*\n(.*?)\] <abstract>", sources["report"], re.DOTALL)
+    words = in_plain(abstract.replace("#answer", answer)).split()
+    assert len(words) <= 120
+    assert len([word for word in words if re.match(r"\(?\d", word)]) <= 10
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "figures").glob("*.svg")), ids=lambda path: path.stem)

@@ -180,7 +180,7 @@ def plot_switched(lines: pd.DataFrame) -> Figure:
     """
     lines = some_of(lines, SWITCHED)
     low, high = (lines[name].where(lines["kept"] > -0.3) for name in ("kept_low", "kept_high"))
-    title = lines["task"] + "\n" + lines["metric"]
+    title = lines["task"].replace(TITLES).str.replace("Korean ", "") + "\n" + lines["metric"].replace(METRICS)
     lines = lines.assign(kept=lines["kept"].clip(lower=-0.3), kept_low=low, kept_high=high, title=title)
     panels = {"kept": "score kept", "changed": "answers changed"}
     figure = curves(lines, "cost", panels, "title", size=(6.6, 3.6))
