@@ -1,5 +1,6 @@
 """Figures from run records: drawn again only when results change, and made of what there is."""
 
+import re
 import shutil
 
 import matplotlib as mpl
@@ -71,7 +72,19 @@ def test_an_arm_trained_longer_is_drawn_as_the_same_arm_trained_shorter(tmp_path
     runs = runs_of(load(tmp_path, "longer"), tmp_path).query("is_headline")
     figure = plot_convergence(runs.assign(attention="softmax"), tmp_path)
     colours = {str(line.get_label()): line.get_color() for line in figure.axes[1].lines}
-    assert colours == {f"{arm}-10-epochs": look_of(arm)["color"] for arm in ("softmax", "new")}
+    names = {"softmax, 10 epochs": "softmax", "new projections, 10 epochs": "new"}
+    assert colours == {name: look_of(arm)["color"] for name, arm in names.items()}
+
+
+def test_curves_are_at_most_six_with_linear_axes_and_names_in_words():
+    made = {path.stem: path.read_text() for path in (ROOT / "figures").glob("*.svg")}
+    for stem in ("albert-loss-kor-sts", "minilm-loss-stsb", "no-training-switched", "masked-words"):
+        legend = re.search(r'<g id="legend_1">.*', made[stem], re.DOTALL)
+        assert legend
+        names = re.findall(r"<!-- (.*?) -->", legend[0])
+        assert 1 < len(names) <= 6, stem
+        assert not [name for name in names if "-" in name], stem
+        assert "$" not in made[stem], stem  # what Matplotlib writes on a logarithmic axis
 
 
 def test_a_curve_is_a_mean_in_a_band_and_names_are_no_formulas():

@@ -148,7 +148,7 @@ def test_the_page_on_faults_counts_the_cases_that_are_drawn():
 def test_differences_in_the_text_are_those_of_the_tables():
     """Somebody types them, and tables change when seeds are added."""
     number, typed, ends = r"([+-]\d+\.\d+)", set(), ("difference", "low", "high")
-    for page in (ROOT / "README.md", ROOT / "docs/results.md"):
+    for page in (ROOT / "README.md", ROOT / "docs/results.md", ROOT / "docs/claims.md"):
         text = re.sub(r"^\|.*$", "", page.read_text(), flags=re.MULTILINE)  # without tables
         typed |= set(re.findall(rf"{number}\s+\({number}\s+to\s+{number}", text))
     tables = pd.concat(map(pd.read_csv, (ROOT / "results/tables").glob("*-differences.csv")))
@@ -157,6 +157,14 @@ def test_differences_in_the_text_are_those_of_the_tables():
     computed = {tuple(form(row[name], row["how"]) for name in ends) for row in rows}
     assert typed
     assert typed <= computed, typed - computed
+
+
+def test_every_claim_says_how_far_it_goes_and_what_would_refute_it():
+    claims = re.split(r"^## \d\. ", (ROOT / "docs/claims.md").read_text(), flags=re.MULTILINE)[1:]
+    assert 1 <= len(claims) <= 9
+    for claim in claims:
+        parts = [claim.find(part) for part in ("<!-- table: ", "**How far it goes.**", "**What would refute it.**")]
+        assert -1 < parts[0] < parts[1] < parts[2], claim.splitlines()[0]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
@@ -213,14 +221,30 @@ def test_the_page_to_explore_is_made_of_todays_results(committed):
     assert f'content="{filled["fingerprint"]}"' in (ROOT / "report" / "results.html").read_text(encoding="utf-8")
 
 
-def test_poster_and_summary_have_one_page_and_the_report_nine_before_its_appendix(committed):
+def test_poster_and_summary_have_one_page_and_the_report_six_before_its_appendix(committed):
     typst = pytest.importorskip("typst")
     write_numbers(committed)
     for name in ("poster", "summary"):
         pages = typst.compile(str(committed / f"report/{name}.typ"), root=str(committed), format="svg")
         assert isinstance(pages, bytes), name  # a list where there are several
     report, asked = str(committed / "report/report.typ"), {"field": "value", "one": True, "root": str(committed)}
-    assert json.loads(typst.query(report, "<last-page>", **asked)) <= 9
+    assert json.loads(typst.query(report, "<last-page>", **asked)) <= 6
+
+
+def in_plain(text):
+    return " ".join(re.sub(r"[*`\\]", "", text).split())
+
+
+def test_the_answer_is_the_same_in_readme_report_poster_and_summary_and_the_abstract_is_short():
+    """The documents show `answer`, which stands in shared.typ."""
+    sources = {name: (ROOT / f"report/{name}.typ").read_text() for name in ("shared", *DOCUMENTS)}
+    (answer,) = re.findall(r"#let answer = \[(.*?)\]\n", sources["shared"], re.DOTALL)
+    assert in_plain(answer) in in_plain((ROOT / "README.md").read_text())
+    assert all("#answer" in sources[name] for name in DOCUMENTS)
+    (abstract,) = re.findall(r"#block\(.*?\)\[\s*#set[^\n]*\n(.*?)\] <abstract>", sources["report"], re.DOTALL)
+    words = in_plain(abstract.replace("#answer", answer)).split()
+    assert len(words) <= 120
+    assert len([word for word in words if re.match(r"\(?\d", word)]) <= 10
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "figures").glob("*.svg")), ids=lambda path: path.stem)

@@ -10,7 +10,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 
 from albert_lsh.files import repository_root
 from albert_study.compare import MARGIN
@@ -30,13 +30,33 @@ from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
 from albert_study.tables import TITLES, between, read
 
 GREY = "#444444"
+SIX = ("softmax", "new", "shared-qk", "reformer", "plain-lsh", "lsh")  # arms that curves show first, at most as many
+SWITCHED = {"lsh": "lsh", "top-k": "best keys", "plain-lsh": "random hashing", "random": "random keys",
+            "window": "nearest keys", "truncation": "a shorter text"}  # fmt: skip
+MASKED = {"lsh": "lsh", "lsh, no rest": "lsh, no mean key", "top-k": "best keys", "top-k, rest": "best keys, mean key",
+          "random": "random keys", "random, rest": "random keys, mean key"}  # fmt: skip
 
 
 def histories(runs: pd.DataFrame, root: Path) -> pd.DataFrame:
-    """The training curves of runs below each other, by arm as `name`."""
-    tables = [load_history((root / run["record"]).parent).assign(name=run["arm"], attention=run["attention"])
-              for run in runs.to_dict("records")]  # fmt: skip
+    """The training curves of runs below each other, of at most six arms: `name` in words, `look` the arm."""
+    arms = sorted(runs["arm"].unique(), key=lambda arm: [*SIX, base_of(arm)].index(base_of(arm)))[: len(SIX)]
+    tables = [load_history((root / run["record"]).parent)
+              .assign(name=in_words(run["arm"]), look=run["arm"], attention=run["attention"])
+              for run in runs.to_dict("records") if run["arm"] in arms]  # fmt: skip
     return pd.concat(tables).round({"epoch": 4})
+
+
+def in_words(arm: str) -> str:
+    """An arm as a legend calls it: "new-10-epochs" is "new projections, 10 epochs"."""
+    base = base_of(arm)
+    return ", ".join(filter(None, (ARMS.get(base, base), arm[len(base) + 1 :].replace("-", " "))))
+
+
+def some_of(lines: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
+    """The lines of these variants, or of all where there are none of them, as `curves` takes them."""
+    chosen = lines[lines["variant"].isin(names)]
+    lines = chosen if len(chosen) else lines
+    return lines.assign(name=lines["variant"].replace(names), look=lines["variant"])
 
 
 def seeds_of(runs: pd.DataFrame) -> str:
@@ -66,7 +86,9 @@ def plot_convergence(runs: pd.DataFrame, root: Path) -> Figure:
     panels = {"train_loss": loss_name(task), "eval_loss": loss_name(task), metric: metric}
     titles = (f"{task}, training loss", "evaluation loss", f"score ({seeds_of(runs)})")
     lines = histories(runs, root)
-    floor = level("majority class", lines, "epoch", **{metric: runs["majority class"].mean()})
+    floor = level("majority class", lines, "epoch", **{metric: runs["majority class"].mean()}).assign(
+        look="majority class"
+    )
     figure = curves(pd.concat([lines, floor]), "epoch", panels, titles=titles)
     for axis in figure.axes[:2]:
         axis.set_ylim(0, None)
@@ -153,16 +175,14 @@ def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame, root: Path) -> Figu
 def plot_switched(lines: pd.DataFrame) -> Figure:
     """What is left of the score, and the share of answers that change, against full cost; one column a task.
 
-    lines: of `compare.switched`. Variants that were asked for one share alone, which make no line, are left out where
-    there are others; what is below -0.3 is drawn there, without its interval.
+    lines: of `compare.switched`, of which SWITCHED are drawn; what is below -0.3 is drawn there, without its interval.
     """
-    several = lines.groupby("variant")["share"].transform("nunique") > 1
-    lines = lines[several] if several.any() else lines
+    lines = some_of(lines, SWITCHED)
     low, high = (lines[name].where(lines["kept"] > -0.3) for name in ("kept_low", "kept_high"))
-    title = lines["task"] + "\n" + lines["metric"]
+    title = lines["task"].replace(TITLES).str.replace("Korean ", "") + "\n" + lines["metric"].replace(METRICS)
     lines = lines.assign(kept=lines["kept"].clip(lower=-0.3), kept_low=low, kept_high=high, title=title)
     panels = {"kept": "score kept", "changed": "answers changed"}
-    figure = curves(lines.rename(columns={"variant": "name"}), "cost", panels, "title", size=(6.6, 3.6))
+    figure = curves(lines, "cost", panels, "title", size=(6.6, 3.6))
     axes = figure.axes
     for axis in axes[: len(axes) // 2]:
         axis.axhline(1, color="black", linewidth=0.5)
@@ -170,14 +190,17 @@ def plot_switched(lines: pd.DataFrame) -> Figure:
         axis.set_ylim(-0.35, 1.15)
     costs = [cost for _, cost in lines.groupby("title", sort=False)["cost"]]
     for axis, cost in zip(axes, costs * 2, strict=True):
-        log_cost(axis, cost)
+        label_cost(axis, cost)
     axes[-1].set_ylim(0, None)
     return figure
 
 
 def plot_masked_words(lines: pd.DataFrame) -> Figure:
-    """How the loss of a masked word changes against the full cost, one column a length; bars: two standard errors."""
-    lines = lines.sort_values("length", kind="stable").rename(columns={"variant": "name"})
+    """How the loss of a masked word changes against the full cost, one column a length; bars: two standard errors.
+
+    lines: of variants, of which MASKED are drawn.
+    """
+    lines = some_of(lines, MASKED).sort_values("length", kind="stable")
     change, error = lines["difference"], 2 * lines["standard_error"]
     lines = lines.assign(difference_low=change - error, difference_high=change + error)
     lines["title"] = lines["length"].map("{:.0f} tokens".format)
@@ -187,19 +210,16 @@ def plot_masked_words(lines: pd.DataFrame) -> Figure:
     for axis in axes[: len(axes) // 2]:
         axis.axhline(0, color="black", linewidth=0.6)
     for axis in axes:
-        log_cost(axis, lines["cost"])
-    axes[0].set_yscale("symlog", linthresh=0.1)
-    axes[-1].set_yscale("log")
+        label_cost(axis, lines["cost"])
+    axes[-1].set_ylim(0, None)
     return figure
 
 
-def log_cost(axis: Any, cost: pd.Series) -> None:
-    """A logarithmic axis of the full cost, as a share of softmax's."""
-    least, most = cost.min() * 0.8, cost.max() * 1.25
-    ticks = [2.0**power for power in range(-4, 3, 2) if least < 2.0**power < most]
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(ticks, [f"{100 * tick:g}" for tick in ticks])
-    axis.set_xlim(least, most)  # a panel may be empty: a share of nothing is not kept
+def label_cost(axis: Any, cost: pd.Series) -> None:
+    """An axis of the full cost, as a share of softmax's."""
+    axis.xaxis.set_major_locator(MultipleLocator(0.5 if cost.max() < 1.6 else 1))
+    axis.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+    axis.set_xlim(0, cost.max() * 1.08)  # a panel may be empty: a share of nothing is not kept
     axis.set_xlabel("full cost, %" if axis.get_xlabel() else "")
 
 

@@ -8,6 +8,7 @@ Typst compiler does (`typst compile --root . report/report.typ`).
 import hashlib
 import json
 import os
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,15 +17,14 @@ from typing import Any
 import pandas as pd
 
 from albert_lsh.files import repository_root, write_atomically
-from albert_study import experiment_tables, tables
+from albert_study import claims, experiment_tables, tables
 from albert_study.carried import carried
-from albert_study.records import load, load_history, read_table
+from albert_study.records import load, load_history
 from albert_study.scores import ARMS, headlines
-from albert_study.show import Table
+from albert_study.show import Parts, Table
 from albert_study.tables import read, studies_of
 
 DOCUMENTS = ("report", "poster", "summary")
-ENDS = (("least", "most"), ("no", "yes"))  # groups of examples that are set against each other
 
 
 def document_tables(root: Path, study: str | None = None) -> dict[str, Table]:
@@ -33,7 +33,9 @@ def document_tables(root: Path, study: str | None = None) -> dict[str, Table]:
     study: whose tables alone are made.
     """
     rows = load(root, study)
-    studies, common = ([study], ()) if study else (studies_of(root), (*tables.COMMON, *experiment_tables.COMMON))
+    studies, common = (
+        ([study], ()) if study else (studies_of(root), (*tables.COMMON, *experiment_tables.COMMON, claims.claim_tables))
+    )
     makers = [partial(make, study=own) for own in studies for make in tables.OF_STUDIES] + list(common)
     named = (made for make in makers for made in make(root, rows))
     return {name: made for name, made in named if made.rows and len(made.titles) > 1}
@@ -54,19 +56,31 @@ def numbers(root: Path, study: str | None = None) -> dict[str, Any]:
     studies = [study] if study else studies_of(root)
     made = {name: table._asdict() for name, table in document_tables(root, study).items()}
     for table in made.values():
-        table["rows"] = [[row[0][0], *row[1:]] for row in table["rows"]]
+        table["rows"] = [[row[0][0], *map(spelled, row[1:])] for row in table["rows"]]
+        table["note"] = re.sub(r"(^|[^\w-])-(\d)", "\\1−\\2", table["note"])
     lines: dict[str, pd.DataFrame] = {}
-    for name in ("scores", "differences", "switched"):
+    for name in ("scores", "differences", "switched", "shuffled"):
         of_studies = (read(root, f"tables/{own}-{name}").assign(study=own) for own in studies)
         lines[name] = pd.concat([of_study for of_study in of_studies if len(of_study)] or [pd.DataFrame()])
     if len(scores := lines["scores"]):
         runs = [[float(run) for run in str(of_arm).split("; ") if run != "nan"] for of_arm in scores["runs"]]
         lines["scores"] = scores.assign(runs=pd.Series(runs, scores.index))[scores["is_headline"]]
-    lines |= {"bound": read(root, "efficiency/bound"), "equivalence": read(root, "tables/equivalence")}
+    lines["equivalence"] = read(root, "tables/equivalence")
     content = {name: json.loads(each.to_json(orient="records")) for name, each in lines.items()}
     content |= {"tables": made, "figures": [path.stem for path in figures_of(root, study)]}
     content |= {"studies": studies, "arms": ARMS}
     return content if study else content | text_numbers(root)
+
+
+def spelled(cell: Parts) -> list[Any]:
+    """A cell for Typst: each number with its decimals, and what else `form` does to it."""
+    return [part if isinstance(part, str) else [part[0], *spell(part[1])] for part in cell]
+
+
+def spell(how: str) -> tuple[int, str]:
+    """The decimals and the kind that `form`'s `how` names: "%1" is (1, "%")."""
+    kind = how[0] if how[0] in "+%p,P" else ""
+    return (3 if kind == "P" else int(how.removeprefix(kind) or 0)), kind
 
 
 def text_numbers(root: Path) -> dict[str, Any]:
@@ -75,17 +89,11 @@ def text_numbers(root: Path) -> dict[str, Any]:
     runs = headlines(rows, root)
     hours = rows.loc[(rows["kind"] == "fine-tuned") & (rows["measure"] == "train_seconds"), "value"].sum() / 3600
     longer = runs[runs["study"] == "more-training"].groupby(["task", "arm"], sort=False)
-    times = read(root, "efficiency/time-cpu-fp32").reindex(columns=["device", "length"]).sort_values("length")
-    lengths = times.groupby("device", sort=False)["length"].unique()
     masked = rows[(rows["study"] == "masked-words") & (rows["measure"] == "softmax_loss")].groupby("length")["value"]
-    details = sorted((root / "results/runs/details").glob("*.csv"))
     return {
         "trained": {"runs": len(runs), "hours": hours},
         "more training": [longer_training(own, root) for _, own in longer],
-        "reaching half": reaching_half(runs[runs["study"] == "albert"]),
-        "details": {path.stem: where_answers_change(read_table(path)) for path in details},
         "masked words": {f"{length:.0f}": loss for length, loss in masked.first().items()},
-        "devices": "; ".join(f"{on}: {', '.join(map(str, of))} tokens" for on, of in lengths.items()),
     }
 
 
@@ -102,37 +110,6 @@ def longer_training(runs: pd.DataFrame, root: Path) -> dict[str, Any]:
     about = {"arm": arm, "task": task, "epochs": int(epochs), "runs": len(runs), "score": runs["value"].mean()}
     about["later"] = int(runs["later"].sum())
     return about | {str(name): loss for name, loss in pd.DataFrame(losses).mean().items()}
-
-
-def reaching_half(runs: pd.DataFrame) -> dict[str, dict[str, list[int]]]:
-    """How many runs of each arm reach half of softmax's mean correlation, and of how many, task by task."""
-    counts: dict[str, dict[str, list[int]]] = {}
-    for task, of_task in runs[runs["measure"] == "pearson"].groupby("task", sort=False):
-        arms = of_task["arm"]
-        enough = of_task["value"] > of_task["value"][arms == "softmax"].mean() / 2
-        counts[str(task)] = {str(arm): [int(of.sum()), len(of)] for arm, of in enough.groupby(arms, sort=False)}
-    return counts
-
-
-def where_answers_change(lines: pd.DataFrame) -> dict[str, Any]:
-    """The arms that change no more answers than another softmax model does; those that lose in every group; and by
-    feature and group those that lose more there than in the opposite group of examples.
-
-    Two groups have no example in common: the half-widths of their intervals, squared, add up to that of the difference.
-    """
-    everywhere = lines[lines["feature"] == "all"].set_index("arm")
-    same = everywhere.index[(everywhere["low"] <= 0) & (everywhere["high"] < 0.02)]
-    below = (lines["gained_high"] < 0).groupby(lines["arm"], sort=False).all()
-    told: dict[str, Any] = {"as much as two": list(same), "loses everywhere": list(below.index[below])}
-    told["loses more"] = []
-    for feature, of_feature in lines.groupby("feature", sort=False):
-        groups = {name: group.set_index("arm") for name, group in of_feature.groupby("group")}
-        for one, other in (pair for ends in ENDS if set(ends) <= set(groups) for pair in (ends, ends[::-1])):
-            halves = [(groups[name]["gained_high"] - groups[name]["gained_low"]) / 2 for name in (one, other)]
-            loses = groups[other]["gained"] - groups[one]["gained"] > (halves[0] ** 2 + halves[1] ** 2) ** 0.5
-            if arms := list(loses.index[loses]):
-                told["loses more"].append({"feature": feature, "where": one, "arms": arms})
-    return told
 
 
 def write_numbers(root: Path, study: str | None = None) -> str:

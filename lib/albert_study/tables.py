@@ -14,7 +14,8 @@ from albert_study.show import Line, Parts, Table, columns, form, table
 
 Named = Iterator[tuple[str, Table]]
 FIRST = ("albert", "minilm", "original", "original-readme")  # studies: the questions asked first
-TITLES = {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B", "mrpc": "MRPC"}
+TITLES = {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B", "mrpc": "MRPC", "squad": "SQuAD 1.1"}
+TITLES |= {"squad-v2": "SQuAD 2.0", "kor-sts": "KorSTS", "kor-qpair": "Korean question pairs"}
 FRONT_TASKS = {"sst2": "SST-2, MiniLM", "squad": "SQuAD 1.1, MiniLM", "kor-sts": "KorSTS, ALBERT"}
 FRONT = {  # by row, which study and arm it shows of these tasks; none where it was not run
     "softmax, unchanged": ("word-order softmax-67349", "minilm softmax", "albert softmax"),
