@@ -173,16 +173,37 @@ def test_the_front_page_has_a_row_a_change_and_leaves_empty_what_was_not_run(tmp
 
 def test_whether_lsh_stays_near_softmax_is_told_task_by_task_and_over_tasks(tmp_path):
     line = {"study": "x", "to": "lsh", "task": "mrpc", "share": 0.5, "pairs": 0.4, "cost": 1.0, "difference": -0.25}
-    line |= {"low": -0.9, "high": 0.4, "seeds": 3, "tasks": 1, "later": 0, "p": 0.02, "p_holm": 0.06, "within": False}
+    line |= {
+        "low": -0.9,
+        "high": 0.4,
+        "seeds": 3,
+        "tasks": 1,
+        "weights": None,
+        "later": 0,
+        "p": 0.02,
+        "p_holm": 0.06,
+        "within": False,
+    }
     few = line | {"task": "squad", "seeds": 1, "p": None, "p_holm": None, "later": 1}
-    over = line | {"study": None, "task": "all", "tasks": 2, "p_holm": 0.01, "within": True, "pairs": None, "seeds": 6}
-    write(tmp_path, "tables/equivalence", [line, few, over])
+    over = line | {
+        "study": None,
+        "task": "all",
+        "tasks": 2,
+        "weights": "equal",
+        "p_holm": 0.01,
+        "within": True,
+        "pairs": None,
+        "seeds": 6,
+    }
+    best = over | {"weights": "precision", "p": None, "p_holm": None, "within": False}
+    write(tmp_path, "tables/equivalence", [line, few, over, best])
     ((_, table),) = equivalence_tables(tmp_path, pd.DataFrame())
     lines = table.frame().assign(asked=table.frame().index).values.tolist()
     assert lines == [
         ["x, lsh", "mrpc", "40%", "100%", "-0.25", "-0.90 to +0.40", "0.020", "0.060", "not shown", "3", "50%"],
         ["x, lsh", "squad", "40%", "100%", "-0.25", "-0.90 to +0.40", "", "", "", "1†", "50%"],
         ["mean of 2 tasks", "all", "", "100%", "-0.25", "-0.90 to +0.40", "0.020", "0.010", "yes", "6", "50%"],
+        ["2 tasks by precision", "all", "", "100%", "-0.25", "-0.90 to +0.40", "", "", "", "6", "50%"],
     ]
     assert list(equivalence_tables(tmp_path / "elsewhere", pd.DataFrame())) == []
 

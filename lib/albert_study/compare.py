@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from statsmodels.stats.meta_analysis import combine_effects
 
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import read_predictions
@@ -146,13 +147,14 @@ def over_seeds(each: pd.Series) -> Difference:
 
 
 def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
-    """Does `lsh` stay within MARGIN of softmax? A line a comparison of family B, and below them one for each share.
+    """Does `lsh` stay within MARGIN of softmax? A line a comparison of family B, and below them two for each share.
 
     lines: of `differences`, of several studies, with a column study.
 
     Differences, their ends and errors are in points. p is that of a difference of MARGIN or more, by two one-sided
     tests; all that are made here are one family (p_holm), and `within` says where p_holm is below 5 %. From fewer than
-    CLEAR_FROM seeds nothing is tested. Other columns are those of `differences`, without _to.
+    CLEAR_FROM seeds nothing is tested. `weights` says how the tasks of a share are weighted, see `over_tasks`. Other
+    columns are those of `differences`, without _to.
     """
     lines = lines[(lines["family"] == "B") & lines["difference"].notna() & lines["share"].notna()]
     if lines.empty:
@@ -160,36 +162,49 @@ def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
     lines = lines.rename(columns=lambda name: name.removesuffix("_to"))
     best = lines["task"].map(lambda task: scale_of(task)[0])
     in_points = {name: lines[name] * 100 / best for name in ("difference", "low", "high", "error", "error_of_seeds")}
-    lines = lines.assign(**in_points, freedom_of_seeds=lines["seeds"] - 1, tasks=1)
+    lines = lines.assign(**in_points, freedom_of_seeds=lines["seeds"] - 1, tasks=1, weights="")
     lines = lines.sort_values("share", ascending=False, kind="stable")
     of_shares = lines[lines["seeds"] >= CLEAR_FROM].groupby("share", sort=False)
     lines = pd.concat([lines, *(over_tasks(of_share) for _, of_share in of_shares)], ignore_index=True)
-    is_tested = lines["seeds"] >= CLEAR_FROM
+    is_tested = (lines["seeds"] >= CLEAR_FROM) & (lines["weights"] != "precision")
     tested = lines[is_tested].to_dict("records")
     p = [p_of_margin(line["difference"], errors_in(line), MARGIN) for line in tested]
     lines = lines.assign(p=np.nan, p_holm=np.nan)
     lines.loc[is_tested, "p"] = p
     lines.loc[is_tested, "p_holm"] = holm(pd.Series(p)).to_numpy() if p else []
     columns = ["study", "model", "task", "metric", "from", "to", "share", "pairs", "cost", "difference", "low", "high"]
-    columns += ["error", "freedom", "seeds", "over", "tasks", "later", "p", "p_holm"]
+    columns += ["error", "freedom", "seeds", "over", "tasks", "weights", "later", "p", "p_holm"]
     return lines[columns].assign(within=lines["p_holm"] < LEVEL)
 
 
 def over_tasks(lines: pd.DataFrame) -> pd.DataFrame:
-    """The line of a share: the plain mean over its tasks; none of one task.
+    """The lines of a share; none of one task.
 
-    Each task is one answer to the question; weighted by precision the mean would be nearly that of one task. Where a
-    task has several lines their mean counts, with an error as if they were of the same answers.
+    The first, which is tested, is the plain mean over its tasks: each is one answer to the question. The second is
+    weighted by precision (a fixed effect), and says what the tasks say that can be measured best. Where a task has
+    several lines their mean counts, with an error as if they were of the same answers.
     """
     pairs = {"error": "freedom", "error_of_seeds": "freedom_of_seeds"}
     how = {"difference": "mean", "seeds": "sum", "later": "sum", "share": "first"}
     tasks = lines.groupby("task").agg(how | dict.fromkeys(pairs, "mean") | dict.fromkeys(pairs.values(), "min"))
-    line = {"task": "all", "to": "lsh", "difference": tasks["difference"].mean(), "tasks": len(tasks)}
+    if len(tasks) < 2:
+        return pd.DataFrame()
+    line = {
+        "task": "all",
+        "to": "lsh",
+        "weights": "equal",
+        "difference": tasks["difference"].mean(),
+        "tasks": len(tasks),
+    }
     for size, freedom in pairs.items():
         line[size], line[freedom] = pooled(list(map(Error, tasks[size], tasks[freedom])))
     line["low"], line["high"] = interval(line["difference"], errors_in(line))
     line |= {"share": tasks["share"].iloc[0], "seeds": tasks["seeds"].sum(), "later": tasks["later"].sum()}
-    return pd.DataFrame([line] if len(tasks) > 1 else [])
+    names = {"eff": "difference", "sd_eff": "error", "ci_low": "low", "ci_upp": "high"}
+    means, variances = tasks["difference"].to_numpy(), tasks["error"].to_numpy() ** 2
+    fixed = combine_effects(means, variances).summary_frame().rename(columns=names)
+    weighted = fixed.loc["fixed effect", list(names.values())].to_dict()
+    return pd.DataFrame([line, line | weighted | {"weights": "precision", "freedom": np.inf}])
 
 
 def errors_in(line: Any) -> list[Error]:

@@ -110,7 +110,7 @@ def plot_differences(runs: pd.DataFrame, lines: pd.DataFrame) -> Figure:
               for (model, task), pairs in lines.groupby(["model", "task"], sort=False)}  # fmt: skip
     each = {title: run_by_run(runs, *panel) for title, panel in panels.items()}
     names = in_order(lines["to"])
-    figure = dots(each, {arm: ARMS.get(arm, arm) for arm in names}, height=0.17 + 0.5 / len(names), step=0)
+    figure = dots(each, {arm: ARMS.get(arm, arm) for arm in names}, height=max(0.17, 1 / len(names)), step=0)
     for axis, of_runs, (task, pairs) in zip(figure.axes, each.values(), panels.values(), strict=True):
         (top, digits), (metric, over) = scale_of(task), pairs[["metric", "over"]].iloc[0]
         axis.axvspan(-MARGIN * top / 100, MARGIN * top / 100, color="#dddddd", zorder=0)

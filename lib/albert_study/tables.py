@@ -179,7 +179,8 @@ def equivalence_tables(root: Path, rows: pd.DataFrame) -> Named:
     """Does `lsh` stay within a point of softmax? By share asked for, task by task and over tasks."""
     if (lines := read(root, "tables/equivalence")).empty:
         return
-    arms, means = lines["study"] + ", " + lines["to"], lines["tasks"].map("mean of {:.0f} tasks".format)
+    arms, count = lines["study"] + ", " + lines["to"], lines["tasks"].map("{:.0f} tasks".format)
+    means = ("mean of " + count).where(lines["weights"] == "equal", count + " by precision")
     lines = marked(lines).assign(label=arms.where(lines["tasks"] == 1, means))
     lines["yes"] = lines["within"].map({True: "yes", False: "not shown"}).where(lines["p"].notna(), "")
     cells = columns(
