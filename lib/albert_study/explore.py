@@ -17,7 +17,7 @@ from albert_lsh.files import repository_root, write_atomically
 from albert_study.carried import carried
 from albert_study.experiment_tables import OBJECTIVES
 from albert_study.records import BASELINES, KINDS, load
-from albert_study.scores import METRICS, base_of, runs_of
+from albert_study.scores import METRICS, base_of
 from albert_study.show import STYLES, look_of
 
 TOLD = ["name", "attention", "seed", "share", "length", "learning_rate", "pairs", "cost", "value", "low", "high"]
@@ -29,14 +29,11 @@ PROBED |= {"difference": "loss above softmax's, nats", "change": "change of a wo
 def points(root: Path) -> dict[str, pd.DataFrame]:
     """What each chart shows; its reader chooses a `view`."""
     rows = load(root)
-    runs = runs_of(rows, root)
-    rows.loc[runs.index, "value"] = runs["value"]  # none of a correlation of what is constant
     rows["name"] = rows["variant"].where(rows["kind"] != "pretrained").fillna(rows["arm"])
     rows["commit"], rows["link"] = rows["commit"].astype(str).str[:10], "../" + rows["record"]
     own = rows["arm"].fillna("").map(base_of)
     rows["look"] = own.where(own.isin(list(STYLES)) & rows["kind"].isin(KINDS.values()), rows["attention"])
     scored = rows["kind"].isin(KINDS.values()) & rows["measure"].isin([*METRICS, *OBJECTIVES])
-    scored &= rows["value"].notna()
     probed = rows["kind"].isin(["switched", "masked words", "passes", "reading"]) & rows["measure"].isin(PROBED)
     timed = (rows["kind"] == "efficiency") & rows["measure"].isin(["seconds", "bytes"])
     length = rows["length"].map("{:.0f} tokens".format).where(probed & (rows["kind"] != "switched"))
