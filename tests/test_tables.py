@@ -8,7 +8,7 @@ import pytest
 from albert_study.compare import differences, write_tables
 from albert_study.experiment_tables import detail_tables, masked_tables
 from albert_study.records import load
-from albert_study.report import document_tables, write_numbers
+from albert_study.report import document_tables, spell, write_numbers
 from albert_study.scores import scores
 from albert_study.show import columns, form, parts, table, text
 from albert_study.tables import (
@@ -50,7 +50,8 @@ def test_numbers_are_rounded_half_away_from_zero_as_the_decimal_that_a_table_has
 def test_documents_write_numbers_as_pages_do(tree):
     typst = pytest.importorskip("typst")
     write_numbers(tree)
-    calls = ", ".join(f'form({value!r}, "{how}")' for value, how, _ in WRITTEN)
+    each = ((value, *spell(how)) for value, how, _ in WRITTEN)
+    calls = ", ".join(f'form({value!r}, {digits}, kind: "{kind}")' for value, digits, kind in each)
     (tree / "report" / "asked.typ").write_text(f'#import "shared.typ": form\n#metadata(({calls})) <asked>')
     texts = typst.query(str(tree / "report/asked.typ"), "<asked>", field="value", one=True, root=str(tree))
     assert json.loads(texts) == [expected.replace("-", "−") for *_, expected in WRITTEN]
