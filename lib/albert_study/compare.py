@@ -347,20 +347,24 @@ def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
         tables |= {f"{study}-{name}": make(rows, root) for name, make in makers.items()}
         tables[f"{study}-predictors"] = predictors(tables[f"{study}-switched"])
     tables["pretraining-gaps"] = gaps(load(root), root)
-    folder, pairs = root / "results" / "tables", []
+    folder = root / "results" / "tables"
+    written = [path for name, table in tables.items() if (path := write(folder / f"{name}.csv", table))]
+    pairs = []  # as they are written, so that those of a study that is made again enter as those of all others do
     for study in list_studies(root).query("listed > 0").index:  # a reader's own studies do not enter
-        made = tables.get(f"{study}-differences", read_table(folder / f"{study}-differences.csv"))
-        pairs += [made.assign(study=study)] if len(made) else []
-    tables["equivalence"] = equivalence(pd.concat(pairs, ignore_index=True)) if pairs else pd.DataFrame()
-    written = []
-    for name, table in tables.items():
-        path = folder / f"{name}.csv"
-        if table.empty:
-            path.unlink(missing_ok=True)
-        else:
-            write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
-            written.append(path)
-    return written
+        lines = read_table(folder / f"{study}-differences.csv")
+        pairs += [lines.assign(study=study)] if len(lines) else []
+    table = equivalence(pd.concat(pairs, ignore_index=True)) if pairs else pd.DataFrame()
+    path = write(folder / "equivalence.csv", table)
+    return [*written, path] if path else written
+
+
+def write(path: Path, table: pd.DataFrame) -> Path | None:
+    """Write a table; one without rows is not written, and an older one is deleted."""
+    if table.empty:
+        path.unlink(missing_ok=True)
+        return None
+    write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
+    return path
 
 
 if __name__ == "__main__":
