@@ -15,9 +15,9 @@ from transformers import trainer
 from transformers.utils import notebook
 
 from albert_lsh import load_model
+from albert_lsh.loop import Clock
 from albert_lsh.model.load import ModelError, max_positions
 from albert_lsh.run import ParameterError
-from albert_lsh.train import Clock
 from albert_study.compare import gaps
 from albert_study.experiments.pretrain import Pretraining, main, pretrain
 from albert_study.records import load

@@ -12,9 +12,9 @@ import torch
 
 from albert_lsh import fit, load_data
 from albert_lsh.files import FolderInUseError, lock
+from albert_lsh.loop import LengthGrouped, newest
 from albert_lsh.record import read_result
 from albert_lsh.run import ParameterError
-from albert_lsh.train import LengthGrouped, newest
 from test_train import SOFTMAX, make
 
 # Of 22 steps an epoch, whose loss is logged every third step, and at every checkpoint.
