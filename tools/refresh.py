@@ -32,31 +32,25 @@ import sys
 
 KEEP_ON_DRIVE = False  # @param {type: "boolean"}
 
+if importlib.util.find_spec("albert_lsh") is None:
 
-def install(address, note=""):
     class SetUpError(Exception):
         def _render_traceback_(self):  # the sentence alone
             return [f"SetUpError: {self}"]
 
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", f"albert-lsh @ git+{address}"]
+    source = "ADDRESS"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", f"albert-lsh @ git+{source}"]
     done = subprocess.run(pip, capture_output=True, text=True, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
     if done.returncode:
         why = re.findall("(?:fatal|ERROR): (.+)", done.stderr) or [done.stderr.strip()]
-        raise SetUpError(f"albert-lsh could not be installed from {address}{note}: {why[0]}")
-
-
-if importlib.util.find_spec("albert_lsh") is None:
-    install("ADDRESS"NOTE)
+        raise SetUpError(f"albert-lsh could not be installed from {source}NOTE: {why[0]}")
 if "COLAB_RELEASE_TAG" in os.environ:
-    if KEEP_ON_DRIVE:
-        from google.colab import drive
+    from albert_lsh.files import set_up_colab
 
-        drive.mount("/content/drive")
-    print("Colab deletes this machine and the results on it. To keep them, set KEEP_ON_DRIVE = True here, and below:")
-    print('results_root = "/content/drive/MyDrive/albert-lsh"')
+    set_up_colab(KEEP_ON_DRIVE)
 before = set(globals())  # the names there are before the parameters"""
 NOT_YET = "(A placeholder until public.)\n\n"  # in README
-NOTE = ', " (a placeholder: the repository is not public yet)"'
+NOTE = " (a placeholder until public)"
 PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"
 BADGE = re.compile(r"(\| \[(\w+\.ipynb)\].*?\| \[!\[Open in Colab\]\[badge\]\])\(.*?\)")
 CLONE = re.compile(r"git clone \S+ && cd \S+")

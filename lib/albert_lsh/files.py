@@ -45,6 +45,16 @@ def root_of(results_root: str | None = None) -> Path:
     return root
 
 
+def set_up_colab(keep_on_drive: bool) -> None:
+    """Say in Colab what becomes of results, and mount Drive where they are to be kept."""
+    if keep_on_drive:
+        from google.colab import drive  # Colab alone has it
+
+        drive.mount(str(DRIVE))
+    print("Colab deletes this machine and the results on it. To keep them, set KEEP_ON_DRIVE = True here, and below:")
+    print(f'results_root = "{DRIVE / "MyDrive" / "albert-lsh"}"')
+
+
 def run_folder(study: str, task: str, model: str, arm: str, seed: int, results_root: str | None = None) -> Path:
     """results/runs/<study>/<task>/<model>/<arm>/seed-<n>; of a path or name on the Hub its last part."""
     folder = root_of(results_root) / "results" / "runs" / study / Path(task).name
