@@ -3,17 +3,18 @@
 import pytest
 import torch
 
-from albert_lsh import attention, audit, load_model, load_tokenizer, record_passes
+from albert_lsh import attention, audit, load_model, load_tokenizer, record_passes, switch_attention
 
 TEXTS = ["a b c d e f g h " * 3, "the film was good and the music was bad " * 4, "one two three"]
 
 
 def test_a_share_has_the_error_it_has_and_the_model_stays_as_it_is(monkeypatch):
-    monkeypatch.setattr("albert_lsh.advice.LENGTHS", (512,))
-    model, tokenizer = load_model("nano", head="base"), load_tokenizer("nano")
+    monkeypatch.setattr("albert_lsh.advice.LENGTHS", (1024,))  # more than it has positions
+    model, tokenizer = load_model("nano-lsh", head="base").train(), load_tokenizer("nano-lsh")
+    before = model.config.to_dict()
     result = audit(model, TEXTS[:1], tokenizer, attention="window", shares=[0.5, 0.25], seconds=0)
-    assert model.config._attn_implementation == load_model("nano", head="base").config._attn_implementation
-    with record_passes(model.eval()) as passes, torch.no_grad():
+    assert (model.config.to_dict(), model.training) == (before, True)
+    with record_passes(switch_attention(model, "softmax").eval()) as passes, torch.no_grad():
         model(**tokenizer(TEXTS[:1], return_tensors="pt"))
     for row in result.shares.to_dict("records"):
         errors = []
@@ -24,7 +25,7 @@ def test_a_share_has_the_error_it_has_and_the_model_stays_as_it_is(monkeypatch):
         assert row["error"] == pytest.approx(sum(errors) / len(errors), rel=1e-4)
         assert row["pairs"] <= row["share"]
     assert result.shares["mass"].is_monotonic_decreasing
-    assert result.lengths["length"].tolist() == [512, 512]
+    assert result.lengths["length"].tolist() == [1024, 1024]
     assert result.advice.startswith("At your ")
 
 

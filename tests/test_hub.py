@@ -57,6 +57,7 @@ def test_a_commit_of_model_and_data_is_asked_for_and_recorded(hub):
     code += "revisions('nano', run.task, None, run.data_revision))"
     assert load(hub, code) == f"1 nyu-mll/glue {{'data': '{'0' * 40}'}}"
     assert revisions("/a/folder/of/this/machine", "한국어/own.csv") == {}
+    assert revisions("owner/name", None, "2" * 40) == {}  # which never was here
     code = "from albert_lsh import find_task, load_data; load_data(find_task('sst2', revision='1' * 40))"
     done = subprocess.run([sys.executable, "-c", code], env=hub, capture_output=True, text=True)
     assert f"revision '{'1' * 40}' is neither on the Hub nor in the cache" in done.stderr  # datasets took another

@@ -77,8 +77,7 @@ def audit(
         for start in range(0, len(chosen), BATCH)
     ]
     settings = [{"share": share} for share in shares]
-    table = pd.DataFrame({"share": list(shares)})
-    table = table.assign(**on_texts(model, batches, attention, settings))
+    table = pd.DataFrame({"share": list(shares)}).assign(**on_texts(model, batches, attention, settings))
     by_length = on_lengths(model, attention, list(shares), seconds)
     tokens = int(torch.cat([batch["attention_mask"].sum(-1) for batch in batches]).float().median())
     return Audit(table, by_length, advise(table, by_length, attention, tokens))
