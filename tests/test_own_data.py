@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import papermill
 import pytest
+from datasets import ClassLabel, Dataset
 
 from albert_lsh import Run, find_task, fit, load_data, squad
 from albert_lsh.predict import main
@@ -182,6 +183,22 @@ def test_labels_are_classes_or_numbers(tmp_path, labels, given, names, first):
     data = load_data(task)
     found = {n: label for part in data.values() for n, label in zip(part["idx"], part["label"], strict=True)}
     assert (task.labels, found[0], type(found[0])) == (names, first, type(first))
+
+
+def test_labels_are_numbers_or_names_in_all_splits_alike(tmp_path):
+    for split, labels in (("train", [*range(5)] * 3), ("validation", [1, 2, 3, 4])):
+        (tmp_path / f"{split}.json").write_text(json.dumps(rows(labels)))
+    data = load_data(find_task(str(tmp_path), labels=["1", "2", "3", "4", "5"]))
+    assert (data["train"]["label"][:5], data["validation"]["label"][:]) == ([*range(5)], [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(("labels", "numbers"), [(["pos", "neg"], [1, 0]), (["bad", "good"], [0, 1])])
+def test_the_classes_of_a_hubs_column_may_be_put_in_another_order_or_renamed(tmp_path, labels, numbers):
+    for split in ("train", "validation"):
+        classes = ClassLabel(names=["neg", "pos"])
+        data = Dataset.from_dict({"text": ["poor", "fine"], "label": [0, 1]}).cast_column("label", classes)
+        data.to_parquet(tmp_path / f"{split}.parquet")
+    assert load_data(find_task(str(tmp_path), labels=labels))["train"]["label"][:] == numbers
 
 
 @pytest.mark.parametrize(

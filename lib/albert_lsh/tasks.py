@@ -269,7 +269,8 @@ def own_data(task: Task) -> DatasetDict:
         raise TaskError(f"{place}: there is no split 'train'; there are: {', '.join(data)}")
     others = [split for split in task.evaluation if split in data and split not in without_answers(task, data)]
     splits = ["train", *(others[:1] if task.is_squad else others)]
-    parts = DatasetDict({split: with_answers(data[split], task, split) for split in splits})
+    numbers = class_numbers({split: data[split] for split in splits}, task)
+    parts = DatasetDict({split: with_answers(data[split], task, split, numbers) for split in splits})
     if others:
         return parts
     rows = parts["train"]
@@ -294,30 +295,36 @@ def without_answers(task: Task, data: DatasetDict | None = None) -> dict[str, Da
     return texts
 
 
-def with_answers(rows: Dataset, task: Task, split: str) -> Dataset:
+def with_answers(rows: Dataset, task: Task, split: str, numbers: Mapping[str, int]) -> Dataset:
     """The columns of a split of one's own that its task has, checked; classes are numbers, other answers float32."""
     if task.is_squad:
         check_rows(rows, task, split)
         return rows.select_columns(["id", *task.columns, sources.SPAN_ANSWERS])
     kind: Any = Value("float32")
     if task.labels and task.label in rows.column_names:
-        rows, kind = with_classes(rows, task, split), ClassLabel(names=[*task.labels])
+        values, kind = rows[task.label][:], ClassLabel(names=[*task.labels])
+        for number, value in enumerate(values):
+            if str(value) not in numbers:
+                wanted = f"must be one of: {', '.join(task.labels)}"
+                raise TaskError(f"task={task.name!r}: split {split!r}, row {number}: {task.label}={value!r} {wanted}")
+        rows = rows.remove_columns(task.label).add_column(task.label, [numbers[str(value)] for value in values])
     check_rows(rows, task, split)
     rows = rows.select_columns([*task.columns, task.label]).cast_column(task.label, kind)
     return rows.add_column("idx", list(range(len(rows))))
 
 
-def with_classes(rows: Dataset, task: Task, split: str) -> Dataset:
-    """The rows with the number of its class as each label, which is a number of `labels` or one of the names there."""
-    values, names = rows[task.label][:], {name: number for number, name in enumerate(task.labels)}
-    in_range = all(type(value) is int and 0 <= value < task.num_labels for value in values)
-    if isinstance(rows.features[task.label], ClassLabel) or (in_range and any(str(v) not in names for v in values)):
-        return rows.cast_column(task.label, Value("int64"))
-    for number, value in enumerate(values):
-        if str(value) not in names:
-            wanted = f"must be one of: {', '.join(task.labels)}"
-            raise TaskError(f"task={task.name!r}: split {split!r}, row {number}: {task.label}={value!r} {wanted}")
-    return rows.remove_columns(task.label).add_column(task.label, [names[str(value)] for value in values])
+def class_numbers(splits: Mapping[str, Dataset], task: Task) -> dict[str, int]:
+    """The number of the class that a label, as text, stands for: in all splits it is a name, or in all a number."""
+    numbers = {name: number for number, name in enumerate(task.labels)}
+    labelled = [rows for rows in splits.values() if task.labels and task.label in rows.column_names]
+    feature = next((rows.features[task.label] for rows in labelled), None)
+    if isinstance(feature, ClassLabel) and {*feature.names} == {*numbers}:
+        return {str(number): numbers[name] for number, name in enumerate(feature.names)}
+    values = [value for rows in labelled for value in rows[task.label][:]]
+    in_range = all(type(value) is int and value in range(task.num_labels) for value in values)
+    if isinstance(feature, ClassLabel) or (in_range and any(str(value) not in numbers for value in values)):
+        return {str(number): number for number in range(task.num_labels)}
+    return numbers
 
 
 def check_rows(rows: Dataset | None, task: Task, split: str, *, labelled: bool = True) -> None:
