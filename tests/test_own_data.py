@@ -185,6 +185,16 @@ def test_labels_are_classes_or_numbers(tmp_path, labels, given, names, first):
     assert (task.labels, found[0], type(found[0])) == (names, first, type(first))
 
 
+@pytest.mark.parametrize("options", [{"fold": (0, 3)}, {"train_examples": 8, "held_out_examples": 9}, {}])
+def test_no_text_is_both_trained_and_evaluated_on(tmp_path, capsys, options):
+    texts = [{"text": f"text {number % 20}", "label": number % 2} for number in range(60)]
+    (tmp_path / "own.json").write_text(json.dumps(texts))
+    train, evaluated = load_data(str(tmp_path / "own.json"), **options).values()
+    assert len({*train["text"]} | {*evaluated["text"]}) == len({*train["text"]}) + len({*evaluated["text"]})
+    assert len(evaluated) == {"fold": 21, "train_examples": 9}.get([*options, ""][0], 12)
+    assert ("are held out and evaluated" in capsys.readouterr().out) == (not options)
+
+
 def test_labels_are_numbers_or_names_in_all_splits_alike(tmp_path):
     for split, labels in (("train", [*range(5)] * 3), ("validation", [1, 2, 3, 4])):
         (tmp_path / f"{split}.json").write_text(json.dumps(rows(labels)))
