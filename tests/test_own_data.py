@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +11,7 @@ import papermill
 import pytest
 from datasets import ClassLabel, Dataset
 
-from albert_lsh import Run, find_task, fit, load_data, squad
+from albert_lsh import Run, find_task, fit, load_data, loop, squad
 from albert_lsh.predict import main
 from albert_lsh.record import read_result
 from albert_lsh.run import ParameterError
@@ -85,13 +86,14 @@ def test_a_csv_goes_through_notebook_run_tables_and_predict_and_no_record_names_
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")
-def test_a_folder_of_numbers_has_its_open_test_split_answered(tmp_path, capsys):
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_folder_of_numbers_has_its_open_test_split_answered(tmp_path, capsys, precision):
     (tmp_path / "pairs").mkdir()
     for split, examples in (("train", 60), ("dev", 20), ("test", 5)):
         rows = [{"one": f"A {i} b.", "other": f"A {i} c.", "likeness": i % 7 / 2} for i in range(examples)]
         table = pd.DataFrame(rows).drop(columns=["likeness"] if split == "test" else [])
         table.to_json(tmp_path / "pairs" / f"{split}.jsonl", orient="records", lines=True)
-    run = parse(tmp_path, "pairs", label_column="likeness")
+    run = parse(tmp_path, "pairs", label_column="likeness", precision=precision)
     assert (run.text_columns, run.labels, run.about.is_regression) == (["one", "other"], [], True)
     trained = fit(run)
     assert trained.record["examples"] == {"train": 60, "validation": 20}
@@ -100,6 +102,49 @@ def test_a_folder_of_numbers_has_its_open_test_split_answered(tmp_path, capsys):
     answers = ask(capsys, trained.folder, tmp_path / "pairs" / "test.jsonl")
     assert [json.loads(line) for line in lines] == [{"value": pytest.approx(row["value"])} for row in answers]
     assert len(lines) == 5
+
+
+def test_a_file_that_changed_after_its_run_was_described_is_not_trained_on(tmp_path):
+    (tmp_path / "own.json").write_text(json.dumps(rows([1, 0] * 9)))
+    run = parse(tmp_path, "own.json", labels="no,yes")
+    (tmp_path / "own.json").write_text(json.dumps(rows([0, 1] * 9)))
+    with pytest.raises(TaskError, match=f"data_revision='{run.data_revision}': '.*own.json' has changed"):
+        fit(run)
+
+
+def test_files_may_leave_while_a_run_trains(tmp_path, monkeypatch):
+    (tmp_path / "pairs").mkdir()
+    for split, labels in (("train", [1, 0] * 9), ("validation", [1, 0] * 9), ("test", [None] * 2)):
+        (tmp_path / "pairs" / f"{split}.json").write_text(json.dumps(rows(labels)))
+    run = parse(tmp_path, "pairs", labels="no,yes", save_model=False)
+
+    def train(*args):
+        shutil.rmtree(tmp_path / "pairs")
+        return loop.train_loop(*args)
+
+    monkeypatch.setattr("albert_lsh.train.train_loop", train)
+    assert len((fit(run).folder / "answers-test.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_file_as_old_as_the_one_it_replaced_is_read_anew(tmp_path):
+    file, words = tmp_path / "own.json", []
+    for labels in (["a", "b"] * 9, ["c", "d"] * 9):
+        file.write_text(json.dumps(rows(labels)))
+        os.utime(file, (0, 0))
+        words.append(find_task(str(file)).labels)
+    assert words == [("a", "b"), ("c", "d")]
+
+
+def test_a_folders_readme_decides_its_splits_and_so_its_revision(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(rows([1, 0] * 9)))
+    tasks = []
+    for train, other in (("one", "two"), ("two", "one")):
+        files = f"- split: train\n    path: {train}.json\n  - split: dev\n    path: {other}.json"
+        (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n  {files}\n---\n")
+        tasks.append(find_task(str(tmp_path)))
+        assert {split: len(part) for split, part in load_data(tasks[-1]).items()} == {"train": 18, "validation": 18}
+    assert tasks[0].revision != tasks[1].revision
 
 
 def test_an_answered_test_split_is_scored_too_and_classes_are_those_of_all_splits(tmp_path):

@@ -22,7 +22,7 @@ import math
 import os
 import reprlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 import transformers
+from datasets import Dataset
 from scipy.special import softmax
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
@@ -47,7 +48,7 @@ from albert_lsh.errors import explain_out_of_memory
 from albert_lsh.files import write_atomically
 from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
 from albert_lsh.sources import read
-from albert_lsh.tasks import SAVED_TASK, Task, find_task, readable, task_of, without_answers
+from albert_lsh.tasks import SAVED_TASK, Task, find_task, readable, task_of
 
 QUESTION_ANSWERING = "extractive-question-answering"
 Base: Any = ChunkPipeline  # its type annotations forbid what Transformers' own chunk pipelines do
@@ -263,10 +264,15 @@ def predict(
 
 
 def write_answers(
-    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, batch_size: int
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    splits: Mapping[str, Dataset],
+    batch_size: int,
 ) -> None:
-    """Write what the model says about every split of one's own data whose answers are open: answers-<split>.jsonl."""
-    for split, rows in without_answers(task).items():
+    """Write what the model says about every split of `without_answers`: answers-<split>.jsonl."""
+    for split, rows in splits.items():
         answers = predict(model.eval(), tokenizer, task, rows.to_list(), batch_size)
         lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
         write_atomically(folder / f"answers-{split}.jsonl", lines)

@@ -26,7 +26,7 @@ from albert_lsh.errors import OneLineError
 from albert_lsh.files import home, root_of, run_folder
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.pretrained import FOLDERS, folder_of
-from albert_lsh.sources import FORMATS, SPAN, SPAN_ANSWERS, TaskError, fingerprint, is_local
+from albert_lsh.sources import FORMATS, SPAN, SPAN_ANSWERS, fingerprint, is_local
 from albert_lsh.tasks import TASKS, Task, find_task, task_of
 
 HIGHEST = 2**31 - 1
@@ -213,8 +213,8 @@ class OfTask(Settings):
         about = find_task(task, lists["text_columns"], label, lists["labels"], revision)
         if not about.is_own:
             return values | lists
-        if is_local(about.dataset) and about.revision != (now := fingerprint(about.dataset)):
-            raise TaskError(f"data_revision={revision!r}: {task!r} has changed; it is {now!r}")
+        if revision and is_local(about.dataset):
+            fingerprint(about.dataset, f"task={task!r}", revision)
         span = {"text_columns": [*SPAN], "label_column": SPAN_ANSWERS, "labels": []}
         columns = {"text_columns": [*about.columns], "label_column": about.label, "labels": [*about.labels]}
         return values | (span if about.is_squad else columns) | {"task": task, "data_revision": about.revision}

@@ -152,7 +152,7 @@ def find_task(
     source = os.path.expanduser(name) if isinstance(name, str) else ""
     by_name = os.path.splitext(source)[1].lower() in sources.FORMATS or sources.ON_HUB.fullmatch(source)
     if revision is None and sources.is_local(source):
-        revision = sources.fingerprint(source)
+        revision = sources.fingerprint(source, place)
     elif not by_name and not (revision or "").startswith(sources.LOCAL):  # in a record it is seen from its root
         raise TaskError(f"{place} is not one of: {', '.join(TASKS)}; nor a file, a folder, or owner/name on the Hub")
     if text_columns is None or label_column is None or labels is None:
