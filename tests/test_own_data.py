@@ -77,6 +77,9 @@ def test_a_csv_goes_through_notebook_run_tables_and_predict_and_no_record_names_
     table = write_scores(BagOfWords.parse({**words, "results_root": str(tmp_path)}))
     assert table[["task", "accuracy", "train"]].values.tolist() == [["reviews.csv", 1, 160]]
 
+    words |= {"tasks": [str(tmp_path / "reviews.csv")], "results_root": str(tmp_path / "other")}
+    assert BagOfWords.parse(words).recorded()["tasks"] == ["reviews.csv"]
+
     reviews(tmp_path / "reviews.csv", 100)  # another file is another run, and the first one's is not to be had
     assert parse(tmp_path, "reviews.csv", label_column="mood", text_columns="review").folder != run.folder
     with pytest.raises(ParameterError, match=f"data_revision='{run.data_revision}': .*reviews.csv' has changed"):
@@ -270,6 +273,15 @@ def test_the_classes_of_a_hubs_column_may_be_put_in_another_order_or_renamed(tmp
             {"text_columns": "t"},
             r"text_columns=\['t'\]: there is no column 't'",
         ),
+        ("a.csv", "a,idx\nb,1\nc,0\n", {"label_column": "idx"}, "give the column 'idx' another name"),
+        (
+            "a.csv",
+            "a,idx\nb,1\n",
+            {"label_column": "idx", "text_columns": "a", "labels": "x,y"},
+            "give the column 'idx'",
+        ),
+        ("a.csv", "a,label\nb,x\n", {"labels": "x"}, r"labels=\['x'\] must name two classes or more"),
+        ("./mini-mrpc", None, {}, "is called like a task of the table; give it another name"),
         ("a.csv", "a,b,c,label\nx,y,z,0\n", {}, "text_columns=.* must name one or two columns beside 'label'"),
         ("a.csv", "a,label\nb,x\nc,x\n", {}, "label_column='label' has one value, 'x'"),
         ("a.csv", "a,label\n" + "".join(f"t,n{i}\n" for i in range(9)), {}, "9 different values in 9 rows .* too many"),
@@ -295,6 +307,7 @@ def test_the_classes_of_a_hubs_column_may_be_put_in_another_order_or_renamed(tmp
 )
 def test_what_is_wrong_with_ones_own_data_is_named(tmp_path, name, content, options, message):
     (tmp_path / "reviews.csv").write_text("text,label\n")
+    (tmp_path / "mini-mrpc").mkdir()
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises((ParameterError, TaskError), match=message):

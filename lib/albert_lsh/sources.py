@@ -233,8 +233,8 @@ def describe(
     texts = texts or tuple(name for name in columns if name not in (label, "id", "idx") and holds_text(rows, name))
     if len(texts) not in (1, 2) or label in texts:
         raise TaskError(f"{place}: text_columns={[*texts]!r} must name one or two columns beside {label!r}; {others}")
-    if reserved := [name for name in texts if name in ("label", "idx")]:
-        raise TaskError(f"{place}: text_columns={[*texts]!r}: give the column {reserved[0]!r} another name")
+    if "label" in texts:
+        raise TaskError(f"{place}: text_columns={[*texts]!r}: give the column 'label' another name")
     if labels == []:
         answered = {split: rows[label][:] for split, rows in data.items() if has_answers(rows, label)}
         check_each(answered, place, label, "a number", is_number)

@@ -151,6 +151,8 @@ def find_task(
         return replace(TASKS[name], revision=revision)
     source = os.path.expanduser(name) if isinstance(name, str) else ""
     by_name = os.path.splitext(source)[1].lower() in sources.FORMATS or sources.ON_HUB.fullmatch(source)
+    if sources.is_local(source) and os.path.basename(os.path.normpath(source)) in TASKS:  # as a record names it
+        raise TaskError(f"{place} is called like a task of the table; give it another name")
     if revision is None and sources.is_local(source):
         revision = sources.fingerprint(source, place)
     elif not by_name and not (revision or "").startswith(sources.LOCAL):  # in a record it is seen from its root
@@ -160,6 +162,10 @@ def find_task(
         columns, label, classes = sources.describe(data, place, text_columns, label_column, labels)
     else:
         columns, label, classes = tuple(text_columns), label_column, tuple(labels)
+    if label == "idx" or "idx" in columns:
+        raise TaskError(f"{place}: give the column 'idx' another name")
+    if len(classes) == 1:
+        raise TaskError(f"{place}: labels={[*classes]!r} must name two classes or more")
     splits: dict[str, Any] = {"evaluation": ("validation", "test"), "revision": revision}
     if (columns, label) == (sources.SPAN, sources.SPAN_ANSWERS):
         return Task(name, source, None, **_SQUAD, **splits)
@@ -168,7 +174,7 @@ def find_task(
 
 
 def task_of(parameters: Mapping[str, Any]) -> Task:
-    """The task of a run's parameters, which may be those of a record; of one's own data no file is opened."""
+    """The task of a run's parameters, which may be those of a record: a file that has left is no error."""
     names = ("text_columns", "label_column", "labels", "data_revision")
     return find_task(parameters["task"], *(parameters.get(name) for name in names))
 
