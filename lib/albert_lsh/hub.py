@@ -1,4 +1,4 @@
-"""The Hugging Face Hub: what is cached, without a network at once (its clients retry for half a minute); commits there."""
+"""The Hugging Face Hub: what is cached, at once if there is no network (clients retry for half a minute); commits."""
 
 import os
 import re
