@@ -3,13 +3,15 @@
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pandas as pd
 import papermill
 import pytest
+from datasets import ClassLabel, Dataset
 
-from albert_lsh import Run, find_task, fit, load_data, squad
+from albert_lsh import Run, find_task, fit, load_data, loop, squad
 from albert_lsh.predict import main
 from albert_lsh.record import read_result
 from albert_lsh.run import ParameterError
@@ -68,12 +70,18 @@ def test_a_csv_goes_through_notebook_run_tables_and_predict_and_no_record_names_
     assert list(table) == ["reviews.csv (accuracy)", "reviews.csv (matthews)"]
     (tmp_path / "more.txt").write_text("Room 7 was lovely.\nRoom 8 was bad.\n")
     answers = ask(capsys, path.parent, tmp_path / "more.txt")
-    pd.DataFrame({"id": [7, 8], "review": ["Room 7 was lovely.", "Room 8 was bad."]}).to_csv(tmp_path / "more.csv")
-    assert ask(capsys, path.parent, tmp_path / "more.csv") == answers
+    more = pd.DataFrame({"id": [7, 8], "review": ["Room 7 was lovely.", "Room 8 was bad."]})
+    more.to_csv(tmp_path / "more.csv")
+    more.to_csv(tmp_path / "more.tsv", sep="\t")
+    more.to_parquet(tmp_path / "more.parquet")
+    assert [ask(capsys, path.parent, tmp_path / f"more.{kind}") for kind in ("csv", "tsv", "parquet")] == [answers] * 3
     assert [list(answer["scores"]) for answer in answers] == [["Bad", "Good"]] * 2
     words = {"tasks": ["reviews.csv"], "text_columns": ["review"], "label_column": "mood"}
     table = write_scores(BagOfWords.parse({**words, "results_root": str(tmp_path)}))
     assert table[["task", "accuracy", "train"]].values.tolist() == [["reviews.csv", 1, 160]]
+
+    words |= {"tasks": [str(tmp_path / "reviews.csv")], "results_root": str(tmp_path / "other")}
+    assert BagOfWords.parse(words).recorded()["tasks"] == ["reviews.csv"]
 
     reviews(tmp_path / "reviews.csv", 100)  # another file is another run, and the first one's is not to be had
     assert parse(tmp_path, "reviews.csv", label_column="mood", text_columns="review").folder != run.folder
@@ -84,13 +92,14 @@ def test_a_csv_goes_through_notebook_run_tables_and_predict_and_no_record_names_
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")
-def test_a_folder_of_numbers_has_its_open_test_split_answered(tmp_path, capsys):
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_folder_of_numbers_has_its_open_test_split_answered(tmp_path, capsys, precision):
     (tmp_path / "pairs").mkdir()
     for split, examples in (("train", 60), ("dev", 20), ("test", 5)):
         rows = [{"one": f"A {i} b.", "other": f"A {i} c.", "likeness": i % 7 / 2} for i in range(examples)]
         table = pd.DataFrame(rows).drop(columns=["likeness"] if split == "test" else [])
         table.to_json(tmp_path / "pairs" / f"{split}.jsonl", orient="records", lines=True)
-    run = parse(tmp_path, "pairs", label_column="likeness")
+    run = parse(tmp_path, "pairs", label_column="likeness", precision=precision)
     assert (run.text_columns, run.labels, run.about.is_regression) == (["one", "other"], [], True)
     trained = fit(run)
     assert trained.record["examples"] == {"train": 60, "validation": 20}
@@ -99,6 +108,49 @@ def test_a_folder_of_numbers_has_its_open_test_split_answered(tmp_path, capsys):
     answers = ask(capsys, trained.folder, tmp_path / "pairs" / "test.jsonl")
     assert [json.loads(line) for line in lines] == [{"value": pytest.approx(row["value"])} for row in answers]
     assert len(lines) == 5
+
+
+def test_a_file_that_changed_after_its_run_was_described_is_not_trained_on(tmp_path):
+    (tmp_path / "own.json").write_text(json.dumps(rows([1, 0] * 9)))
+    run = parse(tmp_path, "own.json", labels="no,yes")
+    (tmp_path / "own.json").write_text(json.dumps(rows([0, 1] * 9)))
+    with pytest.raises(TaskError, match=f"data_revision='{run.data_revision}': '.*own.json' has changed"):
+        fit(run)
+
+
+def test_files_may_leave_while_a_run_trains(tmp_path, monkeypatch):
+    (tmp_path / "pairs").mkdir()
+    for split, labels in (("train", [1, 0] * 9), ("validation", [1, 0] * 9), ("test", [None] * 2)):
+        (tmp_path / "pairs" / f"{split}.json").write_text(json.dumps(rows(labels)))
+    run = parse(tmp_path, "pairs", labels="no,yes", save_model=False)
+
+    def train(*args):
+        shutil.rmtree(tmp_path / "pairs")
+        return loop.train_loop(*args)
+
+    monkeypatch.setattr("albert_lsh.train.train_loop", train)
+    assert len((fit(run).folder / "answers-test.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_file_as_old_as_the_one_it_replaced_is_read_anew(tmp_path):
+    file, words = tmp_path / "own.json", []
+    for labels in (["a", "b"] * 9, ["c", "d"] * 9):
+        file.write_text(json.dumps(rows(labels)))
+        os.utime(file, (0, 0))
+        words.append(find_task(str(file)).labels)
+    assert words == [("a", "b"), ("c", "d")]
+
+
+def test_a_folders_readme_decides_its_splits_and_so_its_revision(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(rows([1, 0] * 9)))
+    tasks = []
+    for train, other in (("one", "two"), ("two", "one")):
+        files = f"- split: train\n    path: {train}.json\n  - split: dev\n    path: {other}.json"
+        (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n  {files}\n---\n")
+        tasks.append(find_task(str(tmp_path)))
+        assert {split: len(part) for split, part in load_data(tasks[-1]).items()} == {"train": 18, "validation": 18}
+    assert tasks[0].revision != tasks[1].revision
 
 
 def test_an_answered_test_split_is_scored_too_and_classes_are_those_of_all_splits(tmp_path):
@@ -184,6 +236,32 @@ def test_labels_are_classes_or_numbers(tmp_path, labels, given, names, first):
     assert (task.labels, found[0], type(found[0])) == (names, first, type(first))
 
 
+@pytest.mark.parametrize("options", [{"fold": (0, 3)}, {"train_examples": 8, "held_out_examples": 9}, {}])
+def test_no_text_is_both_trained_and_evaluated_on(tmp_path, capsys, options):
+    texts = [{"text": f"text {number % 20}", "label": number % 2} for number in range(60)]
+    (tmp_path / "own.json").write_text(json.dumps(texts))
+    train, evaluated = load_data(str(tmp_path / "own.json"), **options).values()
+    assert len({*train["text"]} | {*evaluated["text"]}) == len({*train["text"]}) + len({*evaluated["text"]})
+    assert len(evaluated) == {"fold": 21, "train_examples": 9}.get([*options, ""][0], 12)
+    assert ("are held out and evaluated" in capsys.readouterr().out) == (not options)
+
+
+def test_labels_are_numbers_or_names_in_all_splits_alike(tmp_path):
+    for split, labels in (("train", [*range(5)] * 3), ("validation", [1, 2, 3, 4])):
+        (tmp_path / f"{split}.json").write_text(json.dumps(rows(labels)))
+    data = load_data(find_task(str(tmp_path), labels=["1", "2", "3", "4", "5"]))
+    assert (data["train"]["label"][:5], data["validation"]["label"][:]) == ([*range(5)], [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(("labels", "numbers"), [(["pos", "neg"], [1, 0]), (["bad", "good"], [0, 1])])
+def test_the_classes_of_a_hubs_column_may_be_put_in_another_order_or_renamed(tmp_path, labels, numbers):
+    for split in ("train", "validation"):
+        classes = ClassLabel(names=["neg", "pos"])
+        data = Dataset.from_dict({"text": ["poor", "fine"], "label": [0, 1]}).cast_column("label", classes)
+        data.to_parquet(tmp_path / f"{split}.parquet")
+    assert load_data(find_task(str(tmp_path), labels=labels))["train"]["label"][:] == numbers
+
+
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
@@ -198,6 +276,15 @@ def test_labels_are_classes_or_numbers(tmp_path, labels, given, names, first):
             {"text_columns": "t"},
             r"text_columns=\['t'\]: there is no column 't'",
         ),
+        ("a.csv", "a,idx\nb,1\nc,0\n", {"label_column": "idx"}, "give the column 'idx' another name"),
+        (
+            "a.csv",
+            "a,idx\nb,1\n",
+            {"label_column": "idx", "text_columns": "a", "labels": "x,y"},
+            "give the column 'idx'",
+        ),
+        ("a.csv", "a,label\nb,x\n", {"labels": "x"}, r"labels=\['x'\] must name two classes or more"),
+        ("./mini-mrpc", None, {}, "is called like a task of the table; give it another name"),
         ("a.csv", "a,b,c,label\nx,y,z,0\n", {}, "text_columns=.* must name one or two columns beside 'label'"),
         ("a.csv", "a,label\nb,x\nc,x\n", {}, "label_column='label' has one value, 'x'"),
         ("a.csv", "a,label\n" + "".join(f"t,n{i}\n" for i in range(9)), {}, "9 different values in 9 rows .* too many"),
@@ -223,6 +310,7 @@ def test_labels_are_classes_or_numbers(tmp_path, labels, given, names, first):
 )
 def test_what_is_wrong_with_ones_own_data_is_named(tmp_path, name, content, options, message):
     (tmp_path / "reviews.csv").write_text("text,label\n")
+    (tmp_path / "mini-mrpc").mkdir()
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises((ParameterError, TaskError), match=message):

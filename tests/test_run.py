@@ -31,6 +31,8 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
     assert run.attention_settings == attention.check("lsh", {"n_hashes": 2})
     assert (run.train_examples, run.resume, run.recompute, run.feed_forward_chunk) == (None, False, True, 16)
     assert (run.evaluation_settings, run.passes) == ({"n_hashes": 8}, [0, 2])
+    left_open = {"text_columns": "", "label_column": "None", "labels": "None", "data_revision": "None"}
+    assert Run.parse({**GOOD, **left_open}) == Run.parse(GOOD)
     assert (run.device in ("cpu", "cuda"), run.precision in ("bf16", "fp32", "fp16")) == (True, True)
 
 
@@ -48,6 +50,7 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
         ({"learning_rate": float("nan")}, "learning_rate=nan must be"),
         ({"batch_size": "2.5"}, "batch_size=2.5 must be a valid integer"),
         ({"batch_size": True}, "batch_size=True must be a valid integer"),
+        ({"label_column": 5}, "label_column=5 must be text"),
         ({"data_dir": "~nobody-here/x"}, "data_dir='~nobody-here/x': there is no such home folder"),
         ({"results_root": "~nobody-here"}, "results_root='~nobody-here': there is no such home folder"),
         ({"precision": "int8"}, "precision='int8' must be 'auto', 'fp32', 'bf16' or 'fp16'"),
@@ -216,6 +219,7 @@ def test_all_paths_are_below_the_root_and_recorded_without_it(tmp_path, monkeypa
         assert str(tmp_path) not in json.dumps(run.recorded())
         assert unnamed(results_root=root).is_relative_to(tmp_path if root else ROOT)
     assert Run.parse({**GOOD, "output_dir": "/there"}).folder == Path("/there")
+    assert Run.parse({**GOOD, "output_dir": "nano"}).folder == ROOT / "nano"
     assert root_of() == root_of("") == ROOT
 
 

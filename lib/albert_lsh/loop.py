@@ -194,7 +194,7 @@ def newest(folder: Path, identity: dict[str, Any], *, resume: bool = True) -> Pa
 
 
 def train_loop(trainer: Trainer, checkpoint: Path | None) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Train, from a checkpoint of `newest` on if there is one.
+    """Train, from a checkpoint of `newest` on if there is one. The trained model computes in float32.
 
     Args:
         trainer: its arguments are of `training_arguments`.
@@ -211,6 +211,8 @@ def train_loop(trainer: Trainer, checkpoint: Path | None) -> tuple[pd.DataFrame,
     less = "a smaller batch_size or max_length, recompute=True, or feed_forward_chunk"
     with explain_disk(Path(str(trainer.args.output_dir))), explain_out_of_memory(less), without_bars():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    model: Any = trainer.model
+    model.forward = getattr(model, "_original_forward", model.forward)  # accelerate leaves its autocast there
     clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))  # a resume makes another
     return history_of(trainer), {"train_seconds": clock.seconds, "peak_memory_bytes": record.peak_memory(on_gpu)}
 

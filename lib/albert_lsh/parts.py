@@ -10,6 +10,7 @@ from datasets import Dataset, DatasetDict
 from albert_lsh.sources import TaskError
 
 SUBSET_SEED = 0  # of subsets; not a run's seed, so that all runs see the same examples
+HELD_OUT = 5, 2000  # where one's own data have one split: a fifth of it is evaluated, and at most so many texts
 
 
 def cut_by_article(rows: Dataset, training: int, place: str) -> DatasetDict:
@@ -27,21 +28,40 @@ def cut_by(rows: Dataset, keys: Sequence[Any], training: int) -> DatasetDict:
     keys: a row's key each; what is alike in it goes to the same part.
     """
     chosen = set(random.Random(SUBSET_SEED).sample(sorted({*keys}), training))
-    numbers: dict[str, list[int]] = {"train": [], "validation": []}
-    for number, key in enumerate(keys):
-        numbers["train" if key in chosen else "validation"].append(number)
-    return DatasetDict({split: rows.select(of_split) for split, of_split in numbers.items()})
+    return divided(rows, ["train" if key in chosen else "validation" for key in keys], "validation")
 
 
-def cut_by_fold(rows: Dataset, fold: tuple[int, int], place: str) -> DatasetDict:
+def divided(rows: Dataset, splits: Sequence[str], evaluated: str) -> DatasetDict:
+    """splits: "train" or `evaluated`, for each row."""
+    return DatasetDict(
+        {name: rows.select([n for n, split in enumerate(splits) if split == name]) for name in ("train", evaluated)}
+    )
+
+
+def cut_by_text(rows: Dataset, columns: Sequence[str], place: str) -> DatasetDict:
+    """A split cut in two: of its different texts a fifth, but at most 2,000, is "validation"."""
+    texts = keys_of(rows, columns)
+    count = max(1, min(len({*texts}) // HELD_OUT[0], HELD_OUT[1]))
+    if count == len({*texts}):
+        raise TaskError(f"{place}: split 'train' has one text, and none is left to be evaluated on")
+    return cut_by(rows, texts, len({*texts}) - count)
+
+
+def keys_of(rows: Dataset, columns: Sequence[str]) -> list[Any]:
+    """What stays together: rows with the same texts in these columns; without any, every row is for itself."""
+    return list(zip(*(rows[name] for name in columns), strict=True)) if columns else [*range(len(rows))]
+
+
+def cut_by_fold(rows: Dataset, fold: tuple[int, int], place: str, columns: Sequence[str] = ()) -> DatasetDict:
     """Part i of n as "fold", all others as "train", drawn with a fixed seed; `idx` numbers all rows."""
     pair = fold if isinstance(fold, tuple | list) and [type(n) for n in fold] == [int, int] else (0, 0)
     if not 0 <= pair[0] < pair[1] or pair[1] < 2:
         raise TaskError(f"{place}: fold={reprlib.repr(fold)} must be (i, n), part i of n, from 0, and n 2 or more")
     numbered = rows.remove_columns("idx") if "idx" in rows.column_names else rows
     numbered = numbered.add_column("idx", list(range(len(rows)))).shuffle(seed=SUBSET_SEED, keep_in_memory=True)
-    others = [number for number in range(len(rows)) if number % pair[1] != pair[0]]
-    return DatasetDict({"train": numbered.select(others), "fold": numbered.select(range(pair[0], len(rows), pair[1]))})
+    keys = keys_of(numbered, columns)
+    part = {key: number % pair[1] for number, key in enumerate(dict.fromkeys(keys))}
+    return divided(numbered, ["fold" if part[key] == pair[0] else "train" for key in keys], "fold")
 
 
 def subset(rows: Dataset, n: int | None) -> Dataset:
@@ -51,16 +71,21 @@ def subset(rows: Dataset, n: int | None) -> Dataset:
     return rows.shuffle(seed=SUBSET_SEED, keep_in_memory=True).select(range(n))
 
 
-def held_out(rows: Dataset, seen: int | None, n: int | None) -> Dataset:
+def held_out(rows: Dataset, seen: int | None, n: int | None, columns: Sequence[str] = ()) -> Dataset:
     """Examples that a run on `subset(rows, seen)` has not seen: the next `n` in the same order; None: all the rest.
+
+    columns: no row has the texts there of a row that was seen.
 
     Raises:
         TaskError: the run saw all examples.
     """
-    if seen is None or seen >= len(rows):
+    shuffled = rows.shuffle(seed=SUBSET_SEED, keep_in_memory=True)
+    keys = keys_of(shuffled, columns)
+    trained = {*keys[:seen]}
+    others = [number for number, key in enumerate(keys) if key not in trained]
+    if not others:
         raise TaskError(f"train_examples={seen!r} of {len(rows)}: the run saw all training examples")
-    last = len(rows) if n is None else min(seen + n, len(rows))
-    return rows.shuffle(seed=SUBSET_SEED, keep_in_memory=True).select(range(seen, last))
+    return shuffled.select(others[:n])
 
 
 def with_shuffled_words(rows: Dataset, columns: Sequence[str], seed: int) -> Dataset:

@@ -26,8 +26,8 @@ from albert_lsh.errors import OneLineError
 from albert_lsh.files import home, root_of, run_folder
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.pretrained import FOLDERS, folder_of
-from albert_lsh.sources import FORMATS, SPAN, SPAN_ANSWERS, TaskError, fingerprint, is_local
-from albert_lsh.tasks import TASKS, Task, find_task, task_of
+from albert_lsh.sources import FORMATS, SPAN, SPAN_ANSWERS, fingerprint, is_local
+from albert_lsh.tasks import TASKS, Task, task_of
 
 HIGHEST = 2**31 - 1
 Count = Annotated[int, Field(ge=1, le=HIGHEST)]
@@ -38,6 +38,7 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Device = Literal["auto", "cpu", "cuda"]
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # in no path; surrogates in no file of ours
 OPEN = (None, "", "None")
+DATA = ("task", "tasks")  # the fields that name data
 
 
 class ParameterError(OneLineError):
@@ -137,33 +138,36 @@ class Settings(BaseModel):
         if isinstance(root, str | None) and not UNWRITABLE.search(root or ""):
             folder = root_of(root)
             values = values | {"results_root": str(folder)}
-            for name in (*cls.paths, *cls.sources):
-                known = (*OPEN, *(TASKS if name.startswith("task") else FOLDERS))
 
-                def place(value: Any, name: str = name, known: tuple = known) -> Any:
-                    if isinstance(value, list):
-                        return [place(part) for part in value]
-                    if not isinstance(value, str) or value in known or UNWRITABLE.search(value):
-                        return value
-                    path = folder / home(value, name)
-                    return str(path) if name in cls.paths or os.path.exists(path) else value  # no name is too long
+            def place(name: str, value: Any) -> Any:
+                if isinstance(value, list):
+                    return [place(name, part) for part in value]
+                known = () if name in cls.paths else TASKS if name in DATA else FOLDERS
+                if not isinstance(value, str) or value in (*OPEN, *known) or UNWRITABLE.search(value):
+                    return value
+                path = folder / home(value, name)
+                return str(path) if name in cls.paths or os.path.exists(path) else value  # no name is too long
 
-                if name in values:
-                    values[name] = place(values[name])
+            values |= {name: place(name, values[name]) for name in (*cls.paths, *cls.sources) if name in values}
         return values
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.recorded().items())})"
 
     def recorded(self) -> dict[str, Any]:
-        """All parameters but `results_root`, paths as seen from there: records name no folder of a machine."""
+        """All parameters but `results_root`: records name no folder of a machine.
+
+        Paths are as seen from there; of a task's file elsewhere the name alone, `data_revision` says which it was.
+        """
         values = self.model_dump(exclude={"results_root"})
-        root = f"{self.results_root}{os.sep}"
 
-        def seen(value: Any) -> Any:
-            return value.removeprefix(root) if isinstance(value, str) else value
+        def seen(name: str, value: Any) -> Any:
+            if isinstance(value, list):
+                return [seen(name, part) for part in value]
+            value = value.removeprefix(f"{self.results_root}{os.sep}") if isinstance(value, str) else value
+            return Path(value).name if name in DATA and os.path.isabs(value) else value
 
-        return {name: [*map(seen, v)] if isinstance(v, list) else seen(v) for name, v in values.items()}
+        return {name: seen(name, value) for name, value in values.items()}
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -200,21 +204,22 @@ class OfTask(Settings):
     def prepared(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Also with the columns, labels and revision of one's own data: all that says which task it is."""
         values = super().prepared(values)
-        task, revision = values.get("task"), values.get("data_revision")
-        label = None if values.get("label_column") in OPEN else values["label_column"]
-        revision = None if revision in OPEN else revision
-        if not all(isinstance(value, str | None) for value in (task, label, revision)) or UNWRITABLE.search(task or ""):
+        named = {name: values.get(name) for name in ("label_column", "data_revision")}
+        named = {name: None if value in OPEN else value for name, value in named.items()}
+        for name, value in named.items():
+            if not isinstance(value, str | None):
+                raise ValueError(f"{name}={reprlib.repr(value)} must be text")
+        named |= {name: list_of_names(name, values.get(name)) for name in ("text_columns", "labels")}
+        values, task = values | named, values.get("task")
+        if not isinstance(task, str) or UNWRITABLE.search(task):
             return values
-        lists = {name: list_of_names(name, values.get(name)) for name in ("text_columns", "labels")}
-        if task is None:
-            return values | lists
         if os.path.splitext(task)[1].lower() in FORMATS:
             task = str(root_of(values.get("results_root")) / home(task, "task"))
-        about = find_task(task, lists["text_columns"], label, lists["labels"], revision)
+        about = task_of(values | {"task": task})
         if not about.is_own:
-            return values | lists
-        if is_local(about.dataset) and about.revision != (now := fingerprint(about.dataset)):
-            raise TaskError(f"data_revision={revision!r}: {task!r} has changed; it is {now!r}")
+            return values
+        if values["data_revision"] and is_local(about.dataset):
+            fingerprint(about.dataset, f"task={task!r}", values["data_revision"])
         span = {"text_columns": [*SPAN], "label_column": SPAN_ANSWERS, "labels": []}
         columns = {"text_columns": [*about.columns], "label_column": about.label, "labels": [*about.labels]}
         return values | (span if about.is_squad else columns) | {"task": task, "data_revision": about.revision}
@@ -223,11 +228,6 @@ class OfTask(Settings):
     def about(self) -> Task:
         """The task."""
         return task_of(self.model_dump())
-
-    def recorded(self) -> dict[str, Any]:
-        """Of a file elsewhere the name alone: `data_revision` says which it was."""
-        values = super().recorded()
-        return values | {"task": Path(values["task"]).name if os.path.isabs(values["task"]) else values["task"]}
 
 
 def list_of_names(name: str, value: Any) -> list[str] | None:

@@ -14,13 +14,15 @@ import math
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, DownloadMode, load_dataset, load_dataset_builder
+from datasets.data_files import SPLIT_KEYWORDS
 from datasets.exceptions import DatasetGenerationError, DatasetsError
 
 from albert_lsh import hub
@@ -30,6 +32,7 @@ FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".pa
 ON_HUB = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")  # owner/name, or owner/name/configuration
 ARTICLES = re.compile(rb'\s*\{[^\[{]*"data"\s*:\s*\[')  # how SQuAD's JSON begins
 LOCAL = "sha256:"  # begins the revision of a file or folder
+SPLITS = {word: str(split) for split, words in SPLIT_KEYWORDS.items() for word in words}  # "dev" is "validation"
 SPAN = ("question", "context")  # the texts of a data set in SQuAD's schema; its answers are in SPAN_ANSWERS
 SPAN_ANSWERS = "answers"
 MOST_NUMBERS = 20  # different whole numbers that are classes; more are numbers to be predicted
@@ -108,31 +111,51 @@ def check_place(source: str, place: str) -> None:
         raise TaskError(f"{place}: there is no such file in {path.parent.resolve()}; {others}")
 
 
-def fingerprint(source: str) -> str:
-    """The revision of a file or folder: a digest of its bytes and, in a folder, of the names of its files."""
+def fingerprint(source: str, place: str, revision: str | None = None) -> str:
+    """The revision of a file or folder: a digest of its bytes and, in a folder, of its splits and their files' names.
+
+    Raises:
+        TaskError: it is not `revision`, if that is not None; a folder without data.
+    """
     digest = hashlib.sha256()
-    for path in files_of(source):
-        digest.update(b"" if os.path.isfile(source) else path.relative_to(source).as_posix().encode() + b"\0")
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return LOCAL + digest.hexdigest()[:16]
+    with explained(source, place):
+        for split, files in files_by_split(source).items():
+            for path in files:
+                digest.update(b"" if os.path.isfile(source) else f"{split}/{os.path.relpath(path, source)}\0".encode())
+                with open(path, "rb") as file:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
+    now = LOCAL + digest.hexdigest()[:16]
+    if revision not in (None, now):
+        raise TaskError(f"data_revision={revision!r}: {source!r} has changed; it is {now!r}")
+    return now
 
 
 def read(source: str, place: str, revision: str | None = None) -> DatasetDict:
     """Every split of one's own data; the one that a file is, and any that is alone, is "train".
 
     Raises:
-        TaskError: see `check_place` and `download`; a JSON file with paragraphs that are not SQuAD's.
+        TaskError: see `check_place`, `fingerprint` and `download`; a JSON file with paragraphs that are not SQuAD's.
     """
     check_place(source, place)
     if is_local(source):
-        with explained(source, place):
-            data = DatasetDict({split: read_files(files) for split, files in files_by_split(source).items()})
-    else:
-        owner, name, *config = source.split("/")
-        data = download(f"{owner}/{name}", config[0] if config else None, place, revision=revision)
-    data = data if len(data) > 1 else DatasetDict(train=next(iter(data.values())))
-    return DatasetDict({split: unfolded(rows, f"{place}: split {split!r}") for split, rows in data.items()})
+        return read_local(source, place, fingerprint(source, place, revision))
+    owner, name, *config = source.split("/")
+    return in_splits(download(f"{owner}/{name}", config[0] if config else None, place, revision=revision), place)
+
+
+@lru_cache(maxsize=2)
+def read_local(source: str, place: str, revision: str) -> DatasetDict:
+    with explained(source, place):
+        splits = {split: read_files(files, revision) for split, files in files_by_split(source).items()}
+    return in_splits(splits, place)
+
+
+def in_splits(data: Mapping[str, Dataset], place: str) -> DatasetDict:
+    """The rows by the usual names of splits: what is "dev" in a README is "validation"."""
+    named = {SPLITS.get(split, split): rows for split, rows in data.items()}
+    named |= {split: rows for split, rows in data.items() if split in named}
+    named = named if len(named) > 1 else {"train": next(iter(named.values()))}
+    return DatasetDict({split: unfolded(rows, f"{place}: split {split!r}") for split, rows in named.items()})
 
 
 def files_by_split(source: str) -> dict[str, list[str]]:
@@ -142,7 +165,7 @@ def files_by_split(source: str) -> dict[str, list[str]]:
     return {str(split): [*files] for split, files in load_dataset_builder(source).config.data_files.items()}
 
 
-def read_files(files: list[str]) -> Dataset:
+def read_files(files: list[str], revision: str) -> Dataset:
     """The rows of files of one split, which may have other columns than those of another split."""
     suffix = Path(files[0]).suffix.lower()
     if suffix not in FORMATS:
@@ -153,7 +176,8 @@ def read_files(files: list[str]) -> Dataset:
     elif FORMATS[suffix] == "json":
         with open(files[0], "rb") as file:
             options |= {"field": "data"} if ARTICLES.match(file.read(1000)) else {}
-    return load(FORMATS[suffix], **options)
+    # By path and time alone the cache would take a file for the one that it replaced.
+    return load(FORMATS[suffix], revision.removeprefix(LOCAL), **options)
 
 
 def unfolded(rows: Dataset, place: str) -> Dataset:
@@ -209,8 +233,8 @@ def describe(
     texts = texts or tuple(name for name in columns if name not in (label, "id", "idx") and holds_text(rows, name))
     if len(texts) not in (1, 2) or label in texts:
         raise TaskError(f"{place}: text_columns={[*texts]!r} must name one or two columns beside {label!r}; {others}")
-    if reserved := [name for name in texts if name in ("label", "idx")]:
-        raise TaskError(f"{place}: text_columns={[*texts]!r}: give the column {reserved[0]!r} another name")
+    if "label" in texts:
+        raise TaskError(f"{place}: text_columns={[*texts]!r}: give the column 'label' another name")
     if labels == []:
         answered = {split: rows[label][:] for split, rows in data.items() if has_answers(rows, label)}
         check_each(answered, place, label, "a number", is_number)

@@ -9,7 +9,6 @@ or another data set of the Hub `find_task` makes such a row of its columns.
 `metrics` and `squad` score what it answers.
 """
 
-import hashlib
 import math
 import os
 import reprlib
@@ -17,15 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, Value, concatenate_datasets
 
 from albert_lsh import mini, sources, squad
-from albert_lsh.parts import cut_by, cut_by_article, cut_by_fold, held_out, subset, with_shuffled_words
+from albert_lsh.parts import cut_by_article, cut_by_fold, cut_by_text, held_out, subset, with_shuffled_words
 from albert_lsh.sources import TaskError, download
 
 SAVED_TASK = "albert_lsh_task"  # where a saved model's config says what it was fine-tuned on; see `train.keep_model`
-HELD_OUT = 5, 2000  # where one's own data have one split: a fifth of it is evaluated, and at most so many texts
 
 
 @dataclass(frozen=True)
@@ -57,6 +54,11 @@ class Task:
     def is_own(self) -> bool:
         """Whether it is not in the table."""
         return self.name not in TASKS
+
+    @property
+    def kept_together(self) -> tuple[str, ...]:
+        """Columns whose texts are never both trained and evaluated on; those of the table have such splits, or none."""
+        return () if not self.is_own else self.columns[1:] if self.is_squad else self.columns
 
     @property
     def repository(self) -> str | None:
@@ -149,8 +151,10 @@ def find_task(
         return replace(TASKS[name], revision=revision)
     source = os.path.expanduser(name) if isinstance(name, str) else ""
     by_name = os.path.splitext(source)[1].lower() in sources.FORMATS or sources.ON_HUB.fullmatch(source)
+    if sources.is_local(source) and os.path.basename(os.path.normpath(source)) in TASKS:  # as a record names it
+        raise TaskError(f"{place} is called like a task of the table; give it another name")
     if revision is None and sources.is_local(source):
-        revision = sources.fingerprint(source)
+        revision = sources.fingerprint(source, place)
     elif not by_name and not (revision or "").startswith(sources.LOCAL):  # in a record it is seen from its root
         raise TaskError(f"{place} is not one of: {', '.join(TASKS)}; nor a file, a folder, or owner/name on the Hub")
     if text_columns is None or label_column is None or labels is None:
@@ -158,6 +162,10 @@ def find_task(
         columns, label, classes = sources.describe(data, place, text_columns, label_column, labels)
     else:
         columns, label, classes = tuple(text_columns), label_column, tuple(labels)
+    if label == "idx" or "idx" in columns:
+        raise TaskError(f"{place}: give the column 'idx' another name")
+    if len(classes) == 1:
+        raise TaskError(f"{place}: labels={[*classes]!r} must name two classes or more")
     splits: dict[str, Any] = {"evaluation": ("validation", "test"), "revision": revision}
     if (columns, label) == (sources.SPAN, sources.SPAN_ANSWERS):
         return Task(name, source, None, **_SQUAD, **splits)
@@ -166,7 +174,7 @@ def find_task(
 
 
 def task_of(parameters: Mapping[str, Any]) -> Task:
-    """The task of a run's parameters, which may be those of a record; of one's own data no file is opened."""
+    """The task of a run's parameters, which may be those of a record: a file that has left is no error."""
     names = ("text_columns", "label_column", "labels", "data_revision")
     return find_task(parameters["task"], *(parameters.get(name) for name in names))
 
@@ -214,11 +222,17 @@ def load_data(
         raise TaskError(f"{place}: shuffle_words={shuffle_words!r}, but its answers are places in the text")
     data = source_data(task, folder)
     if fold is not None:
-        data = cut_by_fold(concatenate_datasets([*data.values()][:2]), fold, place)
+        data = cut_by_fold(concatenate_datasets([*data.values()][:2]), fold, place, task.kept_together)
+    elif len(data) == 1:
+        (rows,) = data.values()
+        data = cut_by_text(rows, task.kept_together, place)
+        if held_out_examples is None:
+            part = f"{len(data['validation'])} of {len(rows)} examples, drawn with a fixed seed, are held out"
+            print(f"{os.path.basename(task.name)}: {part} and evaluated")
     train, *evaluated = data
     parts = {split: subset(data[split], eval_examples) for split in evaluated}
     if held_out_examples is not None:
-        parts = {"held-out": held_out(data[train], train_examples, held_out_examples)}
+        parts = {"held-out": held_out(data[train], train_examples, held_out_examples, task.kept_together)}
     if shuffle_words is not None:
         parts["shuffled"] = with_shuffled_words(next(iter(parts.values())), task.columns, shuffle_words)
     return DatasetDict({train: subset(data[train], train_examples), **parts})
@@ -257,31 +271,20 @@ def source_data(task: Task, folder: str | os.PathLike | None) -> DatasetDict:
 def own_data(task: Task) -> DatasetDict:
     """One's own data: "train" and the splits that are evaluated, checked.
 
-    Evaluated are "validation" and "test" where they have answers (of SQuAD's schema the first of them); without any, a
-    part of "train" is held out, which is drawn with a fixed seed and has none of its texts. `idx` numbers the rows of a
-    split as it was read.
+    Evaluated are "validation" and "test" where they have answers (of SQuAD's schema the first of them). `idx` numbers
+    the rows of a split as it was read.
 
     Raises:
-        TaskError: no split "train"; a row that is no example of the task; too few rows to hold one out.
+        TaskError: no split "train"; a row that is no example of the task.
     """
     place, data = f"task={task.name!r}", sources.read(task.dataset, f"task={task.name!r}", task.revision)
     if "train" not in data:
         raise TaskError(f"{place}: there is no split 'train'; there are: {', '.join(data)}")
-    others = [split for split in task.evaluation if split in data and split not in without_answers(task, data)]
-    splits = ["train", *(others[:1] if task.is_squad else others)]
-    parts = DatasetDict({split: with_answers(data[split], task, split) for split in splits})
-    if others:
-        return parts
-    rows = parts["train"]
-    columns = [rows[name] for name in (task.columns[1:] if task.is_squad else task.columns)]
-    texts = list(zip(*columns, strict=True))
-    count = max(1, min(len({*texts}) // HELD_OUT[0], HELD_OUT[1]))
-    if count == len({*texts}):
-        raise TaskError(f"{place}: split 'train' has one text, and none is left to be evaluated on")
-    parts = cut_by(rows, texts, len({*texts}) - count)
-    held_out_examples = f"{len(parts['validation'])} of {len(rows)} examples, drawn with a fixed seed"
-    print(f"{os.path.basename(task.name)}: {held_out_examples}, are held out and evaluated")
-    return parts
+    unanswered = without_answers(task, data)
+    others = [split for split in task.evaluation if split in data and split not in unanswered]
+    splits = {split: data[split] for split in ("train", *(others[:1] if task.is_squad else others))}
+    numbers = class_numbers(splits, task)
+    return DatasetDict({split: with_answers(rows, task, split, numbers) for split, rows in splits.items()})
 
 
 def without_answers(task: Task, data: DatasetDict | None = None) -> dict[str, Dataset]:
@@ -294,30 +297,36 @@ def without_answers(task: Task, data: DatasetDict | None = None) -> dict[str, Da
     return texts
 
 
-def with_answers(rows: Dataset, task: Task, split: str) -> Dataset:
+def with_answers(rows: Dataset, task: Task, split: str, numbers: Mapping[str, int]) -> Dataset:
     """The columns of a split of one's own that its task has, checked; classes are numbers, other answers float32."""
     if task.is_squad:
         check_rows(rows, task, split)
         return rows.select_columns(["id", *task.columns, sources.SPAN_ANSWERS])
     kind: Any = Value("float32")
     if task.labels and task.label in rows.column_names:
-        rows, kind = with_classes(rows, task, split), ClassLabel(names=[*task.labels])
+        values, kind = rows[task.label][:], ClassLabel(names=[*task.labels])
+        for number, value in enumerate(values):
+            if str(value) not in numbers:
+                wanted = f"must be one of: {', '.join(task.labels)}"
+                raise TaskError(f"task={task.name!r}: split {split!r}, row {number}: {task.label}={value!r} {wanted}")
+        rows = rows.remove_columns(task.label).add_column(task.label, [numbers[str(value)] for value in values])
     check_rows(rows, task, split)
     rows = rows.select_columns([*task.columns, task.label]).cast_column(task.label, kind)
     return rows.add_column("idx", list(range(len(rows))))
 
 
-def with_classes(rows: Dataset, task: Task, split: str) -> Dataset:
-    """The rows with the number of its class as each label, which is a number of `labels` or one of the names there."""
-    values, names = rows[task.label][:], {name: number for number, name in enumerate(task.labels)}
-    in_range = all(type(value) is int and 0 <= value < task.num_labels for value in values)
-    if isinstance(rows.features[task.label], ClassLabel) or (in_range and any(str(v) not in names for v in values)):
-        return rows.cast_column(task.label, Value("int64"))
-    for number, value in enumerate(values):
-        if str(value) not in names:
-            wanted = f"must be one of: {', '.join(task.labels)}"
-            raise TaskError(f"task={task.name!r}: split {split!r}, row {number}: {task.label}={value!r} {wanted}")
-    return rows.remove_columns(task.label).add_column(task.label, [names[str(value)] for value in values])
+def class_numbers(splits: Mapping[str, Dataset], task: Task) -> dict[str, int]:
+    """The number of the class that a label, as text, stands for: in all splits it is a name, or in all a number."""
+    numbers = {name: number for number, name in enumerate(task.labels)}
+    labelled = [rows for rows in splits.values() if task.labels and task.label in rows.column_names]
+    feature = next((rows.features[task.label] for rows in labelled), None)
+    if isinstance(feature, ClassLabel) and {*feature.names} == {*numbers}:
+        return {str(number): numbers[name] for number, name in enumerate(feature.names)}
+    values = [value for rows in labelled for value in rows[task.label][:]]
+    in_range = all(type(value) is int and value in range(task.num_labels) for value in values)
+    if isinstance(feature, ClassLabel) or (in_range and any(str(value) not in numbers for value in values)):
+        return {str(number): number for number in range(task.num_labels)}
+    return numbers
 
 
 def check_rows(rows: Dataset | None, task: Task, split: str, *, labelled: bool = True) -> None:
@@ -389,11 +398,3 @@ def encode(data: dict[str, Dataset], task: Task, tokenizer: Any, max_length: int
     return DatasetDict(
         {split: rows.map(one_batch, remove_columns=rows.column_names, **options) for split, rows in data.items()}
     )
-
-
-def fingerprint(data: Dataset) -> str:
-    """The SHA-256 of all token ids of encoded data."""
-    digest = hashlib.sha256()
-    for batch in data.select_columns(["input_ids"]).with_format("arrow").iter(10_000):
-        digest.update(pc.list_flatten(batch["input_ids"]).to_numpy().tobytes())
-    return digest.hexdigest()

@@ -6,6 +6,7 @@ those after the last step; no checkpoint is chosen by its score. The loop itself
 """
 
 import copy
+import hashlib
 import logging
 import math
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict
 from transformers import EvalPrediction, PreTrainedModel, set_seed
 
@@ -28,7 +30,7 @@ from albert_lsh.model.layers import draw_projections, save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention, without_bars
 from albert_lsh.predict import write_answers
 from albert_lsh.run import OfTask, ParameterError, Run
-from albert_lsh.tasks import SAVED_TASK, Task, encode, fingerprint, load_data
+from albert_lsh.tasks import SAVED_TASK, Task, encode, load_data, without_answers
 
 
 class Trained(NamedTuple):
@@ -74,6 +76,7 @@ def fit(run: Run, data: DatasetDict | None = None, encoded: DatasetDict | None =
 def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: DatasetDict) -> PreTrainedModel:
     """Train and score a run's model, and write all that `fit` reads; the record comes last."""
     record.choose_threads(run.device)
+    unanswered = without_answers(task) if task.is_own else {}  # read before training: files may change meanwhile
     started, model = record.environment(run.device), prepare_model(run)
     _, first, *others = encoded
     trainer = prepare_trainer(run, model, tokenizer, encoded["train"], encoded[first])
@@ -99,8 +102,7 @@ def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: Datas
     task = replace(task, no_answer=task.no_answer or (task.is_squad and squad.has_unanswerable(data["train"])))
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.model_max_length = run.max_length  # prediction cuts texts where training did
-    if task.is_own:
-        write_answers(run.folder, model, tokenizer, task, run.batch_size)
+    write_answers(run.folder, model, tokenizer, task, unanswered, run.batch_size)
     if run.save_model:
         keep_model(run, model, tokenizer, task)
         result["intervals"] = metrics.intervals(task, predictions)
@@ -190,3 +192,11 @@ def keep_model(run: Run, model: PreTrainedModel, tokenizer: Any, task: Task) -> 
     with without_bars():
         model.save_pretrained(run.folder / "model")
     tokenizer.save_pretrained(run.folder / "model")
+
+
+def fingerprint(data: Dataset) -> str:
+    """The SHA-256 of all token ids of encoded data."""
+    digest = hashlib.sha256()
+    for batch in data.select_columns(["input_ids"]).with_format("arrow").iter(10_000):
+        digest.update(pc.list_flatten(batch["input_ids"]).to_numpy().tobytes())
+    return digest.hexdigest()

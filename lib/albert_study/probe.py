@@ -224,7 +224,8 @@ class Subject:
         self.run, self.split, self.task, self.tokenizer = run, split, run.about, load_tokenizer(str(folder))
         data = load_data(run.about, run.data_dir, eval_examples=examples)
         is_held_out = split == "held-out"
-        self.examples = held_out(data["train"], run.train_examples, examples) if is_held_out else data[split]
+        seen = (run.train_examples, examples, self.task.kept_together)
+        self.examples = held_out(data["train"], *seen) if is_held_out else data[split]
         encoded = encode({split: self.examples}, self.task, self.tokenizer, run.max_length)[split]
         self.encoded = encoded.select(np.argsort(encoded["length"], kind="stable"))  # Dataset.sort warns
         self.model = load_model(str(folder), head=self.task.head, complete=True)
