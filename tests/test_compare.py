@@ -231,14 +231,23 @@ def test_what_stays_near_softmax_is_tested_in_points_task_by_task_and_over_tasks
     assert table["error"].tolist()[-2] == pytest.approx((0.2**2 + 0.2**2 + 2**2) ** 0.5 / 3)
     assert table[["seeds", "tasks"]].values.tolist()[-2] == [9, 3]
     assert table["p"].isna().tolist() == [False, False, False, True, False, False, True]
+    # few runs say little about their own error, so a mean that is weighted by it has no interval
+    assert table[["low", "high", "error", "freedom"]].iloc[-1].isna().all()
     assert table["within"].tolist() == [False] * 7  # from three seeds one family of five
     sure = equivalence(pd.DataFrame([line_of("mrpc", -0.004, 0.0001), line_of("stsb", 0.004, 0.0001)]))
     assert sure["within"].tolist() == [True, True, True, False]
     # several lines of a task are no more evidence than one
     twice = equivalence(pd.DataFrame([*lines[:3], line_of("mrpc", -0.004, study="y")]))
-    assert twice["error"].iloc[-1] == pytest.approx(table["error"].iloc[-1])
+    assert twice["error"].iloc[-2] == pytest.approx(table["error"].iloc[-2])
     assert twice["difference"].iloc[-2] == pytest.approx(table["difference"].iloc[-2])
     assert equivalence(pd.DataFrame(lines[-1:])).empty
+
+
+def test_tasks_that_all_answer_alike_are_within_a_point():
+    """Without an error there is no precision to weight by."""
+    alike = {"error_of_seeds": 0.0, "freedom": np.inf}
+    table = equivalence(pd.DataFrame([line_of(task, 0.0, 0.0, **alike) for task in ("mrpc", "stsb")]))
+    assert table[["task", "within"]].values.tolist() == [["mrpc", True], ["stsb", True], ["all", True]]
 
 
 def test_arms_trained_otherwise_stand_against_those_trained_alike(tmp_path):

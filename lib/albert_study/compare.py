@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from statsmodels.stats.meta_analysis import combine_effects
 
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import read_predictions
@@ -181,30 +180,25 @@ def over_tasks(lines: pd.DataFrame) -> pd.DataFrame:
     """The lines of a share; none of one task.
 
     The first, which is tested, is the plain mean over its tasks: each is one answer to the question. The second is
-    weighted by precision (a fixed effect), and says what the tasks say that can be measured best. Where a task has
-    several lines their mean counts, with an error as if they were of the same answers.
+    weighted by precision (a fixed effect), where all tasks have an error. It says what the tasks say that can be
+    measured best, and has no interval: from three to five runs a task's error is known too badly to weight by it as if
+    it were known. Where a task has several lines their mean counts, with an error as if they were of the same answers.
     """
     pairs = {"error": "freedom", "error_of_seeds": "freedom_of_seeds"}
     how = {"difference": "mean", "seeds": "sum", "later": "sum", "share": "first"}
     tasks = lines.groupby("task").agg(how | dict.fromkeys(pairs, "mean") | dict.fromkeys(pairs.values(), "min"))
     if len(tasks) < 2:
         return pd.DataFrame()
-    line = {
-        "task": "all",
-        "to": "lsh",
-        "weights": "equal",
-        "difference": tasks["difference"].mean(),
-        "tasks": len(tasks),
-    }
+    line = {"task": "all", "to": "lsh", "tasks": len(tasks), "share": tasks["share"].iloc[0]}
+    line |= {name: tasks[name].sum() for name in ("seeds", "later")}
+    equal = line | {"weights": "equal", "difference": tasks["difference"].mean()}
     for size, freedom in pairs.items():
-        line[size], line[freedom] = pooled(list(map(Error, tasks[size], tasks[freedom])))
-    line["low"], line["high"] = interval(line["difference"], errors_in(line))
-    line |= {"share": tasks["share"].iloc[0], "seeds": tasks["seeds"].sum(), "later": tasks["later"].sum()}
-    names = {"eff": "difference", "sd_eff": "error", "ci_low": "low", "ci_upp": "high"}
-    means, variances = tasks["difference"].to_numpy(), tasks["error"].to_numpy() ** 2
-    fixed = combine_effects(means, variances).summary_frame().rename(columns=names)
-    weighted = fixed.loc["fixed effect", list(names.values())].to_dict()
-    return pd.DataFrame([line, line | weighted | {"weights": "precision", "freedom": np.inf}])
+        equal[size], equal[freedom] = pooled(list(map(Error, tasks[size], tasks[freedom])))
+    equal["low"], equal["high"] = interval(equal["difference"], errors_in(equal))
+    if (tasks["error"] == 0).any():
+        return pd.DataFrame([equal])
+    weighted = np.average(tasks["difference"], weights=1 / tasks["error"] ** 2)
+    return pd.DataFrame([equal, line | {"weights": "precision", "difference": weighted}])
 
 
 def errors_in(line: Any) -> list[Error]:

@@ -189,7 +189,8 @@ def pooled(errors: list[Error]) -> Error:
     """The error of the plain mean of independent means (freedom: Satterthwaite)."""
     variances = np.array([error.size for error in errors]) ** 2
     of_each = variances**2 / np.array([error.freedom for error in errors], float)
-    return Error(math.sqrt(variances.sum()) / len(errors), variances.sum() ** 2 / of_each.sum())
+    freedom = variances.sum() ** 2 / of_each.sum() if of_each.any() else math.inf
+    return Error(math.sqrt(variances.sum()) / len(errors), freedom)
 
 
 def holm(p_values: "pd.Series[float]") -> "pd.Series[float]":
