@@ -61,8 +61,8 @@ def test_a_figure_does_not_depend_on_the_last_digits_of_its_layout(tmp_path):
 
 
 def test_a_loss_has_the_unit_of_its_task():
-    units = {"squad": "loss (nats)", "mrpc": "loss (nats)", "stsb": "loss (squared error)"}
-    assert {task: loss_name(task) for task in units} == units
+    units = {"f1": "loss (nats)", "accuracy": "loss (nats)", "pearson": "loss (squared error)"}
+    assert {metric: loss_name(metric) for metric in units} == units
 
 
 def test_an_arm_trained_longer_is_drawn_as_the_same_arm_trained_shorter(tmp_path):

@@ -9,10 +9,10 @@ import pandas as pd
 
 from albert_study.carried import carried
 from albert_study.records import load_history
-from albert_study.scores import ARMS, METRICS, base_of, scale_of
+from albert_study.scores import ARMS, METRICS, base_of
 from albert_study.show import Line, Table, columns, table
 from albert_study.study import load_jobs
-from albert_study.tables import TITLES, Named, footnote, marked, read
+from albert_study.tables import TITLES, Named, digits_of, footnote, marked, read
 
 CLAIMS = {  # by name, and by study and task the arms of its rows
     "nothing-hashed": {"word-order mnli": "reformer", "word-order stsb": "reformer", "albert kor-sts": "reformer",
@@ -63,7 +63,7 @@ def claim_tables(root: Path, rows: pd.DataFrame) -> Named:
     lines["title"] = lines["task"].map(TITLES) + ", " + lines["measure"].map(METRICS)
     lines["model"] = ["Korean ALBERT" if "albert" in model else "MiniLM" for model in lines["model"]]
     lines["change"] = lines["arm"].map(base_of).replace(ARMS)
-    lines["digits"] = [scale_of(task)[1] for task in lines["task"]]
+    lines["digits"] = digits_of(lines)
     for claim, of_claim in lines.groupby("claim", sort=False):
         cells = columns(
             "attention={change}; model={model}; examples={train_examples:,} / {examples:,}; steps={steps:,}"

@@ -30,7 +30,7 @@ from albert_study.intervals import (
     paired_ratio,
     pooled,
 )
-from albert_study.records import check_complete, list_studies, load, read_table, task_named, wide
+from albert_study.records import check_complete, list_studies, load, read_table, wide
 from albert_study.scores import (
     ARM,
     ARMS,
@@ -93,7 +93,7 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     for each model, from CLEAR_FROM seeds or more. "B": does `lsh` stay near softmax? See `equivalence`.
     """
     lines = []
-    for (model, task), group in headlines(rows, root).groupby(["model", "task"], sort=False):
+    for (model, task, metric), group in headlines(rows, root).groupby(["model", "task", "measure"], sort=False):
         arms = {str(arm): of_arm.set_index("seed") for arm, of_arm in group.groupby("arm", sort=False)}
         answers = {arm: answers_of(of_arm.reset_index(), root) for arm, of_arm in arms.items()}
         kept = [arm for arm in arms if answers[arm]]
@@ -101,7 +101,7 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
             first, then = (set(answers[arm] if kept else arms[arm].index) for arm in (before, after))
             if not (seeds := sorted(first & then)):
                 continue
-            line = {"model": model, "task": task, "metric": group["measure"].iloc[0], "change": what}
+            line = {"model": model, "task": task, "metric": metric, "change": what}
             pair = arms[before].loc[seeds], arms[after].loc[seeds]
             try:
                 line |= {"from": before, "to": after} | compared(str(task), *pair, answers[before], answers[after])
@@ -119,7 +119,7 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
 
 def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers, after: Answers) -> dict[str, Any]:
     """What `differences` says of two arms, of their runs by seed and, if these kept them, their predictions."""
-    metric, highest = first["measure"].iloc[0], scale_of(task)[0]
+    metric, highest = first["measure"].iloc[0], scale_of(task, first["measure"].iloc[0])[0]
     folds = int(first["folds"].iloc[0]) if first["folds"].notna().all() else None
     base, attention = base_of(first["arm"].iloc[0]), then["attention"].iloc[0]
     line: dict[str, Any] = {"family": "B" if (base, attention) == ("softmax", "lsh") else "A"}
@@ -159,7 +159,7 @@ def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
     if lines.empty:
         return lines
     lines = lines.rename(columns=lambda name: name.removesuffix("_to"))
-    best = lines["task"].map(lambda task: scale_of(task)[0])
+    best = [scale_of(*line)[0] for line in lines[["task", "metric"]].itertuples(index=False)]
     in_points = {name: lines[name] * 100 / best for name in ("difference", "low", "high", "error", "error_of_seeds")}
     lines = lines.assign(**in_points, freedom_of_seeds=lines["seeds"] - 1, tasks=1, weights="")
     lines = lines.sort_values("share", ascending=False, kind="stable")
@@ -278,7 +278,7 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         line |= {"shuffled": mixed["value"].mean(), "difference": change.mean, "low": low, "high": high}
         line |= {"later": int(plain["later"].sum())}
         line |= dict.fromkeys(("difference", "low", "high"), np.nan) if plain["value"].isna().any() else {}
-        line |= {} if task_named(str(task)).is_regression else changed(before, after)
+        line |= {} if metric == "pearson" else changed(before, after)
         same = words[(words["task"] == task) & (words["train"] == size)] if len(words) else words
         line["bag_of_words"] = same["headline"].iloc[0] if len(same) else np.nan
         lines.append(line | {"majority": plain["majority class"].mean(), "commit": listed(plain["commit"])})

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 
 from albert_lsh.files import repository_root
 from albert_study.compare import MARGIN
-from albert_study.records import list_studies, load, load_history, task_named, wide
+from albert_study.records import list_studies, load, load_history, wide
 from albert_study.scores import (
     ARMS,
     METRICS,
@@ -65,14 +65,14 @@ def seeds_of(runs: pd.DataFrame) -> str:
     return f"{between(counts)} seed{'s' if counts.max() > 1 else ''}"
 
 
-def loss_name(task: str) -> str:
-    return "loss (squared error)" if task_named(task).is_regression else "loss (nats)"
+def loss_name(metric: str) -> str:
+    return "loss (squared error)" if metric == "pearson" else "loss (nats)"
 
 
 def plot_loss(runs: pd.DataFrame, root: Path) -> Figure:
     """Training and evaluation loss of one task against the optimiser step."""
-    task = runs["task"].iloc[0]
-    panels = {"train_loss": loss_name(task), "eval_loss": ""}
+    task, metric = runs[["task", "measure"]].iloc[0]
+    panels = {"train_loss": loss_name(metric), "eval_loss": ""}
     titles = (f"{task}, training", f"evaluation ({seeds_of(runs)})")
     figure = curves(histories(runs, root), "step", panels, titles=titles)
     for axis in figure.axes:
@@ -83,7 +83,7 @@ def plot_loss(runs: pd.DataFrame, root: Path) -> Figure:
 def plot_convergence(runs: pd.DataFrame, root: Path) -> Figure:
     """Arms trained for more epochs: losses and score of one task against the epoch, beside the majority class."""
     task, metric = runs[["task", "measure"]].iloc[0]
-    panels = {"train_loss": loss_name(task), "eval_loss": loss_name(task), metric: metric}
+    panels = {"train_loss": loss_name(metric), "eval_loss": loss_name(metric), metric: metric}
     titles = (f"{task}, training loss", "evaluation loss", f"score ({seeds_of(runs)})")
     lines = histories(runs, root)
     floor = level("majority class", lines, "epoch", **{metric: runs["majority class"].mean()}).assign(
@@ -112,7 +112,8 @@ def plot_differences(runs: pd.DataFrame, lines: pd.DataFrame) -> Figure:
     names = in_order(lines["to"])
     figure = dots(each, {arm: ARMS.get(arm, arm) for arm in names}, height=max(0.17, 1 / len(names)), step=0)
     for axis, of_runs, (task, pairs) in zip(figure.axes, each.values(), panels.values(), strict=True):
-        (top, digits), (metric, over) = scale_of(task), pairs[["metric", "over"]].iloc[0]
+        metric, over = pairs[["metric", "over"]].iloc[0]
+        top, digits = scale_of(task, metric)
         axis.axvspan(-MARGIN * top / 100, MARGIN * top / 100, color="#dddddd", zorder=0)
         axis.axvline(0, color="black", linewidth=0.6)
         lowest, highest = min(of_runs["value"].min(), -0.02 * top), max(of_runs["value"].max(), 0.02 * top)
@@ -135,7 +136,7 @@ def run_by_run(runs: pd.DataFrame, task: str, pairs: pd.DataFrame) -> pd.DataFra
     for pair in pairs.to_dict("records"):
         each = (values[pair["to"]] - values["softmax"]).dropna().to_numpy()
         table = pd.DataFrame({"name": pair["to"], "value": each, "full": pair["clear"], "low": np.nan, "high": np.nan})
-        if pd.notna(pair["difference"]) and not are_apart(task, each.min(), each.max()):
+        if pd.notna(pair["difference"]) and not are_apart(task, pair["metric"], each.min(), each.max()):
             table.loc[0, ["low", "high"]] = pair["low"], pair["high"]
         tables.append(table)
     return pd.concat(tables)
