@@ -297,7 +297,10 @@ def test_variety_is_0_for_one_answer_and_1_for_answers_as_varied_as_the_gold_one
 
 
 def test_a_run_that_says_the_same_to_everything_has_no_correlation_and_no_difference(tmp_path):
-    """Rounding makes two numbers of one; of three the correlation counts. A classifier keeps its accuracy."""
+    """Rounding makes two numbers of one; of three the correlation counts. A classifier keeps its accuracy. In
+    float32 a flat run is constant, too, though all its numbers differ."""
+    flat = pd.DataFrame({"id": range(99), "label": np.arange(99) % 6, "logit_0": 2.5 + np.linspace(-3e-4, 3e-4, 99)})
+    assert scores(answered(tmp_path, {("new", 0): flat}, "kor-sts"), tmp_path)["constant"].tolist() == [1]
     numbers = pd.DataFrame({"id": range(4), "label": [0.0, 5.0, 2.0, 1.0]})
     said = {"softmax": [0.1, 4.0, 2.0, 1.0], "new": [2.5, 2.5, 2.5, 2.51], "window": [2.5, 2.4, 2.5, 2.51]}
     rows = answered(tmp_path, {(arm, 0): numbers.assign(logit_0=logits) for arm, logits in said.items()}, "stsb")

@@ -8,7 +8,7 @@ import pytest
 from albert_study.compare import differences, write_tables
 from albert_study.experiment_tables import detail_tables, masked_tables
 from albert_study.records import load
-from albert_study.report import document_tables, spell, write_numbers
+from albert_study.report import document_tables, numbers, spell, write_numbers
 from albert_study.scores import scores
 from albert_study.show import columns, form, parts, table, text
 from albert_study.tables import (
@@ -19,7 +19,7 @@ from albert_study.tables import (
     score_tables,
     shuffled_tables,
 )
-from records import F1, tidy, write_run
+from records import F1, answered, tidy, write_run
 
 WRITTEN = [
     (58.65, "1", "58.7"), (2.5, "0", "3"), (-0.00005, "4", "-0.0001"), (-0.00004, "4", "0.0000"),
@@ -120,6 +120,16 @@ def test_runs_are_shown_one_by_one_where_their_mean_stands_for_none_and_marked_w
     ]  # fmt: skip
     classes = score_table(pd.DataFrame([lines[1] | {"task": "sst2", "measure": "accuracy"}]))
     assert classes.frame().loc["reformer", "sst2 (accuracy)"] == "0.100 ± 0.010 (3, 1 constant)"
+
+
+def test_runs_of_one_number_an_arm_are_read_as_text(tmp_path):
+    """Where every arm has one run that is not constant, the column looks like one of numbers."""
+    flat = pd.DataFrame({"id": range(4), "label": [0.0, 5, 2, 1], "logit_0": 2.5})
+    runs = {("new", 0): flat, ("new", 1): flat.assign(logit_0=flat["label"])}
+    write(tmp_path, "tables/x-scores", scores(answered(tmp_path, runs, "stsb"), tmp_path).assign(commit="c"))
+    frame = made(score_tables, tmp_path, pd.DataFrame(), "x")["x-scores"]
+    assert frame["stsb (pearson)"].tolist() == ["1 constant, 0.500"]
+    assert numbers(tmp_path)["scores"][0]["runs"] == [0.5]
 
 
 def test_a_table_names_models_and_machines_and_says_how_many_examples_and_seeds_there_are(tree):

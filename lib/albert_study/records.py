@@ -268,8 +268,8 @@ def load_history(folder: str | Path) -> pd.DataFrame:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table of numbers that an experiment has written; empty if it is not there."""
-    return pd.read_csv(path) if path.exists() else pd.DataFrame()
+    """A table of numbers that an experiment has written; empty if it is not there. `runs` are several: "0.8; 0.9"."""
+    return pd.read_csv(path, dtype={"runs": str}) if path.exists() else pd.DataFrame()
 
 
 def published(root: Path | None = None) -> pd.DataFrame:

@@ -63,7 +63,7 @@ def numbers(root: Path, study: str | None = None) -> dict[str, Any]:
         of_studies = (read(root, f"tables/{own}-{name}").assign(study=own) for own in studies)
         lines[name] = pd.concat([of_study for of_study in of_studies if len(of_study)] or [pd.DataFrame()])
     if len(scores := lines["scores"]):
-        runs = [[float(run) for run in str(of_arm).split("; ") if run != "nan"] for of_arm in scores["runs"]]
+        runs = [[float(run) for run in of_arm.split("; ") if run] for of_arm in scores["runs"].fillna("")]
         lines["scores"] = scores.assign(runs=pd.Series(runs, scores.index))[scores["is_headline"]]
     lines["equivalence"] = read(root, "tables/equivalence")
     content = {name: json.loads(each.to_json(orient="records")) for name, each in lines.items()}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from albert_lsh.record import read_predictions
 from albert_lsh.tasks import TASKS
@@ -122,11 +123,11 @@ def answers_of(runs: pd.DataFrame, root: Path, split: str | None = None) -> Answ
 
 
 def is_constant(predictions: pd.DataFrame) -> bool:
-    """Whether a model says the same to everything: one class, or a number, in two neighbouring forms at most. Of SQuAD
-    it is not asked."""
+    """Whether a model says the same to everything: one class, or a number, in two neighbouring forms at most where it
+    is rounded to bfloat16, as older runs are and newer ones are not. Of SQuAD it is not asked."""
     if "answer" in predictions:
         return predictions["answer"].nunique() == 1
-    return "logit_0" in predictions and predictions["logit_0"].nunique() <= 2
+    return "logit_0" in predictions and len(torch.tensor(predictions["logit_0"].to_numpy()).bfloat16().unique()) <= 2
 
 
 def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
