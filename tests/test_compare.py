@@ -267,6 +267,15 @@ def test_an_interval_goes_no_further_than_scores(tmp_path):
     assert (line["low"], line["high"]) == pytest.approx((-line["score_from"], 1 - line["score_from"]))
 
 
+@pytest.mark.parametrize(
+    ("shares", "has_mean"), [((0.9, 0.9, 0.85), True), ((0.9, 0.9, 0.3), False), ((0.3, 0.4, 0.45), True)]
+)
+def test_a_mean_stands_for_runs_that_are_near_each_other_or_clearly_different(tmp_path, shares, has_mean):
+    runs = [arms_of(tmp_path, {"softmax": 0.9, "new": share}, [seed]) for seed, share in enumerate(shares)]
+    (line,) = differences(pd.concat(runs), tmp_path).to_dict("records")
+    assert (line["has_mean"], line["highest_to"] - line["lowest_to"] > 0.1) == (has_mean, shares[2] < 0.8)
+
+
 def test_arms_that_answered_other_examples_are_named_and_not_compared(tmp_path, capsys):
     counts = {("softmax", 0): 20, ("lsh", 0): 20, ("new", 0): 10}
     rows = answered(tmp_path, {arm: answers(np.ones(count, bool)) for arm, count in counts.items()}, "sst2")

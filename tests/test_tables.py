@@ -57,6 +57,30 @@ def test_documents_write_numbers_as_pages_do(tree):
     assert json.loads(texts) == [expected.replace("-", "−") for *_, expected in WRITTEN]
 
 
+def test_documents_mark_runs_that_came_later_and_show_no_mean_where_none_stands_for_them(tree):
+    typst = pytest.importorskip("typst")
+    write_numbers(tree)
+    path = tree / "report" / "numbers.json"
+    line = {"study": "x", "task": "mrpc", "from": "softmax", "seeds": 2, "over": "seeds", "difference": -0.1}
+    line |= {"low": -0.2, "high": 0.1, "lowest_to": 0.3, "highest_to": 0.8, "has_mean": True}
+    arms = {"a": {"later": 0}, "b": {"later": 1}, "c": {"later": 1, "has_mean": False}}
+    over = {"weights": "equal", "share": 0.5, "difference": -0.1, "low": -0.2, "high": 0.1, "tasks": 2, "seeds": 6}
+    lines = [{"to": arm} | line | more for arm, more in arms.items()]
+    made = json.loads(path.read_text()) | {"differences": lines, "equivalence": [over | {"later": 1}]}
+    path.write_text(json.dumps(made))
+    calls = ", ".join(f'told("x", "mrpc", "{arm}")' for arm in arms)
+    (tree / "report" / "asked.typ").write_text(f"""#import "shared.typ": *
+#let plain(it) = if it.has("text") {{ it.text }} else {{ it.at("children", default: ()).map(plain).join(default: " ") }}
+#metadata(({calls}, over-tasks(0.5)).map(plain)) <asked>""")
+    texts = json.loads(typst.query(str(tree / "report/asked.typ"), "<asked>", field="value", one=True, root=str(tree)))
+    assert [" ".join(text.split()) for text in texts] == [
+        "−0.100 (−0.200 to +0.100; 2 runs)",
+        "−0.100 (−0.200 to +0.100; 2 runs)†",
+        "0.300 to 0.800 (2 runs)†",
+        "−0.10 points (−0.20 to +0.10; 2 tasks, 6 runs)†",
+    ]
+
+
 def test_a_number_that_is_missing_takes_the_text_before_it_along():
     line = {"score": 0.8484, "sd": float("nan"), "seeds": 3, "digits": 3}
     assert text(parts("{score:s} ± {sd:s} ({seeds:0})", line)) == "0.848 (3)"

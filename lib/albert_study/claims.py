@@ -53,7 +53,7 @@ def claim_tables(root: Path, rows: pd.DataFrame) -> Named:
         return
     scores = scores[scores["is_headline"].astype(bool)].rename(columns={"low": "lowest", "high": "highest"})
     pairs = pairs[pairs["from"].map(base_of) == "softmax"].drop(columns="arm", errors="ignore")
-    pairs = pairs.rename(columns={"to": "arm"})[[*KEYS, "difference", "low", "high", "clear", "score_from"]]
+    pairs = pairs.rename(columns={"to": "arm"})[[*KEYS, "difference", "low", "high", "clear", "has_mean", "score_from"]]
     names = {f"{end}": f"mixed_{end}" for end in ("difference", "low", "high")}
     shuffled = shuffled.rename(columns=names)[[*KEYS, *names.values(), "changed", "changed_low", "changed_high"]]
     lines = marked(arms.merge(scores, on=KEYS).merge(pairs, "left", on=KEYS).merge(shuffled, "left", on=KEYS))
@@ -104,8 +104,8 @@ def scored(line: Line) -> str:
 
 
 def differing(line: Line) -> str:
-    """The difference with its interval, in asterisks where Holm leaves it; else none from runs that are far apart."""
-    if line["apart"] is True and line["clear"] is not True:
+    """The difference with its interval where a mean stands for the runs, in asterisks where Holm leaves it."""
+    if line["has_mean"] is not True:
         return ""
     bold = "**" if line["clear"] is True else ""
     return f"{bold}{{difference:+s}}{bold} ({{low:+s}} to {{high:+s}})"

@@ -37,6 +37,7 @@ from albert_study.scores import (
     METRICS,
     Answers,
     answers_of,
+    are_apart,
     base_of,
     headlines,
     in_order,
@@ -85,9 +86,11 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     Columns: model, task, metric, family, change, from, to, share (that `to` is asked for), difference, low, high (95 %,
     no further than scores go), p, error, freedom, error_of_seeds (see `intervals`), seeds, over ("seeds"; in
     cross-validation "folds"), examples (none where no run of a task kept predictions: intervals are over seeds alone),
-    later (how many of the runs), p_holm, clear (p_holm is below 5 %); and of both arms, ending in _from and _to: score
-    (mean over these seeds), lowest, highest, constant (how many of the runs), pairs, cost. Where a run is constant
-    there is no difference.
+    later (how many of the runs), p_holm, clear (p_holm is below 5 %), has_mean; and of both arms, ending in _from and
+    _to: score (mean over these seeds), lowest, highest, constant (how many of the runs), pairs, cost.
+
+    Where a run is constant there is no difference. Where runs of an arm are far apart a mean stands for them only if it
+    is clear; elsewhere has_mean is false, and tables, figures and texts show neither difference nor interval.
 
     Two families of questions were named. "A": which change hurts, and what lies between neighbours? It is tested here,
     for each model, from CLEAR_FROM seeds or more. "B": does `lsh` stay near softmax? See `equivalence`.
@@ -114,6 +117,7 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         corrected = in_family.fillna({"p": 1.0}).groupby("model")["p"].transform(holm)  # constant ones count, too
         table["p_holm"] = corrected.where(in_family["p"].notna())
         table["clear"] = table["p_holm"] < LEVEL
+        table["has_mean"] = table["difference"].notna() & (table["clear"] | ~table.pop("apart"))
     return table
 
 
@@ -131,6 +135,8 @@ def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers
     change = difference(before, after, metric, folds=folds) if before else over_seeds(then["value"] - first["value"])
     line |= {"over": "folds" if folds else "seeds", "seeds": change.seeds, "examples": change.examples}
     line |= {"later": int((first["later"] | then["later"]).sum())}
+    of_arms = first["value"], then["value"]
+    line["apart"] = any(are_apart(task, metric, values.min(), values.max()) for values in of_arms)
     if first["constant"].any() or then["constant"].any():
         return line | dict.fromkeys(("difference", "low", "high", "p", "error", "freedom", "error_of_seeds"), np.nan)
     lowest, score = -highest if metric == "pearson" else 0, line["score_from"]

@@ -19,7 +19,6 @@ from albert_study.scores import (
     ARMS,
     METRICS,
     TRAINED,
-    are_apart,
     base_of,
     headlines,
     in_order,
@@ -100,7 +99,7 @@ def plot_convergence(runs: pd.DataFrame, root: Path) -> Figure:
 
 def plot_differences(runs: pd.DataFrame, lines: pd.DataFrame) -> Figure:
     """Every run against softmax's of the same seed, a dot each, and the 95 % interval of their mean; one panel a model
-    and task. Where runs are far apart there is no interval, where they are constant nothing.
+    and task. Where no mean stands for the runs there is no interval, where they are constant nothing.
 
     runs: of `headlines`. lines: of `compare.differences`. Full dots: clear after Holm's correction. The grey band is
     MARGIN wide on either side.
@@ -124,7 +123,8 @@ def plot_differences(runs: pd.DataFrame, lines: pd.DataFrame) -> Figure:
         score = pairs.sort_values("seeds")["score_from"].iloc[-1]  # softmax's, over the most seeds
         axis.set_xlabel(f"{METRICS[metric]} − softmax's\n{score:.{digits}f}; {over}: {between(pairs['seeds'])}")
     note = "a dot a run; full: clear after Holm's correction; grey: ± 1 point\n"
-    figure.supxlabel(note + "lines: 95 % intervals of the mean, none where runs are far apart", fontsize=8)
+    note += "lines: 95 % intervals of the mean, none where runs are far apart and not clear"
+    figure.supxlabel(note, fontsize=8)
     return figure
 
 
@@ -136,7 +136,7 @@ def run_by_run(runs: pd.DataFrame, task: str, pairs: pd.DataFrame) -> pd.DataFra
     for pair in pairs.to_dict("records"):
         each = (values[pair["to"]] - values["softmax"]).dropna().to_numpy()
         table = pd.DataFrame({"name": pair["to"], "value": each, "full": pair["clear"], "low": np.nan, "high": np.nan})
-        if pd.notna(pair["difference"]) and not are_apart(task, pair["metric"], each.min(), each.max()):
+        if pair["has_mean"]:
             table.loc[0, ["low", "high"]] = pair["low"], pair["high"]
         tables.append(table)
     return pd.concat(tables)

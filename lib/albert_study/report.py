@@ -108,7 +108,6 @@ def longer_training(runs: pd.DataFrame, root: Path) -> dict[str, Any]:
         losses[-1] |= {"last train": last["train_loss"], "last eval": last["eval_loss"]}
     task, arm, epochs = runs[["task", "arm", "epochs"]].iloc[0]
     about = {"arm": arm, "task": task, "epochs": int(epochs), "runs": len(runs), "score": runs["value"].mean()}
-    about["later"] = int(runs["later"].sum())
     return about | {str(name): loss for name, loss in pd.DataFrame(losses).mean().items()}
 
 

@@ -141,7 +141,8 @@ def score_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
 
 
 def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
-    """Every arm against softmax, and neighbours: difference with its interval, in asterisks where Holm leaves it."""
+    """Every arm against softmax, and neighbours: difference with its interval where a mean stands for the runs, in
+    asterisks where Holm leaves it."""
     lines = read(root, f"tables/{study}-differences")
     for task, pairs in lines.groupby("task", sort=False) if len(lines) else ():
         over, models = pairs["over"].iloc[0], ", ".join(pairs["model"].unique())
@@ -156,6 +157,7 @@ def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         note += f" With fewer than {CLEAR_FROM} {over} nothing is tested." if few else ""
         if (pairs["family"] == "B").any():
             note += " Whether lsh stays near softmax is tested in a table of its own."
+        pairs.loc[~pairs["has_mean"], ["difference", "low", "high"]] = None
         pairs = marked(pairs).assign(digits=scale_of(task, pairs["metric"].iloc[0])[1])
         note = f"{note} {footnote(pairs)}".strip()
         yield f"{study}-differences-{task}", table(pairs, "{from} → {to}", cells, note=note)
