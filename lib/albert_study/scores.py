@@ -133,11 +133,11 @@ def is_constant(predictions: pd.DataFrame) -> bool:
 def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     """A line a task, model, arm and metric; the metric that stands for its task has `is_headline`.
 
-    Columns: score, sd (sample standard deviation over seeds, NaN with one), low, high and runs (all of them, sorted) of
-    those that are not constant, seeds (of all), apart (whether they differ by more than APART), constant and later (how
-    many are), majority, chance, pairs, cost, examples, train_examples; of headlines also bag_of_words, on the same
-    examples, and variety, a mean over seeds. Settings, processors and commits stand side by side where the seeds of an
-    arm differ.
+    Columns: score, sd (sample standard deviation over seeds, NaN with one), low, high, runs (all of them, sorted),
+    seeds, apart (whether runs differ by more than APART), constant and later (how many are), majority, chance, pairs,
+    cost, examples, train_examples; of headlines also bag_of_words, on the same examples, and variety, a mean over
+    seeds. A constant run counts in seeds, and of correlations in no other column of scores. Settings, processors and
+    commits stand side by side where the seeds of an arm differ.
     """
     runs = runs_of(rows, root)
     runs = runs[runs["split"] != "shuffled"]

@@ -98,7 +98,7 @@ def scored(line: Line) -> str | Parts:
 
 
 def score_table(scores: pd.DataFrame, *, metrics: bool = False, note: str = "") -> Table:
-    """Lines of `compare.scores`: arms down, tasks across; below, what can be had without attention.
+    """Lines of `scores.scores`: arms down, tasks across; below, what can be had without attention.
 
     An arm is named with its model where it has several. Baselines are those of the arm with most runs: each fold has
     others, and an arm may lack folds.
