@@ -173,7 +173,7 @@ def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
     lines = pd.concat([lines, *(over_tasks(of_share) for _, of_share in of_shares)], ignore_index=True)
     is_tested = (lines["seeds"] >= CLEAR_FROM) & (lines["weights"] != "precision")
     tested = lines[is_tested].to_dict("records")
-    p = [p_of_margin(line["difference"], errors_in(line), MARGIN) for line in tested]
+    p = [p_of_margin(line["difference"], errors_of_line(line), MARGIN) for line in tested]
     lines = lines.assign(p=np.nan, p_holm=np.nan)
     lines.loc[is_tested, "p"] = p
     lines.loc[is_tested, "p_holm"] = holm(pd.Series(p)).to_numpy() if p else []
@@ -200,14 +200,14 @@ def over_tasks(lines: pd.DataFrame) -> pd.DataFrame:
     equal = line | {"weights": "equal", "difference": tasks["difference"].mean()}
     for size, freedom in pairs.items():
         equal[size], equal[freedom] = pooled(list(map(Error, tasks[size], tasks[freedom])))
-    equal["low"], equal["high"] = interval(equal["difference"], errors_in(equal))
+    equal["low"], equal["high"] = interval(equal["difference"], errors_of_line(equal))
     if (tasks["error"] == 0).any():
         return pd.DataFrame([equal])
     weighted = np.average(tasks["difference"], weights=1 / tasks["error"] ** 2)
     return pd.DataFrame([equal, line | {"weights": "precision", "difference": weighted}])
 
 
-def errors_in(line: Any) -> list[Error]:
+def errors_of_line(line: Any) -> list[Error]:
     return [Error(line["error"], line["freedom"]), Error(line["error_of_seeds"], line["freedom_of_seeds"])]
 
 
@@ -348,17 +348,17 @@ def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
         tables[f"{study}-predictors"] = predictors(tables[f"{study}-switched"])
     tables["pretraining-gaps"] = gaps(load(root), root)
     folder = root / "results" / "tables"
-    written = [path for name, table in tables.items() if (path := write(folder / f"{name}.csv", table))]
+    written = [path for name, table in tables.items() if (path := replace_table(folder / f"{name}.csv", table))]
     pairs = []  # as they are written, so that those of a study that is made again enter as those of all others do
     for study in list_studies(root).query("listed > 0").index:  # a reader's own studies do not enter
         lines = read_table(folder / f"{study}-differences.csv")
         pairs += [lines.assign(study=study)] if len(lines) else []
     table = equivalence(pd.concat(pairs, ignore_index=True)) if pairs else pd.DataFrame()
-    path = write(folder / "equivalence.csv", table)
+    path = replace_table(folder / "equivalence.csv", table)
     return [*written, path] if path else written
 
 
-def write(path: Path, table: pd.DataFrame) -> Path | None:
+def replace_table(path: Path, table: pd.DataFrame) -> Path | None:
     """Write a table; one without rows is not written, and an older one is deleted."""
     if table.empty:
         path.unlink(missing_ok=True)

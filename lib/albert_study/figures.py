@@ -51,7 +51,7 @@ def in_words(arm: str) -> str:
     return ", ".join(filter(None, (ARMS.get(base, base), arm[len(base) + 1 :].replace("-", " "))))
 
 
-def some_of(lines: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
+def drawn_variants(lines: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
     """The lines of these variants, or of all where there are none of them, as `curves` takes them."""
     chosen = lines[lines["variant"].isin(names)]
     lines = chosen if len(chosen) else lines
@@ -178,7 +178,7 @@ def plot_switched(lines: pd.DataFrame) -> Figure:
 
     lines: of `compare.switched`, of which SWITCHED are drawn; what is below -0.3 is drawn there, without its interval.
     """
-    lines = some_of(lines, SWITCHED)
+    lines = drawn_variants(lines, SWITCHED)
     low, high = (lines[name].where(lines["kept"] > -0.3) for name in ("kept_low", "kept_high"))
     title = lines["task"].replace(TITLES).str.replace("Korean ", "") + "\n" + lines["metric"].replace(METRICS)
     lines = lines.assign(kept=lines["kept"].clip(lower=-0.3), kept_low=low, kept_high=high, title=title)
@@ -201,7 +201,7 @@ def plot_masked_words(lines: pd.DataFrame) -> Figure:
 
     lines: of variants, of which MASKED are drawn.
     """
-    lines = some_of(lines, MASKED).sort_values("length", kind="stable")
+    lines = drawn_variants(lines, MASKED).sort_values("length", kind="stable")
     change, error = lines["difference"], 2 * lines["standard_error"]
     lines = lines.assign(difference_low=change - error, difference_high=change + error)
     lines["title"] = lines["length"].map("{:.0f} tokens".format)
