@@ -52,7 +52,7 @@ def checkout(root: Path) -> Path:
 def tidy(lines: list[dict]) -> pd.DataFrame:
     """Rows of fine-tuned runs, each its headline, of what they say."""
     usual = {"kind": "fine-tuned", "model": "m", "attention": "softmax", "split": "validation", "seed": 0}
-    usual["study"] = "made-up"
+    usual |= {"study": "made-up", "is_headline": True}
     headlines = [{"measure": find_task(line["task"]).headline, "commit": "c0"} for line in lines]
     rows = [usual | headline | line for headline, line in zip(headlines, lines, strict=True)]
     return pd.DataFrame(rows).reindex(columns=COLUMNS)

@@ -9,7 +9,6 @@ from statsmodels.stats.weightstats import DescrStatsW
 
 from albert_lsh import metrics
 from albert_lsh.files import repository_root
-from albert_lsh.tasks import find_task
 from albert_study.compare import differences, equivalence, shuffled, switched, write_tables
 from albert_study.intervals import (
     Error,
@@ -231,14 +230,23 @@ def test_what_stays_near_softmax_is_tested_in_points_task_by_task_and_over_tasks
     assert table["error"].tolist()[-2] == pytest.approx((0.2**2 + 0.2**2 + 2**2) ** 0.5 / 3)
     assert table[["seeds", "tasks"]].values.tolist()[-2] == [9, 3]
     assert table["p"].isna().tolist() == [False, False, False, True, False, False, True]
+    # few runs say little about their own error, so a mean that is weighted by it has no interval
+    assert table[["low", "high", "error", "freedom"]].iloc[-1].isna().all()
     assert table["within"].tolist() == [False] * 7  # from three seeds one family of five
     sure = equivalence(pd.DataFrame([line_of("mrpc", -0.004, 0.0001), line_of("stsb", 0.004, 0.0001)]))
     assert sure["within"].tolist() == [True, True, True, False]
     # several lines of a task are no more evidence than one
     twice = equivalence(pd.DataFrame([*lines[:3], line_of("mrpc", -0.004, study="y")]))
-    assert twice["error"].iloc[-1] == pytest.approx(table["error"].iloc[-1])
+    assert twice["error"].iloc[-2] == pytest.approx(table["error"].iloc[-2])
     assert twice["difference"].iloc[-2] == pytest.approx(table["difference"].iloc[-2])
     assert equivalence(pd.DataFrame(lines[-1:])).empty
+
+
+def test_tasks_that_all_answer_alike_are_within_a_point():
+    """Without an error there is no precision to weight by."""
+    alike = {"error_of_seeds": 0.0, "freedom": np.inf}
+    table = equivalence(pd.DataFrame([line_of(task, 0.0, 0.0, **alike) for task in ("mrpc", "stsb")]))
+    assert table[["task", "within"]].values.tolist() == [["mrpc", True], ["stsb", True], ["all", True]]
 
 
 def test_arms_trained_otherwise_stand_against_those_trained_alike(tmp_path):
@@ -257,6 +265,15 @@ def test_an_interval_goes_no_further_than_scores(tmp_path):
     near, far = (arms_of(tmp_path, {"softmax": 0.9, "lsh": lsh}, [seed]) for seed, lsh in ((0, 0.9), (1, 0.3)))
     (line,) = differences(pd.concat([near, far]), tmp_path).to_dict("records")
     assert (line["low"], line["high"]) == pytest.approx((-line["score_from"], 1 - line["score_from"]))
+
+
+@pytest.mark.parametrize(
+    ("shares", "has_mean"), [((0.9, 0.9, 0.85), True), ((0.9, 0.9, 0.3), False), ((0.3, 0.4, 0.45), True)]
+)
+def test_a_mean_stands_for_runs_that_are_near_each_other_or_clearly_different(tmp_path, shares, has_mean):
+    runs = [arms_of(tmp_path, {"softmax": 0.9, "new": share}, [seed]) for seed, share in enumerate(shares)]
+    (line,) = differences(pd.concat(runs), tmp_path).to_dict("records")
+    assert (line["has_mean"], line["highest_to"] - line["lowest_to"] > 0.1) == (has_mean, shares[2] < 0.8)
 
 
 def test_arms_that_answered_other_examples_are_named_and_not_compared(tmp_path, capsys):
@@ -280,16 +297,19 @@ def test_runs_that_kept_no_predictions_are_compared_over_seeds_alone(tree):
 
 def test_variety_is_0_for_one_answer_and_1_for_answers_as_varied_as_the_gold_ones():
     numbers = pd.DataFrame({"label": [0.0, 5.0, 2.0, 1.0]})
-    regression, classes = find_task("stsb"), pd.DataFrame({"label": [0, 1, 1, 1]})
-    assert variety(regression, numbers.assign(logit_0=numbers["label"] / 4)) == pytest.approx(0.25)
-    assert variety(find_task("mrpc"), classes.assign(answer=0)) == 0
-    assert variety(find_task("mrpc"), classes.assign(answer=[0, 1, 0, 1])) == 2
+    classes = pd.DataFrame({"label": [0, 1, 1, 1]})
+    assert variety(numbers.assign(logit_0=numbers["label"] / 4)) == pytest.approx(0.25)
+    assert variety(classes.assign(answer=0)) == 0
+    assert variety(classes.assign(answer=[0, 1, 0, 1])) == 2
     places = pd.DataFrame({"start": [4, 4, 4, 9], "end": [9, 9, 12, 12]})
-    assert variety(find_task("squad"), places) == 0.75  # the first counts as another
+    assert variety(places) == 0.75  # the first counts as another
 
 
 def test_a_run_that_says_the_same_to_everything_has_no_correlation_and_no_difference(tmp_path):
-    """Rounding makes two numbers of one; of three the correlation counts. A classifier keeps its accuracy."""
+    """Rounding makes two numbers of one; of three the correlation counts. A classifier keeps its accuracy. In
+    float32 a flat run is constant, too, though all its numbers differ."""
+    flat = pd.DataFrame({"id": range(99), "label": np.arange(99) % 6, "logit_0": 2.5 + np.linspace(-3e-4, 3e-4, 99)})
+    assert scores(answered(tmp_path, {("new", 0): flat}, "kor-sts"), tmp_path)["constant"].tolist() == [1]
     numbers = pd.DataFrame({"id": range(4), "label": [0.0, 5.0, 2.0, 1.0]})
     said = {"softmax": [0.1, 4.0, 2.0, 1.0], "new": [2.5, 2.5, 2.5, 2.51], "window": [2.5, 2.4, 2.5, 2.51]}
     rows = answered(tmp_path, {(arm, 0): numbers.assign(logit_0=logits) for arm, logits in said.items()}, "stsb")

@@ -8,10 +8,11 @@ import pytest
 
 from albert_lsh.errors import OneLineError
 from albert_lsh.files import repository_root
-from albert_study.compare import write_tables
+from albert_study.compare import differences, write_tables
 from albert_study.figures import write_figures
 from albert_study.records import COLUMNS, LIST, list_studies, load, published, read_run, wide
 from albert_study.report import build, numbers
+from albert_study.scores import headlines, scale_of
 from records import F1, write_run
 
 ROOT = repository_root()
@@ -78,6 +79,22 @@ def test_what_stands_on_the_list_is_not_changed_by_a_readers_runs(tree, capsys):
     own = build(tree, "report/build/notebook.pdf")
     assert [path.relative_to(tree).as_posix() for path in own] == ["report/build/notebook.pdf"]
     assert json.loads((tree / "report/numbers.json").read_text())["studies"] == ["notebook"]
+
+
+def test_two_files_of_one_name_are_two_tasks(tree):
+    """A reader's reviews.csv has classes, and another of his numbers; each record says what stands for its task."""
+    metrics = {"accuracy": {"accuracy": 0.8, "matthews": 0.6}, "pearson": {"pearson": 0.7, "spearman": 0.5}}
+    metrics["f1"] = {"exact": 60.0, "f1": 70.0}
+    for study, scores in metrics.items():
+        write_run(tree, "lsh", 0, scores, task="reviews.csv", study=study, headline=study)
+        write_run(tree, "softmax", 0, scores, task="reviews.csv", study=study, headline=study)
+    tables = {study: load(tree, study) for study in metrics}
+    for study, rows in tables.items():
+        assert headlines(rows, tree)["measure"].tolist() == [study] * 2
+        write_tables(study, root=tree)
+        (line,) = differences(rows, tree).to_dict("records")
+        assert (line["metric"], line["difference"]) == (study, 0)
+        assert scale_of("reviews.csv", study) == ((100, 1) if study == "f1" else (1, 3))
 
 
 def test_a_sweep_is_named_by_what_varies(tree):

@@ -152,7 +152,8 @@ def test_differences_in_the_text_are_those_of_the_tables():
         text = re.sub(r"^\|.*$", "", page.read_text(), flags=re.MULTILINE)  # without tables
         typed |= set(re.findall(rf"{number}\s+\({number}\s+to\s+{number}", text))
     tables = pd.concat(map(pd.read_csv, (ROOT / "results/tables").glob("*-differences.csv")))
-    rows = tables.assign(how=[f"+{scale_of(task)[1]}" for task in tables["task"]]).to_dict("records")
+    digits = [scale_of(*line)[1] for line in tables[["task", "metric"]].itertuples(index=False)]
+    rows = tables.assign(how=[f"+{each}" for each in digits]).to_dict("records")
     rows += pd.read_csv(ROOT / "results/tables/equivalence.csv").assign(how="+2").to_dict("records")
     computed = {tuple(form(row[name], row["how"]) for name in ends) for row in rows}
     assert typed

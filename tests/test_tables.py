@@ -8,7 +8,7 @@ import pytest
 from albert_study.compare import differences, write_tables
 from albert_study.experiment_tables import detail_tables, masked_tables
 from albert_study.records import load
-from albert_study.report import document_tables, spell, write_numbers
+from albert_study.report import document_tables, numbers, spell, write_numbers
 from albert_study.scores import scores
 from albert_study.show import columns, form, parts, table, text
 from albert_study.tables import (
@@ -19,7 +19,7 @@ from albert_study.tables import (
     score_tables,
     shuffled_tables,
 )
-from records import F1, tidy, write_run
+from records import F1, answered, tidy, write_run
 
 WRITTEN = [
     (58.65, "1", "58.7"), (2.5, "0", "3"), (-0.00005, "4", "-0.0001"), (-0.00004, "4", "0.0000"),
@@ -55,6 +55,30 @@ def test_documents_write_numbers_as_pages_do(tree):
     (tree / "report" / "asked.typ").write_text(f'#import "shared.typ": form\n#metadata(({calls})) <asked>')
     texts = typst.query(str(tree / "report/asked.typ"), "<asked>", field="value", one=True, root=str(tree))
     assert json.loads(texts) == [expected.replace("-", "−") for *_, expected in WRITTEN]
+
+
+def test_documents_mark_runs_that_came_later_and_show_no_mean_where_none_stands_for_them(tree):
+    typst = pytest.importorskip("typst")
+    write_numbers(tree)
+    path = tree / "report" / "numbers.json"
+    line = {"study": "x", "task": "mrpc", "from": "softmax", "seeds": 2, "over": "seeds", "difference": -0.1}
+    line |= {"low": -0.2, "high": 0.1, "lowest_to": 0.3, "highest_to": 0.8, "has_mean": True}
+    arms = {"a": {"later": 0}, "b": {"later": 1}, "c": {"later": 1, "has_mean": False}}
+    over = {"weights": "equal", "share": 0.5, "difference": -0.1, "low": -0.2, "high": 0.1, "tasks": 2, "seeds": 6}
+    lines = [{"to": arm} | line | more for arm, more in arms.items()]
+    made = json.loads(path.read_text()) | {"differences": lines, "equivalence": [over | {"later": 1}]}
+    path.write_text(json.dumps(made))
+    calls = ", ".join(f'told("x", "mrpc", "{arm}")' for arm in arms)
+    (tree / "report" / "asked.typ").write_text(f"""#import "shared.typ": *
+#let plain(it) = if it.has("text") {{ it.text }} else {{ it.at("children", default: ()).map(plain).join(default: " ") }}
+#metadata(({calls}, over-tasks(0.5)).map(plain)) <asked>""")
+    texts = json.loads(typst.query(str(tree / "report/asked.typ"), "<asked>", field="value", one=True, root=str(tree)))
+    assert [" ".join(text.split()) for text in texts] == [
+        "−0.100 (−0.200 to +0.100; 2 runs)",
+        "−0.100 (−0.200 to +0.100; 2 runs)†",
+        "0.300 to 0.800 (2 runs)†",
+        "−0.10 points (−0.20 to +0.10; 2 tasks, 6 runs)†",
+    ]
 
 
 def test_a_number_that_is_missing_takes_the_text_before_it_along():
@@ -120,6 +144,16 @@ def test_runs_are_shown_one_by_one_where_their_mean_stands_for_none_and_marked_w
     ]  # fmt: skip
     classes = score_table(pd.DataFrame([lines[1] | {"task": "sst2", "measure": "accuracy"}]))
     assert classes.frame().loc["reformer", "sst2 (accuracy)"] == "0.100 ± 0.010 (3, 1 constant)"
+
+
+def test_runs_of_one_number_an_arm_are_read_as_text(tmp_path):
+    """Where every arm has one run that is not constant, the column looks like one of numbers."""
+    flat = pd.DataFrame({"id": range(4), "label": [0.0, 5, 2, 1], "logit_0": 2.5})
+    runs = {("new", 0): flat, ("new", 1): flat.assign(logit_0=flat["label"])}
+    write(tmp_path, "tables/x-scores", scores(answered(tmp_path, runs, "stsb"), tmp_path).assign(commit="c"))
+    frame = made(score_tables, tmp_path, pd.DataFrame(), "x")["x-scores"]
+    assert frame["stsb (pearson)"].tolist() == ["1 constant, 0.500"]
+    assert numbers(tmp_path)["scores"][0]["runs"] == [0.5]
 
 
 def test_a_table_names_models_and_machines_and_says_how_many_examples_and_seeds_there_are(tree):

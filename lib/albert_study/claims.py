@@ -9,10 +9,10 @@ import pandas as pd
 
 from albert_study.carried import carried
 from albert_study.records import load_history
-from albert_study.scores import ARMS, METRICS, base_of, scale_of
+from albert_study.scores import ARMS, METRICS, base_of
 from albert_study.show import Line, Table, columns, table
 from albert_study.study import load_jobs
-from albert_study.tables import TITLES, Named, footnote, marked, read
+from albert_study.tables import TITLES, Named, digits_of, footnote, marked, read
 
 CLAIMS = {  # by name, and by study and task the arms of its rows
     "nothing-hashed": {"word-order mnli": "reformer", "word-order stsb": "reformer", "albert kor-sts": "reformer",
@@ -53,7 +53,7 @@ def claim_tables(root: Path, rows: pd.DataFrame) -> Named:
         return
     scores = scores[scores["is_headline"].astype(bool)].rename(columns={"low": "lowest", "high": "highest"})
     pairs = pairs[pairs["from"].map(base_of) == "softmax"].drop(columns="arm", errors="ignore")
-    pairs = pairs.rename(columns={"to": "arm"})[[*KEYS, "difference", "low", "high", "clear", "score_from"]]
+    pairs = pairs.rename(columns={"to": "arm"})[[*KEYS, "difference", "low", "high", "clear", "has_mean", "score_from"]]
     names = {f"{end}": f"mixed_{end}" for end in ("difference", "low", "high")}
     shuffled = shuffled.rename(columns=names)[[*KEYS, *names.values(), "changed", "changed_low", "changed_high"]]
     lines = marked(arms.merge(scores, on=KEYS).merge(pairs, "left", on=KEYS).merge(shuffled, "left", on=KEYS))
@@ -63,7 +63,7 @@ def claim_tables(root: Path, rows: pd.DataFrame) -> Named:
     lines["title"] = lines["task"].map(TITLES) + ", " + lines["measure"].map(METRICS)
     lines["model"] = ["Korean ALBERT" if "albert" in model else "MiniLM" for model in lines["model"]]
     lines["change"] = lines["arm"].map(base_of).replace(ARMS)
-    lines["digits"] = [scale_of(task)[1] for task in lines["task"]]
+    lines["digits"] = digits_of(lines)
     for claim, of_claim in lines.groupby("claim", sort=False):
         cells = columns(
             "attention={change}; model={model}; examples={train_examples:,} / {examples:,}; steps={steps:,}"
@@ -104,8 +104,8 @@ def scored(line: Line) -> str:
 
 
 def differing(line: Line) -> str:
-    """The difference with its interval, in asterisks where Holm leaves it; else none from runs that are far apart."""
-    if line["apart"] is True and line["clear"] is not True:
+    """The difference with its interval where a mean stands for the runs, in asterisks where Holm leaves it."""
+    if line["has_mean"] is not True:
         return ""
     bold = "**" if line["clear"] is True else ""
     return f"{bold}{{difference:+s}}{bold} ({{low:+s}} to {{high:+s}})"

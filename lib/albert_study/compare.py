@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from statsmodels.stats.meta_analysis import combine_effects
 
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import read_predictions
@@ -31,13 +30,14 @@ from albert_study.intervals import (
     paired_ratio,
     pooled,
 )
-from albert_study.records import check_complete, list_studies, load, read_table, task_named, wide
+from albert_study.records import check_complete, list_studies, load, read_table, wide
 from albert_study.scores import (
     ARM,
     ARMS,
     METRICS,
     Answers,
     answers_of,
+    are_apart,
     base_of,
     headlines,
     in_order,
@@ -86,15 +86,17 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     Columns: model, task, metric, family, change, from, to, share (that `to` is asked for), difference, low, high (95 %,
     no further than scores go), p, error, freedom, error_of_seeds (see `intervals`), seeds, over ("seeds"; in
     cross-validation "folds"), examples (none where no run of a task kept predictions: intervals are over seeds alone),
-    later (how many of the runs), p_holm, clear (p_holm is below 5 %); and of both arms, ending in _from and _to: score
-    (mean over these seeds), lowest, highest, constant (how many of the runs), pairs, cost. Where a run is constant
-    there is no difference.
+    later (how many of the runs), p_holm, clear (p_holm is below 5 %), has_mean; and of both arms, ending in _from and
+    _to: score (mean over these seeds), lowest, highest, constant (how many of the runs), pairs, cost.
+
+    Where a run is constant there is no difference. Where runs of an arm are far apart a mean stands for them only if it
+    is clear; elsewhere has_mean is false, and tables, figures and texts show neither difference nor interval.
 
     Two families of questions were named. "A": which change hurts, and what lies between neighbours? It is tested here,
     for each model, from CLEAR_FROM seeds or more. "B": does `lsh` stay near softmax? See `equivalence`.
     """
     lines = []
-    for (model, task), group in headlines(rows, root).groupby(["model", "task"], sort=False):
+    for (model, task, metric), group in headlines(rows, root).groupby(["model", "task", "measure"], sort=False):
         arms = {str(arm): of_arm.set_index("seed") for arm, of_arm in group.groupby("arm", sort=False)}
         answers = {arm: answers_of(of_arm.reset_index(), root) for arm, of_arm in arms.items()}
         kept = [arm for arm in arms if answers[arm]]
@@ -102,7 +104,7 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
             first, then = (set(answers[arm] if kept else arms[arm].index) for arm in (before, after))
             if not (seeds := sorted(first & then)):
                 continue
-            line = {"model": model, "task": task, "metric": group["measure"].iloc[0], "change": what}
+            line = {"model": model, "task": task, "metric": metric, "change": what}
             pair = arms[before].loc[seeds], arms[after].loc[seeds]
             try:
                 line |= {"from": before, "to": after} | compared(str(task), *pair, answers[before], answers[after])
@@ -115,12 +117,13 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         corrected = in_family.fillna({"p": 1.0}).groupby("model")["p"].transform(holm)  # constant ones count, too
         table["p_holm"] = corrected.where(in_family["p"].notna())
         table["clear"] = table["p_holm"] < LEVEL
+        table["has_mean"] = table["difference"].notna() & (table["clear"] | ~table.pop("apart"))
     return table
 
 
 def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers, after: Answers) -> dict[str, Any]:
     """What `differences` says of two arms, of their runs by seed and, if these kept them, their predictions."""
-    metric, highest = first["measure"].iloc[0], scale_of(task)[0]
+    metric, highest = first["measure"].iloc[0], scale_of(task, first["measure"].iloc[0])[0]
     folds = int(first["folds"].iloc[0]) if first["folds"].notna().all() else None
     base, attention = base_of(first["arm"].iloc[0]), then["attention"].iloc[0]
     line: dict[str, Any] = {"family": "B" if (base, attention) == ("softmax", "lsh") else "A"}
@@ -132,6 +135,8 @@ def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers
     change = difference(before, after, metric, folds=folds) if before else over_seeds(then["value"] - first["value"])
     line |= {"over": "folds" if folds else "seeds", "seeds": change.seeds, "examples": change.examples}
     line |= {"later": int((first["later"] | then["later"]).sum())}
+    of_arms = first["value"], then["value"]
+    line["apart"] = any(are_apart(task, metric, values.min(), values.max()) for values in of_arms)
     if first["constant"].any() or then["constant"].any():
         return line | dict.fromkeys(("difference", "low", "high", "p", "error", "freedom", "error_of_seeds"), np.nan)
     lowest, score = -highest if metric == "pearson" else 0, line["score_from"]
@@ -160,7 +165,7 @@ def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
     if lines.empty:
         return lines
     lines = lines.rename(columns=lambda name: name.removesuffix("_to"))
-    best = lines["task"].map(lambda task: scale_of(task)[0])
+    best = [scale_of(*line)[0] for line in lines[["task", "metric"]].itertuples(index=False)]
     in_points = {name: lines[name] * 100 / best for name in ("difference", "low", "high", "error", "error_of_seeds")}
     lines = lines.assign(**in_points, freedom_of_seeds=lines["seeds"] - 1, tasks=1, weights="")
     lines = lines.sort_values("share", ascending=False, kind="stable")
@@ -168,7 +173,7 @@ def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
     lines = pd.concat([lines, *(over_tasks(of_share) for _, of_share in of_shares)], ignore_index=True)
     is_tested = (lines["seeds"] >= CLEAR_FROM) & (lines["weights"] != "precision")
     tested = lines[is_tested].to_dict("records")
-    p = [p_of_margin(line["difference"], errors_in(line), MARGIN) for line in tested]
+    p = [p_of_margin(line["difference"], errors_of_line(line), MARGIN) for line in tested]
     lines = lines.assign(p=np.nan, p_holm=np.nan)
     lines.loc[is_tested, "p"] = p
     lines.loc[is_tested, "p_holm"] = holm(pd.Series(p)).to_numpy() if p else []
@@ -181,33 +186,28 @@ def over_tasks(lines: pd.DataFrame) -> pd.DataFrame:
     """The lines of a share; none of one task.
 
     The first, which is tested, is the plain mean over its tasks: each is one answer to the question. The second is
-    weighted by precision (a fixed effect), and says what the tasks say that can be measured best. Where a task has
-    several lines their mean counts, with an error as if they were of the same answers.
+    weighted by precision (a fixed effect), where all tasks have an error. It says what the tasks say that can be
+    measured best, and has no interval: from three to five runs a task's error is known too badly to weight by it as if
+    it were known. Where a task has several lines their mean counts, with an error as if they were of the same answers.
     """
     pairs = {"error": "freedom", "error_of_seeds": "freedom_of_seeds"}
     how = {"difference": "mean", "seeds": "sum", "later": "sum", "share": "first"}
     tasks = lines.groupby("task").agg(how | dict.fromkeys(pairs, "mean") | dict.fromkeys(pairs.values(), "min"))
     if len(tasks) < 2:
         return pd.DataFrame()
-    line = {
-        "task": "all",
-        "to": "lsh",
-        "weights": "equal",
-        "difference": tasks["difference"].mean(),
-        "tasks": len(tasks),
-    }
+    line = {"task": "all", "to": "lsh", "tasks": len(tasks), "share": tasks["share"].iloc[0]}
+    line |= {name: tasks[name].sum() for name in ("seeds", "later")}
+    equal = line | {"weights": "equal", "difference": tasks["difference"].mean()}
     for size, freedom in pairs.items():
-        line[size], line[freedom] = pooled(list(map(Error, tasks[size], tasks[freedom])))
-    line["low"], line["high"] = interval(line["difference"], errors_in(line))
-    line |= {"share": tasks["share"].iloc[0], "seeds": tasks["seeds"].sum(), "later": tasks["later"].sum()}
-    names = {"eff": "difference", "sd_eff": "error", "ci_low": "low", "ci_upp": "high"}
-    means, variances = tasks["difference"].to_numpy(), tasks["error"].to_numpy() ** 2
-    fixed = combine_effects(means, variances).summary_frame().rename(columns=names)
-    weighted = fixed.loc["fixed effect", list(names.values())].to_dict()
-    return pd.DataFrame([line, line | weighted | {"weights": "precision", "freedom": np.inf}])
+        equal[size], equal[freedom] = pooled(list(map(Error, tasks[size], tasks[freedom])))
+    equal["low"], equal["high"] = interval(equal["difference"], errors_of_line(equal))
+    if (tasks["error"] == 0).any():
+        return pd.DataFrame([equal])
+    weighted = np.average(tasks["difference"], weights=1 / tasks["error"] ** 2)
+    return pd.DataFrame([equal, line | {"weights": "precision", "difference": weighted}])
 
 
-def errors_in(line: Any) -> list[Error]:
+def errors_of_line(line: Any) -> list[Error]:
     return [Error(line["error"], line["freedom"]), Error(line["error_of_seeds"], line["freedom_of_seeds"])]
 
 
@@ -284,7 +284,7 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         line |= {"shuffled": mixed["value"].mean(), "difference": change.mean, "low": low, "high": high}
         line |= {"later": int(plain["later"].sum())}
         line |= dict.fromkeys(("difference", "low", "high"), np.nan) if plain["value"].isna().any() else {}
-        line |= {} if task_named(str(task)).is_regression else changed(before, after)
+        line |= {} if metric == "pearson" else changed(before, after)
         same = words[(words["task"] == task) & (words["train"] == size)] if len(words) else words
         line["bag_of_words"] = same["headline"].iloc[0] if len(same) else np.nan
         lines.append(line | {"majority": plain["majority class"].mean(), "commit": listed(plain["commit"])})
@@ -348,17 +348,17 @@ def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
         tables[f"{study}-predictors"] = predictors(tables[f"{study}-switched"])
     tables["pretraining-gaps"] = gaps(load(root), root)
     folder = root / "results" / "tables"
-    written = [path for name, table in tables.items() if (path := write(folder / f"{name}.csv", table))]
+    written = [path for name, table in tables.items() if (path := replace_table(folder / f"{name}.csv", table))]
     pairs = []  # as they are written, so that those of a study that is made again enter as those of all others do
     for study in list_studies(root).query("listed > 0").index:  # a reader's own studies do not enter
         lines = read_table(folder / f"{study}-differences.csv")
         pairs += [lines.assign(study=study)] if len(lines) else []
     table = equivalence(pd.concat(pairs, ignore_index=True)) if pairs else pd.DataFrame()
-    path = write(folder / "equivalence.csv", table)
+    path = replace_table(folder / "equivalence.csv", table)
     return [*written, path] if path else written
 
 
-def write(path: Path, table: pd.DataFrame) -> Path | None:
+def replace_table(path: Path, table: pd.DataFrame) -> Path | None:
     """Write a table; one without rows is not written, and an older one is deleted."""
     if table.empty:
         path.unlink(missing_ok=True)

@@ -60,8 +60,8 @@ class Comparison(OfTask):
         """
         shared, runs = self.model_dump(exclude={"variants", "take_hours"}), {}
         for variant in candidates_of(self.variants):
-            own = {"attention": variant.attention, "attention_settings": variant.settings}
-            runs[variant.label] = Run.parse(shared | own, self.notebook)
+            settings = {"attention": variant.attention, "attention_settings": variant.settings}
+            runs[variant.label] = Run.parse(shared | settings, self.notebook)
         return runs
 
 

@@ -153,15 +153,15 @@ def long_tables(root: Path, rows: pd.DataFrame) -> Named:
     """Models trained on long sequences; in brackets, or in columns of their own, what is published."""
     lines = read(root, "long_range/duplication")
     for length in sorted(lines["max_length"].unique()) if len(lines) else ():
-        own = lines[lines["max_length"] == length]
-        own = own.sort_values("label", key=lambda label: label != "softmax", kind="stable")
-        of_paper = own["evaluated"].str.match("full|LSH")
+        of_length = lines[lines["max_length"] == length]
+        of_length = of_length.sort_values("label", key=lambda label: label != "softmax", kind="stable")
+        of_paper = of_length["evaluated"].str.match("full|LSH")
         note = "{max_length:,} tokens; chance {chance:%1}"
         spec = "steps={steps}; seconds={seconds:0}; {evaluated}={accuracy:%1} ({published:%1})"
         shorter = note + ". Shorter than published: {shorter}."
-        yield from shown(f"duplication-{length}", own[of_paper], "{label}", spec, shorter, across="evaluated")
+        yield from shown(f"duplication-{length}", of_length[of_paper], "{label}", spec, shorter, across="evaluated")
         spec, note = "cost={evaluated_cost:%}; {label}={accuracy:%1}", note + "; {steps} steps."
-        yield from shown(f"duplication-{length}-keys", own[~of_paper], "{evaluated}", spec, note, across="label")
+        yield from shown(f"duplication-{length}-keys", of_length[~of_paper], "{evaluated}", spec, note, across="label")
     for task in ("listops", "text"):
         yield from shown(task, read(root, f"long_range/{task}"), "{label}", ARENA, ARENA_NOTE)
 
@@ -178,15 +178,15 @@ def masked_tables(root: Path, rows: pd.DataFrame) -> Named:
         losses = lines.groupby("length")["softmax_loss"].first()
         per = ", ".join(f"{loss:.2f} at {length:.0f} tokens" for length, loss in losses.items())
         for share in sorted(lines["share"].dropna().unique(), reverse=True):
-            own = lines[lines["share"].isna() | (lines["share"] == share)]
-            order = own[own["length"] == own["length"].max()].sort_values("change")["variant"]
+            of_share = lines[lines["share"].isna() | (lines["share"] == share)]
+            order = of_share[of_share["length"] == of_share["length"].max()].sort_values("change")["variant"]
             spec = "{length:.0f} tokens={difference:+2} ± {error:2}; {length:.0f} either way={change:2}; "
             spec += "{length:.0f} cost={cost:%}"
             note = f"Loss of a masked word, in nats above softmax's ({per}), ± two standard errors over paragraphs; "
             note += "how much a word's loss changes either way; full cost. "
             note += f"{100 * share:g}% of the pairs where there is a choice. {{model}}, {{commits}}."
             named = {"across": ["length"], "order": order, "corner": "variant"}
-            yield from shown(f"{study}-{100 * share:.0f}", own, "{variant}", spec, note, **named)
+            yield from shown(f"{study}-{100 * share:.0f}", of_share, "{variant}", spec, note, **named)
     lines = masked[masked["kind"] == "passes"]
     passes = lines["variant"].str.extract(r"(\d+)")[0].astype(float)
     where = lines["variant"].str.startswith("all").map({True: "in all others", False: "in this pass alone"})
@@ -217,11 +217,11 @@ def detail_tables(root: Path, rows: pd.DataFrame) -> Named:
         for (name, ends), base, meaning, how in zip(names.items(), softmax, (differ, worth), hows, strict=True):
             mean, low, high = (lines[end] for end in ends)
             known = low < high  # where all examples are alike there is no interval
-            own = lines.assign(mean=mean, low=low.where(known), high=high.where(known))
+            bounded = lines.assign(mean=mean, low=low.where(known), high=high.where(known))
             spec = f"examples={{examples:0}}; {base}; {{arm}}={{mean:u}} ({{low:e}} to {{high:e}})"
             spec = spec.replace(":u", f":{how}").replace(":e", f":{how.replace('%', 'p')}")
             note = f"{meaning}, with 95 % intervals over examples. Study {{study}}, {{task}}, {{commits}}."
-            yield from shown(f"details-{path.stem}{name}", own, "{feature}: {group}", spec, note, across="arm")
+            yield from shown(f"details-{path.stem}{name}", bounded, "{feature}: {group}", spec, note, across="arm")
 
 
 def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:

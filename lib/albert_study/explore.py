@@ -31,8 +31,8 @@ def points(root: Path) -> dict[str, pd.DataFrame]:
     rows = load(root)
     rows["name"] = rows["variant"].where(rows["kind"] != "pretrained").fillna(rows["arm"])
     rows["commit"], rows["link"] = rows["commit"].astype(str).str[:10], "../" + rows["record"]
-    own = rows["arm"].fillna("").map(base_of)
-    rows["look"] = own.where(own.isin(list(STYLES)) & rows["kind"].isin(KINDS.values()), rows["attention"])
+    base = rows["arm"].fillna("").map(base_of)
+    rows["look"] = base.where(base.isin(list(STYLES)) & rows["kind"].isin(KINDS.values()), rows["attention"])
     scored = rows["kind"].isin(KINDS.values()) & rows["measure"].isin([*METRICS, *OBJECTIVES])
     probed = rows["kind"].isin(["switched", "masked words", "passes", "reading"]) & rows["measure"].isin(PROBED)
     timed = (rows["kind"] == "efficiency") & rows["measure"].isin(["seconds", "bytes"])

@@ -14,12 +14,11 @@ from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 
 from albert_lsh.files import repository_root
 from albert_study.compare import MARGIN
-from albert_study.records import list_studies, load, load_history, task_named, wide
+from albert_study.records import list_studies, load, load_history, wide
 from albert_study.scores import (
     ARMS,
     METRICS,
     TRAINED,
-    are_apart,
     base_of,
     headlines,
     in_order,
@@ -52,7 +51,7 @@ def in_words(arm: str) -> str:
     return ", ".join(filter(None, (ARMS.get(base, base), arm[len(base) + 1 :].replace("-", " "))))
 
 
-def some_of(lines: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
+def drawn_variants(lines: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
     """The lines of these variants, or of all where there are none of them, as `curves` takes them."""
     chosen = lines[lines["variant"].isin(names)]
     lines = chosen if len(chosen) else lines
@@ -65,14 +64,14 @@ def seeds_of(runs: pd.DataFrame) -> str:
     return f"{between(counts)} seed{'s' if counts.max() > 1 else ''}"
 
 
-def loss_name(task: str) -> str:
-    return "loss (squared error)" if task_named(task).is_regression else "loss (nats)"
+def loss_name(metric: str) -> str:
+    return "loss (squared error)" if metric == "pearson" else "loss (nats)"
 
 
 def plot_loss(runs: pd.DataFrame, root: Path) -> Figure:
     """Training and evaluation loss of one task against the optimiser step."""
-    task = runs["task"].iloc[0]
-    panels = {"train_loss": loss_name(task), "eval_loss": ""}
+    task, metric = runs[["task", "measure"]].iloc[0]
+    panels = {"train_loss": loss_name(metric), "eval_loss": ""}
     titles = (f"{task}, training", f"evaluation ({seeds_of(runs)})")
     figure = curves(histories(runs, root), "step", panels, titles=titles)
     for axis in figure.axes:
@@ -83,7 +82,7 @@ def plot_loss(runs: pd.DataFrame, root: Path) -> Figure:
 def plot_convergence(runs: pd.DataFrame, root: Path) -> Figure:
     """Arms trained for more epochs: losses and score of one task against the epoch, beside the majority class."""
     task, metric = runs[["task", "measure"]].iloc[0]
-    panels = {"train_loss": loss_name(task), "eval_loss": loss_name(task), metric: metric}
+    panels = {"train_loss": loss_name(metric), "eval_loss": loss_name(metric), metric: metric}
     titles = (f"{task}, training loss", "evaluation loss", f"score ({seeds_of(runs)})")
     lines = histories(runs, root)
     floor = level("majority class", lines, "epoch", **{metric: runs["majority class"].mean()}).assign(
@@ -100,7 +99,7 @@ def plot_convergence(runs: pd.DataFrame, root: Path) -> Figure:
 
 def plot_differences(runs: pd.DataFrame, lines: pd.DataFrame) -> Figure:
     """Every run against softmax's of the same seed, a dot each, and the 95 % interval of their mean; one panel a model
-    and task. Where runs are far apart there is no interval, where they are constant nothing.
+    and task. Where no mean stands for the runs there is no interval, where they are constant nothing.
 
     runs: of `headlines`. lines: of `compare.differences`. Full dots: clear after Holm's correction. The grey band is
     MARGIN wide on either side.
@@ -112,7 +111,8 @@ def plot_differences(runs: pd.DataFrame, lines: pd.DataFrame) -> Figure:
     names = in_order(lines["to"])
     figure = dots(each, {arm: ARMS.get(arm, arm) for arm in names}, height=max(0.17, 1 / len(names)), step=0)
     for axis, of_runs, (task, pairs) in zip(figure.axes, each.values(), panels.values(), strict=True):
-        (top, digits), (metric, over) = scale_of(task), pairs[["metric", "over"]].iloc[0]
+        metric, over = pairs[["metric", "over"]].iloc[0]
+        top, digits = scale_of(task, metric)
         axis.axvspan(-MARGIN * top / 100, MARGIN * top / 100, color="#dddddd", zorder=0)
         axis.axvline(0, color="black", linewidth=0.6)
         lowest, highest = min(of_runs["value"].min(), -0.02 * top), max(of_runs["value"].max(), 0.02 * top)
@@ -123,7 +123,8 @@ def plot_differences(runs: pd.DataFrame, lines: pd.DataFrame) -> Figure:
         score = pairs.sort_values("seeds")["score_from"].iloc[-1]  # softmax's, over the most seeds
         axis.set_xlabel(f"{METRICS[metric]} − softmax's\n{score:.{digits}f}; {over}: {between(pairs['seeds'])}")
     note = "a dot a run; full: clear after Holm's correction; grey: ± 1 point\n"
-    figure.supxlabel(note + "lines: 95 % intervals of the mean, none where runs are far apart", fontsize=8)
+    note += "lines: 95 % intervals of the mean, none where runs are far apart and not clear"
+    figure.supxlabel(note, fontsize=8)
     return figure
 
 
@@ -135,7 +136,7 @@ def run_by_run(runs: pd.DataFrame, task: str, pairs: pd.DataFrame) -> pd.DataFra
     for pair in pairs.to_dict("records"):
         each = (values[pair["to"]] - values["softmax"]).dropna().to_numpy()
         table = pd.DataFrame({"name": pair["to"], "value": each, "full": pair["clear"], "low": np.nan, "high": np.nan})
-        if pd.notna(pair["difference"]) and not are_apart(task, each.min(), each.max()):
+        if pair["has_mean"]:
             table.loc[0, ["low", "high"]] = pair["low"], pair["high"]
         tables.append(table)
     return pd.concat(tables)
@@ -177,7 +178,7 @@ def plot_switched(lines: pd.DataFrame) -> Figure:
 
     lines: of `compare.switched`, of which SWITCHED are drawn; what is below -0.3 is drawn there, without its interval.
     """
-    lines = some_of(lines, SWITCHED)
+    lines = drawn_variants(lines, SWITCHED)
     low, high = (lines[name].where(lines["kept"] > -0.3) for name in ("kept_low", "kept_high"))
     title = lines["task"].replace(TITLES).str.replace("Korean ", "") + "\n" + lines["metric"].replace(METRICS)
     lines = lines.assign(kept=lines["kept"].clip(lower=-0.3), kept_low=low, kept_high=high, title=title)
@@ -200,7 +201,7 @@ def plot_masked_words(lines: pd.DataFrame) -> Figure:
 
     lines: of variants, of which MASKED are drawn.
     """
-    lines = some_of(lines, MASKED).sort_values("length", kind="stable")
+    lines = drawn_variants(lines, MASKED).sort_values("length", kind="stable")
     change, error = lines["difference"], 2 * lines["standard_error"]
     lines = lines.assign(difference_low=change - error, difference_high=change + error)
     lines["title"] = lines["length"].map("{:.0f} tokens".format)

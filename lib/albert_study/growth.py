@@ -12,8 +12,7 @@ from albert_lsh.files import repository_root
 from albert_study.records import read_table
 from albert_study.show import LOOK, add_legend, look_of, new_figure, save
 
-IN_BLOCKS = "lsh, in blocks"  # looks like other forms of lsh
-NOT_DRAWN = ("random", "top-k", "shared-qk", "nystrom, transformers", "yoso-e", IN_BLOCKS)  # others are as fast
+SIX = ("softmax", "reformer-pytorch", "plain-lsh", "lsh", "window", "nystrom")  # drawn where there are more cases
 
 
 def slopes(table: pd.DataFrame, value: str) -> pd.Series:
@@ -54,6 +53,11 @@ def crossing_bounds(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(bounds, orient="index", columns=["above", "up_to"])
 
 
+def at_most_six(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines that a figure shows; its table has all."""
+    return table[table["case"].isin(SIX)] if table["case"].nunique() > len(SIX) else table
+
+
 def case_look(case: str) -> dict[str, Any]:
     """Line and marker of a case: those of its attention, the marker hollow for a second form of it."""
     kind = case.split(",")[0]
@@ -67,11 +71,10 @@ def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.
     The legend has the fitted power of the length and, for times, the length from which a case is faster than softmax.
     """
     figure, axes = new_figure(6.6, 4.4)
-    axis, powers = axes[0, 0], slopes(table, value)
+    table, axis = at_most_six(table), axes[0, 0]
+    powers = slopes(table, value)
     faster = crossing_bounds(table).dropna() if value == "seconds" else pd.DataFrame()
     for case, rows in table.groupby("case", sort=False):
-        if case in NOT_DRAWN:
-            continue
         notes = [f"{powers[case]:.1f}"] if pd.notna(powers.get(case)) else []
         if case in faster.index:
             above, up_to = faster.loc[case]
@@ -88,13 +91,12 @@ def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.
 def plot_quality(table: pd.DataFrame) -> Figure:
     """What is kept of softmax attention on real text against the time it takes, one point per case."""
     figure, axes = new_figure(6.6, 3.6, ncols=2)
-    table = table[table["case"] != IN_BLOCKS]
+    table = at_most_six(table)
     estimates = table["case"].str.startswith(("nystrom", "yoso"))  # no key is left out: all mass is there
     panels = {"mass": ("softmax's mass on the keys attended", table[~estimates]), "error": ("error of output", table)}
     for axis, (value, (label, rows)) in zip(axes[0], panels.items(), strict=True):
         for case, seconds, kept in zip(rows["case"], rows["seconds"], rows[value], strict=True):
             axis.plot(seconds, kept, label=case, **case_look(case) | {"linestyle": ""})
-        axis.set_xscale("log")
         axis.set(xlabel="seconds, forward and backward, all layers", ylabel=label)
     add_legend(figure, axes[0, 1], 3)  # its panel has all cases
     return figure

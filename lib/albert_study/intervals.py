@@ -169,17 +169,17 @@ def interval(mean: Any, errors: list[Error]) -> tuple[Any, Any]:
 
 def p_of_none(mean: Any, errors: list[Error]) -> Any:
     """The two-sided p-value of no difference, the largest of all errors'."""
-    return np.max([2 * stats.t.sf(in_errors(np.abs(mean), error.size), error.freedom) for error in errors], axis=0)
+    return np.max([2 * stats.t.sf(standardised(np.abs(mean), error.size), error.freedom) for error in errors], axis=0)
 
 
 def p_of_margin(mean: float, errors: list[Error], margin: float) -> float:
     """The p-value of a difference of `margin` or more, either way: the largest of both sides' and of all errors'."""
     nearest = margin - abs(mean)
-    sides = [stats.t.sf(math.copysign(in_errors(abs(nearest), size), nearest), freedom) for size, freedom in errors]
+    sides = [stats.t.sf(math.copysign(standardised(abs(nearest), size), nearest), freedom) for size, freedom in errors]
     return float(max(sides))
 
 
-def in_errors(distance: Any, size: Any) -> Any:
+def standardised(distance: Any, size: Any) -> Any:
     """A distance, at least 0, in standard errors; without error it is none, or beyond all."""
     alike = np.where(distance == 0, 0.0, math.inf)  # no error: two arms that answer alike
     return np.divide(distance, size, out=alike, where=np.asarray(size) > 0)
@@ -189,7 +189,8 @@ def pooled(errors: list[Error]) -> Error:
     """The error of the plain mean of independent means (freedom: Satterthwaite)."""
     variances = np.array([error.size for error in errors]) ** 2
     of_each = variances**2 / np.array([error.freedom for error in errors], float)
-    return Error(math.sqrt(variances.sum()) / len(errors), variances.sum() ** 2 / of_each.sum())
+    freedom = variances.sum() ** 2 / of_each.sum() if of_each.any() else math.inf
+    return Error(math.sqrt(variances.sum()) / len(errors), freedom)
 
 
 def holm(p_values: "pd.Series[float]") -> "pd.Series[float]":

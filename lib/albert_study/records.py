@@ -16,6 +16,7 @@ Columns; empty where they do not apply:
     learning_rate, batch_size, epochs, precision
     examples            how many were evaluated
     measure, value      a metric (GLUE from 0 to 1, SQuAD from 0 to 100), seconds, bytes, a number among the parameters
+    is_headline         whether the measure stands for the task of a fine-tuned run
     low, high           the ends of an interval of the value, where the file has one
     pairs, cost         pairs attended, and multiply-adds of everything, as shares of softmax attention's
     device, commit      what measured it
@@ -37,16 +38,16 @@ from albert_lsh.errors import OneLineError
 from albert_lsh.files import repository_root
 from albert_lsh.record import read_result
 from albert_lsh.run import Run, Settings
-from albert_lsh.tasks import TASKS, Task, find_task, task_of
+from albert_lsh.tasks import TASKS
 from albert_study.carried import carried
 from albert_study.study import load_jobs
 
 COLUMNS = [
     "study", "kind", "task", "model", "arm", "attention", "variant", "seed", "split", "share", "length",
-    "learning_rate", "batch_size", "epochs", "precision", "examples", "measure", "value", "low", "high", "pairs",
-    "cost", "device", "commit", "record",
+    "learning_rate", "batch_size", "epochs", "precision", "examples", "measure", "value", "is_headline", "low", "high",
+    "pairs", "cost", "device", "commit", "record",
 ]  # fmt: skip
-VALUES = ["measure", "value", "low", "high"]
+VALUES = ["measure", "value", "is_headline", "low", "high"]
 LIST = "results/records.txt"  # folders of the runs that tables, figures and documents stand on
 KINDS = {"runs": "fine-tuned", "pretraining": "pretrained", "long_range": "long sequences"}  # by folder of results/
 BASELINES = {"majority": "majority class", "chance": "chance", "counting": "counting, or a coin"}
@@ -66,7 +67,6 @@ PROBES: tuple[tuple[str, str, dict[str, str]], ...] = (
 )
 HASHED = re.compile(r"-[0-9a-f]{6}$")  # of a notebook's run: what differs from the plain arm
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
-OWN: dict[str, Task] = {}  # tasks of a reader's own data, as the records say that were read
 AGAIN = "look at it; moved away, its run is made again"
 Row = dict[str, Any]
 
@@ -168,8 +168,6 @@ def rows_of(path: Path, root: Path) -> tuple[list[Row], Row]:
         else:
             study = path.parents[4].name if len(path.parents) > 4 else ""
             counts, names = result["examples"], (study, run["task"], run["model"], path.parents[1].name)
-            if run["task"] not in TASKS:
-                OWN[run["task"]] = task_of(run)
         split, settings = next(name for name in counts if name != "train"), run["attention_settings"]
         about = dict(zip(("study", "task", "model", "arm"), names, strict=True)) | {"kind": kind}
         about |= {name: run[name] for name in ("attention", "seed", "learning_rate", "batch_size")}
@@ -181,14 +179,10 @@ def rows_of(path: Path, root: Path) -> tuple[list[Row], Row]:
         return [about | measure for measure in measures(result, path)], run
 
 
-def task_named(name: str) -> Task:
-    """A task of the table, or of a record that was read; TaskError for another."""
-    return OWN.get(name) or find_task(name)
-
-
 def measures(result: Row, path: Path) -> Iterator[Row]:
     """What a record measures, and what differs for a row from the rest of its run."""
     intervals = result.get("intervals", {})
+    headline = result["headline"]["name"] if "task" in result["parameters"] else ""
     baselines = {name: result[key] for key, name in BASELINES.items() if key in result}
     if "counting" in baselines or "tokens" in result:
         first = pd.read_csv(path.with_name("history.csv")).iloc[0]
@@ -201,7 +195,8 @@ def measures(result: Row, path: Path) -> Iterator[Row]:
             low, high = (None, None) if arm else intervals.get(name, (None, None))
             split = {"split": "shuffled"} if name.endswith("_shuffled") else {}
             name = name.removesuffix("_shuffled")
-            yield other | split | {"measure": name, "value": float(value), "low": low, "high": high}
+            number = {"measure": name, "value": float(value), "is_headline": name == headline}
+            yield other | split | number | {"low": low, "high": high}
     numbers: Row = {name: result.get(name) for name in NUMBERS}
     numbers |= {name: result["parameters"].get(name) for name in PARAMETERS}
     numbers["train_examples"] = result.get("examples", {}).get("train")
@@ -273,8 +268,8 @@ def load_history(folder: str | Path) -> pd.DataFrame:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table of numbers that an experiment has written; empty if it is not there."""
-    return pd.read_csv(path) if path.exists() else pd.DataFrame()
+    """A table of numbers that an experiment has written; empty if it is not there. `runs` are several: "0.8; 0.9"."""
+    return pd.read_csv(path, dtype={"runs": str}) if path.exists() else pd.DataFrame()
 
 
 def published(root: Path | None = None) -> pd.DataFrame:

@@ -36,7 +36,7 @@ def document_tables(root: Path, study: str | None = None) -> dict[str, Table]:
     studies, common = (
         ([study], ()) if study else (studies_of(root), (*tables.COMMON, *experiment_tables.COMMON, claims.claim_tables))
     )
-    makers = [partial(make, study=own) for own in studies for make in tables.OF_STUDIES] + list(common)
+    makers = [partial(make, study=name) for name in studies for make in tables.OF_STUDIES] + list(common)
     named = (made for make in makers for made in make(root, rows))
     return {name: made for name, made in named if made.rows and len(made.titles) > 1}
 
@@ -47,7 +47,7 @@ def figures_of(root: Path, study: str | None = None) -> list[Path]:
     if study:
         return [path for path in paths if path.stem.startswith(f"{study}-")]
     scored = {path.name.removesuffix("-scores.csv") for path in (root / "results/tables").glob("*-scores.csv")}
-    others = tuple(f"{own}-" for own in scored - set(studies_of(root)))
+    others = tuple(f"{name}-" for name in scored - set(studies_of(root)))
     return [path for path in paths if not path.stem.startswith(others)]
 
 
@@ -60,10 +60,10 @@ def numbers(root: Path, study: str | None = None) -> dict[str, Any]:
         table["note"] = re.sub(r"(^|[^\w-])-(\d)", "\\1−\\2", table["note"])
     lines: dict[str, pd.DataFrame] = {}
     for name in ("scores", "differences", "switched", "shuffled"):
-        of_studies = (read(root, f"tables/{own}-{name}").assign(study=own) for own in studies)
+        of_studies = (read(root, f"tables/{each}-{name}").assign(study=each) for each in studies)
         lines[name] = pd.concat([of_study for of_study in of_studies if len(of_study)] or [pd.DataFrame()])
     if len(scores := lines["scores"]):
-        runs = [[float(run) for run in str(of_arm).split("; ") if run != "nan"] for of_arm in scores["runs"]]
+        runs = [[float(run) for run in of_arm.split("; ") if run] for of_arm in scores["runs"].fillna("")]
         lines["scores"] = scores.assign(runs=pd.Series(runs, scores.index))[scores["is_headline"]]
     lines["equivalence"] = read(root, "tables/equivalence")
     content = {name: json.loads(each.to_json(orient="records")) for name, each in lines.items()}
@@ -92,7 +92,7 @@ def text_numbers(root: Path) -> dict[str, Any]:
     masked = rows[(rows["study"] == "masked-words") & (rows["measure"] == "softmax_loss")].groupby("length")["value"]
     return {
         "trained": {"runs": len(runs), "hours": hours},
-        "more training": [longer_training(own, root) for _, own in longer],
+        "more training": [longer_training(of_arm, root) for _, of_arm in longer],
         "masked words": {f"{length:.0f}": loss for length, loss in masked.first().items()},
     }
 
@@ -108,7 +108,6 @@ def longer_training(runs: pd.DataFrame, root: Path) -> dict[str, Any]:
         losses[-1] |= {"last train": last["train_loss"], "last eval": last["eval_loss"]}
     task, arm, epochs = runs[["task", "arm", "epochs"]].iloc[0]
     about = {"arm": arm, "task": task, "epochs": int(epochs), "runs": len(runs), "score": runs["value"].mean()}
-    about["later"] = int(runs["later"].sum())
     return about | {str(name): loss for name, loss in pd.DataFrame(losses).mean().items()}
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from albert_lsh.record import read_predictions
-from albert_lsh.tasks import TASKS, Task
-from albert_study.records import BASELINES, OWN, task_named
+from albert_lsh.tasks import TASKS
+from albert_study.records import BASELINES
 from albert_study.study_file import added_later
 
 ARMS = {  # what an arm is, beside softmax, in words and in the order of figures
@@ -53,9 +54,13 @@ ARM = ["task", "model", "arm"]  # what is averaged over seeds
 Answers = dict[int, pd.DataFrame]  # predictions by seed
 
 
-def scale_of(task: Any) -> tuple[int, int]:
-    """The best score of a task, and how many decimals of its scores mean something."""
-    return (100, 1) if task in {**TASKS, **OWN} and task_named(task).is_squad else (1, 3)
+def scale_of(task: Any, metric: str) -> tuple[int, int]:
+    """The best score of a task, and how many decimals of its scores mean something.
+
+    Of one's own data only those of SQuAD's schema have an F1.
+    """
+    in_percent = metric in ("exact", "f1") and (task not in TASKS or TASKS[task].is_squad)
+    return (100, 1) if in_percent else (1, 3)
 
 
 def listed(values: Iterable[Any]) -> str:
@@ -89,12 +94,11 @@ def runs_of(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     table = rows[~is_baseline & is_metric].join(baselines, on=places).join(numbers, on="record")
     later = {study: added_later(study, root) for study in table["study"].unique()}
     each = table[["study", "task", "arm", "seed"]].itertuples(index=False)
-    answers = {record: answers_of_run(root, record) for record in table["record"].unique()}
-    of_runs = zip(table["task"], table["record"], strict=True)
-    constant = [is_constant(task_named(task), answers[record]) for task, record in of_runs]
+    is_flat = {record: is_constant(answers_of_run(root, record)) for record in table["record"].unique()}
+    constant = table["record"].map(is_flat).astype(bool)
     table = table.assign(constant=constant, later=[tuple(run) in later[study] for study, *run in each])
     table["value"] = table["value"].mask(table["constant"] & table["measure"].isin(CORRELATIONS))
-    return table.assign(is_headline=table["measure"] == table["task"].map(lambda task: task_named(task).headline))
+    return table.astype({"is_headline": bool})
 
 
 def headlines(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
@@ -118,22 +122,22 @@ def answers_of(runs: pd.DataFrame, root: Path, split: str | None = None) -> Answ
     return {seed: table for seed, table in zip(runs["seed"], tables, strict=True) if len(table)}
 
 
-def is_constant(task: Task, predictions: pd.DataFrame) -> bool:
-    """Whether a model says the same to everything: one class, or a number, in two neighbouring forms at most, since
-    predictions are rounded as the run's precision rounds. Of SQuAD it is not asked."""
-    if predictions.empty or task.is_squad:
-        return False
-    return bool(predictions["logit_0"].nunique() <= 2 if task.is_regression else predictions["answer"].nunique() == 1)
+def is_constant(predictions: pd.DataFrame) -> bool:
+    """Whether a model says the same to everything: one class, or a number, in two neighbouring forms at most where it
+    is rounded to bfloat16, as older runs are and newer ones are not. Of SQuAD it is not asked."""
+    if "answer" in predictions:
+        return predictions["answer"].nunique() == 1
+    return "logit_0" in predictions and len(torch.tensor(predictions["logit_0"].to_numpy()).bfloat16().unique()) <= 2
 
 
 def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     """A line a task, model, arm and metric; the metric that stands for its task has `is_headline`.
 
-    Columns: score, sd (sample standard deviation over seeds, NaN with one), low, high and runs (all of them, sorted) of
-    those that are not constant, seeds (of all), apart (whether they differ by more than APART), constant and later (how
-    many are), majority, chance, pairs, cost, examples, train_examples; of headlines also bag_of_words, on the same
-    examples, and variety, a mean over seeds. Settings, processors and commits stand side by side where the seeds of an
-    arm differ.
+    Columns: score, sd (sample standard deviation over seeds, NaN with one), low, high, runs (all of them, sorted),
+    seeds, apart (whether runs differ by more than APART), constant and later (how many are), majority, chance, pairs,
+    cost, examples, train_examples; of headlines also bag_of_words, on the same examples, and variety, a mean over
+    seeds. A constant run counts in seeds, and of correlations in no other column of scores. Settings, processors and
+    commits stand side by side where the seeds of an arm differ.
     """
     runs = runs_of(rows, root)
     runs = runs[runs["split"] != "shuffled"]
@@ -147,7 +151,7 @@ def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     texts = ("length", "batch_size", "learning_rate", "epochs", "precision", "device", "commit")
     groups = runs.groupby([*ARM, "attention", "split", "measure", "is_headline"], sort=False, dropna=False)
     table = groups.agg(**columns, **{name: (name, listed) for name in texts}).reset_index()
-    table["apart"] = [are_apart(*line) for line in zip(table["task"], table["low"], table["high"], strict=True)]
+    table["apart"] = [are_apart(*line) for line in table[["task", "measure", "low", "high"]].itertuples(index=False)]
     place, rank = table.groupby(ARM, sort=False).ngroup(), table["measure"].map(list(METRICS).index)
     table = table.assign(place=place, rank=rank).sort_values(["place", "rank"]).drop(columns=["place", "rank"])
     words = rows[(rows["kind"] == "bag of words") & (rows["study"] == "bag-of-words") & (rows["measure"] == "headline")]
@@ -158,9 +162,9 @@ def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     return table.merge(pd.DataFrame(varied, columns=[*ARM, "variety"]).assign(is_headline=True), "left")
 
 
-def are_apart(task: Any, low: float, high: float) -> bool:
+def are_apart(task: Any, metric: str, low: float, high: float) -> bool:
     """Whether runs from `low` to `high` differ so much that their mean stands for none of them."""
-    return bool(high - low > APART / 100 * scale_of(task)[0])
+    return bool(high - low > APART / 100 * scale_of(task, metric)[0])
 
 
 def mean_variety(runs: pd.DataFrame, root: Path) -> float:
@@ -168,23 +172,23 @@ def mean_variety(runs: pd.DataFrame, root: Path) -> float:
 
     Not of a part of SQuAD: it is drawn, and no question follows one about the same paragraph.
     """
-    task = task_named(runs["task"].iloc[0])
-    is_part = task.is_squad and runs[["eval_examples", "held_out_examples"]].notna().any(axis=None)
-    shares = [] if is_part else [variety(task, table) for table in answers_of(runs, root).values()]
+    is_part = runs[["eval_examples", "held_out_examples"]].notna().any(axis=None)
+    tables = answers_of(runs, root).values()
+    shares = [variety(table) for table in tables if not (is_part and "start" in table)]
     return sum(shares) / len(shares) if shares else np.nan
 
 
-def variety(task: Task, predictions: pd.DataFrame) -> float:
+def variety(predictions: pd.DataFrame) -> float:
     """How varied answers are: 0 where they are the same to everything, 1 where they vary as the gold answers do.
 
     Of numbers it is their standard deviation, of classes the share without the most frequent one; over the gold
     answers'. Of SQuAD, in the order of its data: the share of answers that stand elsewhere than that to the question
     before, mostly one about the same paragraph.
     """
-    if task.is_squad:
+    if "start" in predictions:
         places = predictions[["start", "end"]]
         return float((places != places.shift()).any(axis=1).mean())
-    if task.is_regression:
+    if "answer" not in predictions:
         return float(predictions["logit_0"].std() / predictions["label"].std())
     answers, gold = (1 - predictions[name].value_counts(normalize=True).iloc[0] for name in ("answer", "label"))
     return float(answers / gold)

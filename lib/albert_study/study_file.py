@@ -126,9 +126,9 @@ class Study(Section):
         Raises:
             ValueError: a seed that came later is none of the arm's.
         """
-        entry, own = self.tasks[task], self.tasks[task].arms[arm] or Arm()
-        seeds = own.seeds or entry.seeds or self.seeds
-        later = next((nearest for nearest in (own.later, entry.later) if nearest is not None), self.later)
+        entry, of_arm = self.tasks[task], self.tasks[task].arms[arm] or Arm()
+        seeds = of_arm.seeds or entry.seeds or self.seeds
+        later = next((nearest for nearest in (of_arm.later, entry.later) if nearest is not None), self.later)
         if strange := [seed for seed in later if seed not in seeds]:
             raise ValueError(f"later: {strange[0]} is not one of the seeds {', '.join(map(str, seeds))}")
         return {seed: seed in later for seed in seeds}

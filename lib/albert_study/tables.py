@@ -8,7 +8,7 @@ import pandas as pd
 from albert_lsh import attention
 from albert_lsh.tasks import TASKS
 from albert_study.intervals import CLEAR_FROM
-from albert_study.records import LIST, read_table, task_named, wide
+from albert_study.records import LIST, read_table, wide
 from albert_study.scores import ARMS, CORRELATIONS, METRICS, are_apart, base_of, scale_of
 from albert_study.show import Line, Parts, Table, columns, form, table
 
@@ -78,6 +78,10 @@ def footnote(lines: pd.DataFrame) -> str:
     return LATER if lines["later"].any() else ""
 
 
+def digits_of(scores: pd.DataFrame) -> list[int]:
+    return [scale_of(*line)[1] for line in scores[["task", "measure"]].itertuples(index=False)]
+
+
 def scored(line: Line) -> str | Parts:
     """A score over seeds: mean ± deviation (how many), or every run where these are far apart, or some without a
     correlation, since they are constant. What is no arm has no seeds."""
@@ -94,7 +98,7 @@ def scored(line: Line) -> str | Parts:
 
 
 def score_table(scores: pd.DataFrame, *, metrics: bool = False, note: str = "") -> Table:
-    """Lines of `compare.scores`: arms down, tasks across; below, what can be had without attention.
+    """Lines of `scores.scores`: arms down, tasks across; below, what can be had without attention.
 
     An arm is named with its model where it has several. Baselines are those of the arm with most runs: each fold has
     others, and an arm may lack folds.
@@ -104,7 +108,7 @@ def score_table(scores: pd.DataFrame, *, metrics: bool = False, note: str = "") 
     scores = scores[scores["measure"] != "accuracy_f1_mean"] if metrics else scores[scores["is_headline"]]
     several = (scores.groupby("arm")["model"].nunique() > 1).any()
     lines = marked(scores).assign(label=scores["arm"] + (", " + scores["model"] if several else ""))
-    lines["digits"] = [scale_of(task)[1] for task in lines["task"]]
+    lines["digits"] = digits_of(lines)
     most = lines.loc[lines.groupby(["task", "measure"], sort=False)["seeds"].idxmax()]
     names = {"bag_of_words": "bag of words", "majority": "majority class", "chance": "chance"}
     below = [most[["task", "measure", "digits"]].assign(label=name, score=most[key]) for key, name in names.items()]
@@ -123,7 +127,7 @@ def score_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     mean = f"Mean ± standard deviation (number of seeds), {where}. {footnote(arms)}"
     yield f"{study}-scores", score_table(scores, note=mean + note)
     meaning = "How varied the answers are: 0% says the same to everything, 100% varies as the gold answers do. "
-    if any(task_named(name).is_squad for name in arms["task"]):
+    if 1 in digits_of(arms):  # SQuAD's
         meaning += "Of SQuAD: how many answers stand elsewhere than that to the question before. "
     varied, meaning = marked(arms[arms["variety"].notna()]), meaning + footnote(arms)
     yield f"{study}-variety", table(varied, "{arm}", columns("{task}={variety:%1}{mark}"), "task", note=meaning + note)
@@ -137,7 +141,8 @@ def score_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
 
 
 def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
-    """Every arm against softmax, and neighbours: difference with its interval, in asterisks where Holm leaves it."""
+    """Every arm against softmax, and neighbours: difference with its interval where a mean stands for the runs, in
+    asterisks where Holm leaves it."""
     lines = read(root, f"tables/{study}-differences")
     for task, pairs in lines.groupby("task", sort=False) if len(lines) else ():
         over, models = pairs["over"].iloc[0], ", ".join(pairs["model"].unique())
@@ -152,7 +157,8 @@ def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         note += f" With fewer than {CLEAR_FROM} {over} nothing is tested." if few else ""
         if (pairs["family"] == "B").any():
             note += " Whether lsh stays near softmax is tested in a table of its own."
-        pairs = marked(pairs).assign(digits=scale_of(str(task))[1])
+        pairs.loc[~pairs["has_mean"], ["difference", "low", "high"]] = None
+        pairs = marked(pairs).assign(digits=scale_of(task, pairs["metric"].iloc[0])[1])
         note = f"{note} {footnote(pairs)}".strip()
         yield f"{study}-differences-{task}", table(pairs, "{from} → {to}", cells, note=note)
 
@@ -163,7 +169,7 @@ def one_side(end: str) -> Callable[[Line], str]:
     def cell(line: Line) -> str:
         if line[f"constant_{end}"]:
             return f"{{constant_{end}:0}} of {{seeds:0}} constant"
-        apart = are_apart(line["task"], line[f"lowest_{end}"], line[f"highest_{end}"])
+        apart = are_apart(line["task"], line["metric"], line[f"lowest_{end}"], line[f"highest_{end}"])
         return f"{{lowest_{end}:s}} to {{highest_{end}:s}}" if apart else f"{{score_{end}:s}}"
 
     return cell
@@ -200,7 +206,7 @@ def switched_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     cells = columns("{asked}={kept:%} ({kept_low:p} to {kept_high:p})")
     cells |= columns("{asked}, cost={cost:%}; {asked}, changed={changed:%}")
     for (split, task), of_task in lines.groupby(["split", "task"], sort=False):
-        first, digits = of_task.iloc[0], str(scale_of(task)[1])
+        first, digits = of_task.iloc[0], str(scale_of(task, of_task["metric"].iloc[0])[1])
         zero = f"the majority class ({form(first['majority'], digits)})" if first["majority"] else "a score of zero"
         models = between(of_task["seeds"]) + (" models" if of_task["seeds"].max() > 1 else " model")
         note = f"{first['metric']}, softmax {form(first['softmax'], digits)}, 0% is {zero}; "
@@ -266,7 +272,7 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
     if scores.empty:
         return
     scores = scores[scores["is_headline"].astype(bool)]
-    scores["digits"] = [scale_of(task)[1] for task in scores["task"]]
+    scores["digits"] = digits_of(scores)
     arms = named.merge(marked(scores), on=same)
     arms["title"] += " (" + arms["measure"].map(METRICS) + ")"
     arms["cell"] = [scored(line) for line in arms.to_dict("records")]
