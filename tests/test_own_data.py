@@ -70,8 +70,11 @@ def test_a_csv_goes_through_notebook_run_tables_and_predict_and_no_record_names_
     assert list(table) == ["reviews.csv (accuracy)", "reviews.csv (matthews)"]
     (tmp_path / "more.txt").write_text("Room 7 was lovely.\nRoom 8 was bad.\n")
     answers = ask(capsys, path.parent, tmp_path / "more.txt")
-    pd.DataFrame({"id": [7, 8], "review": ["Room 7 was lovely.", "Room 8 was bad."]}).to_csv(tmp_path / "more.csv")
-    assert ask(capsys, path.parent, tmp_path / "more.csv") == answers
+    more = pd.DataFrame({"id": [7, 8], "review": ["Room 7 was lovely.", "Room 8 was bad."]})
+    more.to_csv(tmp_path / "more.csv")
+    more.to_csv(tmp_path / "more.tsv", sep="\t")
+    more.to_parquet(tmp_path / "more.parquet")
+    assert [ask(capsys, path.parent, tmp_path / f"more.{kind}") for kind in ("csv", "tsv", "parquet")] == [answers] * 3
     assert [list(answer["scores"]) for answer in answers] == [["Bad", "Good"]] * 2
     words = {"tasks": ["reviews.csv"], "text_columns": ["review"], "label_column": "mood"}
     table = write_scores(BagOfWords.parse({**words, "results_root": str(tmp_path)}))

@@ -71,12 +71,12 @@ def test_lines_and_both_kinds_of_json_say_the_same(saved, tmp_path, capsys, monk
     examples, _, folder = saved(MRPC)
     rows = [{"sentence2": row["sentence2"], "sentence1": row["sentence1"]} for row in examples]
     lines = "".join(f"{row['sentence1']}\t{row['sentence2']}\n" for row in rows)
-    (tmp_path / "windows.tsv").write_bytes(b"\xef\xbb\xbf" + lines.removesuffix("\n").replace("\n", "\r\n").encode())
+    (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbf" + lines.removesuffix("\n").replace("\n", "\r\n").encode())
     write(tmp_path / "list.json", rows)
     write(tmp_path / "lines.JSONL", "\n".join(map(json.dumps, rows)))
     expected = ask(capsys, folder, MRPC, write(tmp_path / "lines.txt", lines))
     assert len(expected) == 24
-    for name in ("windows.tsv", "list.json", "lines.JSONL"):
+    for name in ("windows.txt", "list.json", "lines.JSONL"):
         assert ask(capsys, folder, MRPC, tmp_path / name) == expected
     with open(tmp_path / "lines.txt") as stdin:
         monkeypatch.setattr("sys.stdin", stdin)

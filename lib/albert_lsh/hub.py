@@ -1,4 +1,4 @@
-"""The Hugging Face Hub without a network: its clients retry for half a minute before they look into their cache."""
+"""The Hugging Face Hub: what is cached, at once if there is no network (clients retry for half a minute); commits."""
 
 import os
 import re

@@ -4,7 +4,7 @@
 
 reads lines of text from a file or standard input, the two texts of a pair separated by a tab (for SQuAD question, tab,
 paragraph), JSON objects with the task's own columns: *.json or *.jsonl, a list of them or one a line, or a table with
-these columns: *.csv. It prints
+these columns: *.csv, *.tsv or *.parquet. It prints
 
     classification    {"label": "equivalent", "score": 0.9, "scores": {"not_equivalent": 0.1, "equivalent": 0.9}}
     regression        {"value": 3.2}
@@ -24,7 +24,7 @@ import reprlib
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from importlib.metadata import version
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ from albert_lsh import squad
 from albert_lsh.errors import explain_out_of_memory
 from albert_lsh.files import write_atomically
 from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
-from albert_lsh.sources import read
+from albert_lsh.sources import FORMATS, read
 from albert_lsh.tasks import SAVED_TASK, Task, find_task, readable, task_of
 
 QUESTION_ANSWERING = "extractive-question-answering"
@@ -149,7 +149,7 @@ def read_rows(file: str, task: Task) -> list[dict[str, str]]:
         ValueError: naming the line, or the entry of a JSON list, and what is wrong with it.
     """
     name, file = "standard input" if file == "-" else file, os.path.expanduser(file)
-    if Path(file).suffix.lower() == ".csv":
+    if FORMATS.get(Path(file).suffix.lower()) in ("csv", "parquet"):
         table = read(file, name)["train"]
         return [checked(f"{name}, row {n}", row, task) for n, row in enumerate(table)]
     data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
@@ -281,7 +281,7 @@ def write_answers(
 def main(arguments: list[str] | None = None) -> None:
     """The command `albert-lsh`; arguments: those behind it, None for the process's own."""
     parser = argparse.ArgumentParser(prog="albert-lsh", description="ALBERT with any attention.")
-    parser.add_argument("--version", action="version", version=f"albert-lsh {version('albert-lsh')}")
+    parser.add_argument("--version", action="version", version=f"albert-lsh {import_module('albert_lsh').__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
     plain = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("predict", help="ask a fine-tuned model", description=__doc__, formatter_class=plain)

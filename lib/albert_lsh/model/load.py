@@ -265,6 +265,6 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrained
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """The most tokens of an input: the tokenizer's limit, but never more than the model has positions.
 
-    A run keeps its max_length as its tokenizer's limit (`train.keep_model`).
+    A run keeps its max_length as its tokenizer's limit (`train.make`).
     """
     return min(tokenizer.model_max_length, max_positions(model.config))
