@@ -69,7 +69,7 @@ WITH_VARIANTS = ("reading", "masked_words", "fidelity", "long_range")
 @example({"output_dir": "\ud800"})
 def test_whatever_is_given_is_named_or_can_be_recorded(change):
     names = [shown for name in change for shown in (str(name), repr(name))]
-    run = answer(lambda: Run.parse({"task": "mini-mrpc", "attention": "lsh", **change}), *names)
+    run = answer(lambda: Run.parse({"task": "mini-mrpc", "attention": "lsh", **change}), *names, "attention 'lsh'")
     if run is not REFUSED:
         json.dumps(run.identity(), allow_nan=False)
 

@@ -39,7 +39,7 @@ def divided(rows: Dataset, splits: Sequence[str], evaluated: str) -> DatasetDict
 
 
 def cut_by_text(rows: Dataset, columns: Sequence[str], place: str) -> DatasetDict:
-    """A split cut in two: of its different texts a fifth, but at most 2,000, is "validation"."""
+    """A split cut in two: of its different texts a fifth, but at most 2,000, is "validation". TaskError: it has one."""
     texts = keys_of(rows, columns)
     count = max(1, min(len({*texts}) // HELD_OUT[0], HELD_OUT[1]))
     if count == len({*texts}):

@@ -22,7 +22,7 @@ import math
 import os
 import reprlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -264,12 +264,7 @@ def predict(
 
 
 def write_answers(
-    folder: Path,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    splits: Mapping[str, Dataset],
-    batch_size: int,
+    folder: Path, model: PreTrainedModel, tokenizer: Any, task: Task, splits: dict[str, Dataset], batch_size: int
 ) -> None:
     """Write what the model says about every split of `without_answers`: answers-<split>.jsonl."""
     for split, rows in splits.items():

@@ -93,19 +93,13 @@ def is_local(source: str) -> bool:
     return os.path.isfile(source) or os.path.isdir(source)
 
 
-def files_of(source: str) -> list[Path]:
-    """The files with data of a folder, or the file itself; none where there is neither."""
-    paths = [Path(source)] if os.path.isfile(source) else sorted(Path(source).rglob("*")) if is_local(source) else []
-    return [path for path in paths if path.suffix.lower() in FORMATS]
-
-
 def check_place(source: str, place: str) -> None:
     """Raise TaskError for a name that is no file that can be read, no folder, and cannot be a data set of the Hub."""
     path, kinds = Path(source), ", ".join(FORMATS)
     if os.path.isfile(source) and path.suffix.lower() not in FORMATS:
         raise TaskError(f"{place}: a file must be one of: {kinds}")
     if path.suffix.lower() in FORMATS and not is_local(source):
-        beside = [file.name for file in files_of(str(path.parent)) if file.parent == path.parent]
+        beside = sorted(file.name for file in path.parent.glob("*") if file.suffix.lower() in FORMATS)
         near = difflib.get_close_matches(path.name, beside, 3) or beside[:5]
         others = f"there are: {', '.join(near)}" if near else f"nor any other of: {kinds}"
         raise TaskError(f"{place}: there is no such file in {path.parent.resolve()}; {others}")
