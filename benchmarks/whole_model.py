@@ -1,0 +1,79 @@
+"""What a whole encoder takes for a long text: all-MiniLM-L6-v2 with several attentions, time and memory by length.
+
+    OMP_NUM_THREADS=1 python benchmarks/whole_model.py    writes results/efficiency/whole-model.csv, in a quarter of an hour
+
+A forward pass of one text in evaluation, float32, with positions repeated up to the length. Cases of a length take
+turns in one process. Memory is the peak above that of the model alone, in a process for each case.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+import pandas as pd
+import torch
+from transformers import PreTrainedModel
+
+from albert_lsh import load_model, switch_attention
+from albert_lsh.files import repository_root, write_atomically
+from albert_lsh.model.load import extend_positions
+from albert_lsh.record import provenance
+from albert_study.experiments.efficiency import Workload, resident_memory, seconds_of
+
+MODEL, LENGTHS = "sentence-transformers/all-MiniLM-L6-v2", (512, 1024, 2048, 4096, 8192)
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "softmax": ("softmax", {}),
+    "lsh, 1/4": ("lsh", {"share": 0.25}),
+    "lsh, 1/8": ("lsh", {"share": 0.125}),
+    "plain-lsh, 1/8": ("plain-lsh", {"share": 0.125}),
+    "window, 1/8": ("window", {"share": 0.125}),
+    "nystrom": ("nystrom", {}),
+}
+
+
+def encoder(case: str) -> PreTrainedModel:
+    model = load_model(MODEL, head="base")
+    name, settings = CASES[case]
+    return switch_attention(extend_positions(model, LENGTHS[-1]), name, settings=settings).eval()
+
+
+def forward(model: PreTrainedModel, length: int) -> Workload:
+    ids = torch.randint(1000, 30_000, (1, length), generator=torch.Generator().manual_seed(0))
+
+    @torch.no_grad()
+    def run() -> None:
+        model(input_ids=ids)
+
+    return run
+
+
+def memory(case: str) -> list[int]:
+    """Peak bytes at each length, in a process that has done nothing else; a longer text takes more."""
+    model = encoder(case)
+    forward(model, 64)()
+    before, peaks = resident_memory("VmRSS"), []
+    for length in LENGTHS:
+        forward(model, length)()
+        peaks.append(resident_memory("VmHWM") - before)
+    return peaks
+
+
+def main() -> None:
+    peaks = {}
+    for case in CASES:
+        done = subprocess.run([sys.executable, __file__, case], capture_output=True, text=True, check=True)
+        peaks[case] = json.loads(done.stdout.splitlines()[-1])
+    models, rows = {case: encoder(case) for case in CASES}, []
+    for number, length in enumerate(LENGTHS):
+        taken = seconds_of({case: forward(model, length) for case, model in models.items()}, 3)
+        for case, seconds in taken.items():
+            row = {"model": MODEL, "case": case, "length": length, "seconds": statistics.median(seconds)}
+            rows.append(row | {"bytes": peaks[case][number], "threads": torch.get_num_threads()} | provenance("cpu"))
+    path = repository_root() / "results" / "efficiency" / "whole-model.csv"
+    write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
+
+
+if __name__ == "__main__":
+    print(json.dumps(memory(sys.argv[1]))) if sys.argv[1:] else main()
