@@ -1,6 +1,6 @@
 """What a whole encoder takes for a long text: all-MiniLM-L6-v2 with several attentions, time and memory by length.
 
-    OMP_NUM_THREADS=1 python benchmarks/whole_model.py    writes results/efficiency/whole-model.csv, in a quarter of an hour
+    OMP_NUM_THREADS=1 python benchmarks/whole_model.py    writes results/efficiency/whole-model.csv, in minutes
 
 A forward pass of one text in evaluation, float32, with positions repeated up to the length. Cases of a length take
 turns in one process. Memory is the peak above that of the model alone, in a process for each case.
