@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import peft
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -155,6 +156,25 @@ def test_the_model_inside_of_a_sentence_transformer(minilm, tmp_path):
     assert abs(switch_attention(model, "softmax").encode(texts) - before).max() < 1e-5
     with pytest.raises(ModelError, match="^Linear holds no model of Transformers$"):
         switch_attention(torch.nn.Linear(2, 2), "lsh")
+
+
+def test_a_lora_trains_and_comes_back_with_the_same_answers(tmp_path):
+    tuning = peft.LoraConfig(target_modules=["query", "value"], task_type="SEQ_CLS")
+    model = load_model("mini", attention="lsh", settings=LSH, seed=4)
+    base, ids = copy.deepcopy(model), BATCH["input_ids"] % model.config.vocab_size
+    lora = peft.get_peft_model(model, tuning)
+    optimizer = torch.optim.SGD([p for p in lora.parameters() if p.requires_grad], lr=0.1)
+    frozen = {name: p.detach().clone() for name, p in lora.named_parameters() if not p.requires_grad}
+    lora(input_ids=ids, labels=torch.arange(len(ids)) % 2).loss.backward()
+    optimizer.step()
+    assert all(torch.equal(p, frozen[name]) for name, p in lora.named_parameters() if name in frozen)
+    lora.save_pretrained(tmp_path)
+    again = peft.PeftModel.from_pretrained(base, tmp_path)
+    with torch.no_grad(), record_passes(again) as passes:
+        torch.testing.assert_close(again.eval()(input_ids=ids).logits, lora.eval()(input_ids=ids).logits)
+        with again.disable_adapter():
+            assert not torch.allclose(again(input_ids=ids).logits, lora(input_ids=ids).logits)
+    assert passes[0].attention == "lsh"
 
 
 def test_weights_that_are_loaded_when_they_are_needed(plain, tmp_path):

@@ -73,6 +73,10 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
     if len(lines := read(root, "efficiency/step-cpu-fp32")):
         lines = ratio_to(lines, "seconds", "softmax", "softmax, recomputed")
         yield from shown("efficiency-step", lines, "{case}", ratio, "{Commits}.", across="length")
+    if len(lines := read(root, "efficiency/whole-model")):
+        of_softmax = ratio_to(lines, "seconds", "softmax").assign(mib=lines["bytes"] / 2**20)
+        spec, note = "{length:,}={seconds:2} · {mib:0} MiB", "{model}, a forward pass of one text, {threads} thread. {devices}; {commits}."
+        yield from shown("whole-model", of_softmax, "{case}", spec, note, across="length")
     if len(lines := read(root, "efficiency/quality-cpu-fp32")):
         spec = "pairs={pairs:%}; softmax's mass={mass:2}; error of the output={error:3}; seconds={seconds:2}"
         note = "{length:,} tokens, {text_model}, {keys} keys per query; {commits}."
