@@ -16,16 +16,19 @@ from albert_study.tables import TITLES, Named, digits_of, footnote, marked, read
 
 CLAIMS = {  # by name, and by study and task the arms of its rows
     "nothing-hashed": {"word-order mnli": "reformer", "word-order stsb": "reformer", "albert kor-sts": "reformer",
-                       "albert kor-qpair": "reformer"},
+                       "albert kor-qpair": "reformer", "transplants sst2": "reformer"},
     "projections": {"albert kor-sts": "new", "minilm stsb": "new", "word-order stsb": "new", "minilm squad": "new",
-                    "word-order mnli": "new", "albert kor-qpair": "new", "word-order cola": "new",
+                    "transplants squad": "new", "transplants mnli": "new", "word-order mnli": "new",
+                    "albert kor-qpair": "new", "word-order cola": "new", "transplants sst2": "new",
                     "word-order sst2": "new-67349", "minilm mrpc": "new", "more-training stsb": "new-10-epochs",
                     "more-training kor-sts": "new-10-epochs"},
     "tied": {"albert kor-sts": "shared-qk", "minilm stsb": "shared-qk", "word-order stsb": "shared-qk",
-             "word-order mnli": "shared-qk", "albert kor-qpair": "shared-qk", "word-order cola": "shared-qk",
+             "transplants squad": "shared-qk", "transplants mnli": "shared-qk", "word-order mnli": "shared-qk",
+             "albert kor-qpair": "shared-qk", "word-order cola": "shared-qk", "transplants sst2": "shared-qk",
              "word-order sst2": "shared-qk-67349", "minilm mrpc": "shared-qk",
              "more-training stsb": "shared-qk-10-epochs", "more-training kor-sts": "shared-qk-10-epochs"},
-    "order": {"word-order sst2": "softmax-67349 new-67349 shared-qk-67349 reformer-67349",
+    "order": {"transplants sst2": "softmax new shared-qk reformer", "transplants mnli": "softmax new shared-qk",
+              "word-order sst2": "softmax-67349 new-67349 shared-qk-67349 reformer-67349",
               "word-order cola": "softmax new shared-qk reformer", "word-order mnli": "softmax new shared-qk reformer"},
     "random": {"minilm squad": "plain-lsh", "albert kor-sts": "plain-lsh", "albert kor-qpair": "plain-lsh",
                "minilm stsb": "plain-lsh", "minilm mrpc": "plain-lsh", "more-training stsb": "plain-lsh-10-epochs",
@@ -33,7 +36,7 @@ CLAIMS = {  # by name, and by study and task the arms of its rows
     "lsh": {"albert kor-sts": "lsh", "albert kor-qpair": "lsh", "minilm stsb": "lsh", "minilm mrpc": "lsh",
             "minilm squad": "lsh-half", "more-examples sst2": "lsh-8000 lsh-67349",
             "more-training stsb": "lsh-10-epochs", "more-training kor-qpair": "lsh-10-epochs"},
-    "fall": {"word-order mnli": "reformer", "word-order sst2": "reformer-67349",
+    "fall": {"word-order mnli": "reformer", "transplants sst2": "reformer", "word-order sst2": "reformer-67349",
              "more-examples sst2": "reformer-67349 reformer-rate-of-2020", "minilm squad": "new new-shared-qk-lsh"},
 }  # fmt: skip
 PLANNED, RECIPE = "transplants", ["task", "train_examples", "epochs", "max_length", "learning_rate"]

@@ -75,8 +75,8 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
         yield from shown("efficiency-step", lines, "{case}", ratio, "{Commits}.", across="length")
     if len(lines := read(root, "efficiency/whole-model")):
         of_softmax = ratio_to(lines, "seconds", "softmax").assign(mib=lines["bytes"] / 2**20)
-        spec, note = "{length:,}={seconds:2} · {mib:0} MiB", "{model}, a forward pass of one text, {threads} thread. {devices}; {commits}."
-        yield from shown("whole-model", of_softmax, "{case}", spec, note, across="length")
+        cell, of_model = "{length:,}={seconds:2} ({mib:0} MiB)", "{model}, {devices}; {commits}."
+        yield from shown("whole-model", of_softmax, "{case}", cell, of_model, across="length")
     if len(lines := read(root, "efficiency/quality-cpu-fp32")):
         spec = "pairs={pairs:%}; softmax's mass={mass:2}; error of the output={error:3}; seconds={seconds:2}"
         note = "{length:,} tokens, {text_model}, {keys} keys per query; {commits}."

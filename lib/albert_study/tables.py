@@ -18,10 +18,10 @@ TITLES = {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B", "mrp
 TITLES |= {"squad-v2": "SQuAD 2.0", "kor-sts": "KorSTS", "kor-qpair": "Korean question pairs"}
 FRONT_TASKS = {"sst2": "SST-2, MiniLM", "squad": "SQuAD 1.1, MiniLM", "kor-sts": "KorSTS, ALBERT"}
 FRONT = {  # by row, which study and arm it shows of these tasks; none where it was not run
-    "softmax, unchanged": ("word-order softmax-67349", "minilm softmax", "albert softmax"),
-    "new projections": ("word-order new-67349", "minilm new", "albert new"),
-    "tied keys": ("word-order shared-qk-67349", "", "albert shared-qk"),
-    "the 2020 attention": ("word-order reformer-67349", "", "albert reformer"),
+    "softmax, unchanged": ("transplants softmax", "minilm softmax", "albert softmax"),
+    "new projections": ("transplants new", "minilm new", "albert new"),
+    "tied keys": ("transplants shared-qk", "transplants shared-qk", "albert shared-qk"),
+    "the 2020 attention": ("transplants reformer", "", "albert reformer"),
     "random hashing (plain-lsh)": ("", "minilm plain-lsh", "albert plain-lsh"),
     "**lsh**": ("more-examples lsh-67349", "minilm lsh-half", "albert lsh"),
 }
