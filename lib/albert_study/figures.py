@@ -154,11 +154,12 @@ def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame, root: Path) -> Figu
     runs = runs.merge(most[["task", "arm", "majority", "bag_of_words"]], on=["task", "arm"])
     ends = runs[["value", "other"]]
     runs = runs.assign(name=runs["arm"].map(base_of), full=True, low=ends.min(axis=1), high=ends.max(axis=1))
+    most_runs = runs.groupby(["task", "arm"]).size().max()
     for task in most["task"].unique():
         of_task = runs[runs["task"] == task]
         count = of_task.groupby("arm").size().iloc[0]
         panels[f"{TITLES.get(task, task)}, {count} run{'s' if count > 1 else ''}"] = of_task
-    figure = dots(panels, {arm: ARMS.get(arm, arm) for arm in in_order(runs["name"])}, 0.3)
+    figure = dots(panels, {arm: ARMS.get(arm, arm) for arm in in_order(runs["name"])}, max(0.3, 0.1 * most_runs))
     for axis, of_task in zip(figure.axes, panels.values(), strict=True):
         axis.axvline(of_task["bag_of_words"].iloc[0], color=GREY, linestyle=":", linewidth=0.9)
         axis.axvline(of_task["majority"].iloc[0], color=GREY, linewidth=0.9)

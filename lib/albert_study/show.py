@@ -307,7 +307,7 @@ def dots(
 
     Args:
         panels: by title, lines with name, value, low, high, and full (whether the point is); where there is `other`, a
-            hollow point there. Several lines of a name stand below each other, `step` of a row apart.
+            hollow point there. Several lines of a name stand below each other, `step` of a row apart at most.
         names: how each is called, from top to bottom.
         height: inches of a row.
     """
@@ -315,7 +315,7 @@ def dots(
     for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
         for number, name in enumerate(names):
             points, colour = lines[lines["name"] == name], look_of(name)["color"]
-            places = number + (np.arange(len(points)) - (len(points) - 1) / 2) * step
+            places = number + (np.arange(len(points)) - (len(points) - 1) / 2) * min(step, 0.7 / max(1, len(points)))
             axis.hlines(places, points["low"], points["high"], color=colour, linewidth=0.9)
             for full, face in ((True, colour), (False, "white")):
                 chosen = (points["full"] == full).to_numpy()
