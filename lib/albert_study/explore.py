@@ -30,7 +30,7 @@ def points(root: Path) -> dict[str, pd.DataFrame]:
     """What each chart shows; its reader chooses a `view`."""
     rows = load(root)
     rows["name"] = rows["variant"].where(rows["kind"] != "pretrained").fillna(rows["arm"])
-    rows["commit"], rows["link"] = rows["commit"].astype(str).str[:10], "../" + rows["record"]
+    rows["commit"] = rows["commit"].astype(str).str[:10]
     base = rows["arm"].fillna("").map(base_of)
     rows["look"] = base.where(base.isin(list(STYLES)) & rows["kind"].isin(KINDS.values()), rows["attention"])
     scored = rows["kind"].isin(KINDS.values()) & rows["measure"].isin([*METRICS, *OBJECTIVES])
@@ -58,7 +58,7 @@ def chart(title: str, rows: pd.DataFrame, axes: dict[str, str], scales: tuple[An
         axes: by column what may lie across, one of which is chosen. scales: of both axes.
     """
     name = title.split()[0].lower()
-    views, columns = list(rows["view"].unique()), [*TOLD, "look", "view", "link"]
+    views, columns = list(rows["view"].unique()), [*TOLD, "look", "view"]
     values = [{k: v for k, v in row.items() if pd.notna(v)} for row in rows[columns].to_dict("records")]
     view = alt.param(f"{name}_view", value=views[0], bind=alt.binding_select(options=views, name=f"{title}: "))
     across = alt.binding_radio(options=list(axes), labels=list(axes.values()), name="across: ")
@@ -70,7 +70,9 @@ def chart(title: str, rows: pd.DataFrame, axes: dict[str, str], scales: tuple[An
     unpinned: dict[str, Any] = {"zero": False} if scales[0] == "linear" else {}
     marks = alt.Chart(alt.Data(values=values)).transform_filter(f"datum.view == {name}_view")
     marks = marks.transform_filter(f"indexof(lower(datum.name), lower({name}_wanted)) >= 0")
-    marks = marks.transform_calculate(across=f"datum[{name}_x]").transform_filter("isValid(datum.across)")
+    marks = marks.transform_calculate(across=f"datum[{name}_x]", link="'../' + datum.record").transform_filter(
+        "isValid(datum.across)"
+    )
     marks = marks.mark_point(filled=True, size=60).encode(
         x=alt.X("across:Q", title=", or ".join(axes.values())).scale(
             type=scales[0], padding=12, nice=False, **unpinned
