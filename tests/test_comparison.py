@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from albert_lsh.data import load_data
 from albert_lsh.run import ParameterError, Run
-from albert_lsh.tasks import load_data
 from albert_study.comparison import Comparison, check_time, compare, score_and_cost
 from albert_study.forecast import SIZES, forecast, seconds_of
 

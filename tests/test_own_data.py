@@ -12,11 +12,12 @@ import pytest
 from datasets import ClassLabel, Dataset
 
 from albert_lsh import Run, find_task, fit, load_data, loop, squad
+from albert_lsh.data import without_answers
 from albert_lsh.predict import main
 from albert_lsh.record import read_result
 from albert_lsh.run import ParameterError
 from albert_lsh.sources import TaskError
-from albert_lsh.tasks import task_of, without_answers
+from albert_lsh.tasks import task_of
 from albert_study.compare import scores
 from albert_study.experiments.words import BagOfWords, write_scores
 from albert_study.records import load

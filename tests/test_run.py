@@ -16,7 +16,7 @@ from albert_lsh import attention, load_data, load_model, load_tokenizer
 from albert_lsh.files import root_of
 from albert_lsh.model.config import ModelError
 from albert_lsh.run import ParameterError, Run, fastest_precision
-from albert_lsh.tasks import TaskError
+from albert_lsh.sources import TaskError
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -5,8 +5,10 @@ import pytest
 from datasets import Dataset
 
 from albert_lsh import load_tokenizer, metrics
+from albert_lsh.data import check_rows, encode, load_data
 from albert_lsh.run import ParameterError, Run
-from albert_lsh.tasks import TASKS, TaskError, check_rows, encode, find_task, load_data
+from albert_lsh.sources import TaskError
+from albert_lsh.tasks import TASKS, find_task
 
 
 def write(folder, rows, *, splits=("train", "validation")):

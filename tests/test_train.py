@@ -13,12 +13,13 @@ from datasets import Dataset
 from transformers import RobertaConfig, RobertaModel, Trainer
 
 from albert_lsh import fit, load_data, load_tokenizer, metrics, squad
+from albert_lsh.data import encode
 from albert_lsh.loop import Clock, DivergedError, training_arguments
 from albert_lsh.metrics import attended, hardly_trained
 from albert_lsh.model.load import load_model, max_positions
 from albert_lsh.model.passes import record_passes
 from albert_lsh.run import ParameterError, Run
-from albert_lsh.tasks import encode, find_task
+from albert_lsh.tasks import find_task
 from albert_lsh.train import prepare_model
 
 SMALL = {"task": "mini-mrpc", "model": "mini", "attention": "lsh"}

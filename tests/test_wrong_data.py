@@ -11,8 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from albert_lsh import load_tokenizer, squad
+from albert_lsh.data import check_rows, encode
 from albert_lsh.predict import read_rows
-from albert_lsh.tasks import TASKS, check_rows, encode, find_task
+from albert_lsh.tasks import TASKS, find_task
 from wrong_values import REFUSED, answer
 
 disable_progress_bars()

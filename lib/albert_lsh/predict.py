@@ -44,11 +44,12 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import ChunkPipeline
 
 from albert_lsh import squad
+from albert_lsh.data import readable
 from albert_lsh.errors import explain_out_of_memory
 from albert_lsh.files import write_atomically
 from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
 from albert_lsh.sources import FORMATS, read
-from albert_lsh.tasks import SAVED_TASK, Task, find_task, readable, task_of
+from albert_lsh.tasks import SAVED_TASK, Task, find_task, task_of
 
 QUESTION_ANSWERING = "extractive-question-answering"
 Base: Any = ChunkPipeline  # its type annotations forbid what Transformers' own chunk pipelines do

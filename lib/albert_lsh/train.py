@@ -23,6 +23,7 @@ from transformers import EvalPrediction, PreTrainedModel, set_seed
 
 from albert_lsh import metrics, record, squad
 from albert_lsh.card import write_card
+from albert_lsh.data import encode, load_data, without_answers
 from albert_lsh.files import delete, lock
 from albert_lsh.loop import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_lsh.model.config import load_config, max_positions
@@ -30,7 +31,7 @@ from albert_lsh.model.layers import draw_projections, save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention, without_bars
 from albert_lsh.predict import write_answers
 from albert_lsh.run import OfTask, ParameterError, Run
-from albert_lsh.tasks import SAVED_TASK, Task, encode, load_data, without_answers
+from albert_lsh.tasks import SAVED_TASK, Task
 
 
 class Trained(NamedTuple):

@@ -8,10 +8,10 @@ import pandas as pd
 from datasets import DatasetDict
 from pydantic import Field, field_validator
 
+from albert_lsh.data import encode
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.record import seconds_of_others
 from albert_lsh.run import Count, Device, OfTask, ParameterError, Positive, Precision, Run, Seed
-from albert_lsh.tasks import encode
 from albert_lsh.train import fit
 from albert_study.candidates import candidates_of
 from albert_study.forecast import HALF_AN_HOUR, say_how_long

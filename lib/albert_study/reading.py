@@ -17,11 +17,12 @@ from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh import attention
+from albert_lsh.data import load_data
 from albert_lsh.errors import OneLineError
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, switch_attention
 from albert_lsh.record import choose_threads, provenance
 from albert_lsh.run import Count
-from albert_lsh.tasks import find_task, load_data
+from albert_lsh.tasks import find_task
 from albert_study.candidates import Candidate, Measured, fill
 from albert_study.probe import Probe, diagnose, summary, trace
 

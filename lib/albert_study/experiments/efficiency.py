@@ -24,11 +24,11 @@ from torch import Tensor
 from transformers import AlbertConfig, PreTrainedModel
 
 from albert_lsh import attention
+from albert_lsh.data import load_data
 from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import load_model
 from albert_lsh.record import provenance
 from albert_lsh.run import Count, Settings, on_this_machine
-from albert_lsh.tasks import load_data
 from albert_study.candidates import Candidate, GrowingTable
 from albert_study.probe import compare, summary, trace
 from albert_study.reading import open_encoder

@@ -16,7 +16,10 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
-from albert_lsh.tasks import Task, check_rows, download, subset
+from albert_lsh.data import check_rows
+from albert_lsh.parts import subset
+from albert_lsh.sources import download
+from albert_lsh.tasks import Task
 
 SPLITS = ("train", "validation", "test")
 

@@ -27,12 +27,13 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import FeatureUnion
 
 from albert_lsh import metrics
+from albert_lsh.data import load_data
 from albert_lsh.files import write_atomically
 from albert_lsh.record import provenance
 from albert_lsh.run import Count
 from albert_lsh.sources import TaskError
 from albert_lsh.squad import score
-from albert_lsh.tasks import TASKS, Task, find_task, load_data
+from albert_lsh.tasks import TASKS, Task, find_task
 from albert_study.candidates import TableSettings
 from albert_study.records import load, published
 from albert_study.scores import answers_of, runs_of
