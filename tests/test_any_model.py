@@ -168,6 +168,7 @@ def test_a_lora_trains_and_comes_back_with_the_same_answers(tmp_path):
     lora(input_ids=ids, labels=torch.arange(len(ids)) % 2).loss.backward()
     optimizer.step()
     assert all(torch.equal(p, frozen[name]) for name, p in lora.named_parameters() if name in frozen)
+    assert all(p.any() for name, p in lora.named_parameters() if "lora_B" in name)  # zeros, before they are trained
     lora.save_pretrained(tmp_path)
     again = peft.PeftModel.from_pretrained(base, tmp_path)
     with torch.no_grad(), record_passes(again) as passes:

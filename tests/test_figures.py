@@ -136,6 +136,13 @@ def test_texts_as_they_are_and_shuffled_are_two_points_a_run():
     assert (plain.get_xdata() > mixed.get_xdata()).all()
 
 
+def test_five_runs_stay_in_their_row():
+    figure = draw_figures("transplants", ROOT)["transplants-shuffled"]
+    rows = [line.get_ydata() for line in figure.axes[1].lines if len(line.get_ydata()) == 5]
+    assert len(rows) == 8  # two points a run of four arms
+    assert all(abs(place - round(sum(row) / 5)) < 0.36 for row in rows for place in row)
+
+
 def test_names_that_no_study_can_have_are_drawn_and_compiled(tree):
     write_run(tree, "$\\frac$", 0, {"accuracy": 0.7, "f1": 0.8})
     write_tables("mini", root=tree)

@@ -81,6 +81,11 @@ def test_the_repositorys_own_page_holds_all_its_runs_below_two_megabytes():
     assert len(text) < 2_000_000
     listed = (ROOT / "results/records.txt").read_text().split()
     assert not [path for path in listed if f'"{path}/result.json"' not in text]
+    (charts,) = re.findall(r"for \(const chart of (\[.*\])\) \{", text)
+    drawn = pytest.importorskip("vl_convert").vegalite_to_svg(json.loads(charts)[0])
+    links = re.findall(r'href="[^"]*[.][.]/(results[^"]*)/result.json"', drawn)
+    assert links
+    assert set(links) <= set(listed)
 
 
 ASKED = """<script>

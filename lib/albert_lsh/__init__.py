@@ -3,8 +3,9 @@
     from albert_lsh import load_model, load_tokenizer
     model = load_model("albert/albert-base-v2", attention="lsh", settings={"n_hashes": 4})
 
-Follow the data: `tasks`, `attention`, `model`, `run`, `train`; to ask a trained model, `predict`. Importing the package
-makes its attentions and its pipeline known to Transformers, and so takes as long as importing Transformers' models.
+Follow the data: `tasks`, `data`, `attention`, `model`, `run`, `train`; to ask a trained model, `predict`. Importing the
+package makes its attentions and its pipeline known to Transformers, and so takes as long as importing Transformers'
+models.
 """
 
 __version__ = "0.1.0"
