@@ -22,6 +22,7 @@ LONG = {"epochs": 3, "train_examples": 88, "batch_size": 4, "eval_examples": 16,
 CONVOLUTION = {"attention": "nystrom", "attention_settings": {"num_landmarks": 8, "conv_kernel_size": 3}}
 PLACES = {  # the operation before which the process is killed, and the step after which the next one goes on
     "the first checkpoint": ({}, r"os.mkdir .*/checkpoint-5$", None),
+    "a long epoch": ({}, r"os.mkdir .*/checkpoint-9$", 6),
     "saving": ({}, r"open .*/checkpoint-25/trainer_state.json", 22),
     "deleting a checkpoint": (SOFTMAX, r"shutil.rmtree .*/checkpoint-30", 35),
     "the end of an epoch": (CONVOLUTION, r"os.mkdir .*/checkpoint-44", 40),
@@ -56,8 +57,10 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_killed_run_goes_on_and_ends_as_if_undisturbed(place, undisturbed, tmp_path, capsys):
+def test_a_killed_run_goes_on_and_ends_as_if_undisturbed(place, undisturbed, tmp_path, capsys, monkeypatch):
     changes, pattern, step = PLACES[place]
+    if place == "a long epoch":  # ten minutes of it
+        monkeypatch.setattr("albert_lsh.loop.SAVE_AFTER", 0)
     run, whole = make(tmp_path, **LONG, **changes), undisturbed[str(changes)]
     kill(run, pattern)
     assert (tmp_path / "result.json").exists() == (place == "the end")

@@ -28,6 +28,7 @@ from albert_lsh.model.load import without_bars
 from albert_lsh.run import ParameterError
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
+SAVE_AFTER = 600  # seconds without a checkpoint
 logging.getLogger("transformers.trainer_utils").setLevel(logging.ERROR)  # it warns of checkpoints made within a second
 
 
@@ -139,10 +140,17 @@ class Watch(TrainerCallback):
     """Logs the training loss before every checkpoint, and stops a run whose loss is not finite.
 
     Trainer keeps the sum of losses since the last log in memory only; a resumed run would lose it. It evaluates at the
-    end of every epoch, or every `eval_steps`; here also both.
+    end of every epoch, or every `eval_steps`; here also both. And it saves when it evaluates; here also when a loss is
+    logged and the last checkpoint is ten minutes old, so that little of a long epoch is lost with a machine.
     """
 
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.saved = time.monotonic()
+
+    on_save = on_train_begin
+
     def on_step_end(self, args, state, control, **kwargs):
+        control.should_save |= control.should_log and time.monotonic() - self.saved > SAVE_AFTER
         within_epoch = args.eval_strategy == "epoch" and abs(state.epoch - round(state.epoch)) > 1e-6
         if within_epoch and args.eval_steps and state.global_step % args.eval_steps == 0:
             control.should_evaluate = control.should_save = True
