@@ -50,7 +50,7 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
         ({"learning_rate": float("nan")}, "learning_rate=nan must be"),
         ({"batch_size": "2.5"}, "batch_size=2.5 must be a valid integer"),
         ({"batch_size": True}, "batch_size=True must be a valid integer"),
-        ({"label_column": 5}, "label_column=5 must be text"),
+        ({"label_column": 5}, "label_column=5 must be a valid string"),
         ({"data_dir": "~nobody-here/x"}, "data_dir='~nobody-here/x': there is no such home folder"),
         ({"results_root": "~nobody-here"}, "results_root='~nobody-here': there is no such home folder"),
         ({"precision": "int8"}, "precision='int8' must be 'auto', 'fp32', 'bf16' or 'fp16'"),
@@ -63,7 +63,7 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
         ),
         ({"passes": [0, -1]}, "passes[1]=-1 must be greater than or equal to 0"),
         ({"attention": "reformer", "passes": [0]}, "passes=[0]: 'reformer' replaces the projections of all passes"),
-        ({"folds": 3, "held_out_examples": 9}, "folds=3 and held_out_examples=9: take one of them"),
+        ({"folds": 3, "held_out_examples": 9}, "fold=(0, 3) and held_out_examples=9: take one of them"),
         ({"results_root": "/content/drive/MyDrive"}, "Drive is not mounted; the notebook's set-up cell does it"),
     ],
 )

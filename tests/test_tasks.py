@@ -88,7 +88,7 @@ def test_shuffled_words_are_those_of_each_text_in_an_order_of_seed_and_text_alon
     assert texts(few) == [order[number] for number in few["idx"]] != texts(other)
     with pytest.raises(TaskError, match="task='mini-squad': shuffle_words=0, but its answers are places in the text"):
         load_data("mini-squad", shuffle_words=0)
-    with pytest.raises(ParameterError, match="shuffle_words=0: the answers of 'mini-squad' are places in a text"):
+    with pytest.raises(ParameterError, match="shuffle_words=0, but its answers are places in the text"):
         Run.parse({"task": "mini-squad", "shuffle_words": 0})
 
 

@@ -7,14 +7,14 @@ encoded = encode(data, task, tokenizer, max_length)    what the model reads: tex
 import math
 import os
 import reprlib
-from collections.abc import Mapping
+from collections import Counter
 from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, Value, concatenate_datasets
 
 from albert_lsh import mini, sources, squad
 from albert_lsh.parts import cut_by_article, cut_by_fold, cut_by_text, held_out, subset, with_shuffled_words
-from albert_lsh.sources import TaskError, download
+from albert_lsh.sources import TaskError, check_each, download
 from albert_lsh.tasks import TASKS, Task, find_task
 
 
@@ -47,21 +47,14 @@ def load_data(
             row that is no example of the task; no training example left to hold out.
     """
     task = name if isinstance(name, Task) else find_task(name)
-    place = f"task={task.name!r}"
     sizes = {"train_examples": train_examples, "eval_examples": eval_examples, "held_out_examples": held_out_examples}
-    for size_name, size in sizes.items():
-        if size is not None and (type(size) is not int or size < 1):
-            raise TaskError(f"{place}: {size_name}={reprlib.repr(size)} must be a whole number, 1 or more")
-    if fold is not None and held_out_examples is not None:
-        raise TaskError(f"{place}: fold={fold!r} and held_out_examples={held_out_examples}: take one of them")
-    if shuffle_words is not None and task.is_squad:
-        raise TaskError(f"{place}: shuffle_words={shuffle_words!r}, but its answers are places in the text")
+    check_parts(task, fold=fold, shuffle_words=shuffle_words, **sizes)
     data = source_data(task, folder)
     if fold is not None:
-        data = cut_by_fold(concatenate_datasets([*data.values()][:2]), fold, place, task.kept_together)
+        data = cut_by_fold(concatenate_datasets([*data.values()][:2]), fold, task.place, task.kept_together)
     elif len(data) == 1:
         (rows,) = data.values()
-        data = cut_by_text(rows, task.kept_together, place)
+        data = cut_by_text(rows, task.kept_together, task.place)
         if held_out_examples is None:
             part = f"{len(data['validation'])} of {len(rows)} examples, drawn with a fixed seed, are held out"
             print(f"{os.path.basename(task.name)}: {part} and evaluated")
@@ -74,15 +67,28 @@ def load_data(
     return DatasetDict({train: subset(data[train], train_examples), **parts})
 
 
+def check_parts(task: Task, *, fold: tuple[int, int] | None, shuffle_words: int | None, **sizes: int | None) -> None:
+    """Raise TaskError for parts of a task's data that cannot be; the arguments are those of `load_data`."""
+    for name, size in sizes.items():
+        if size is not None and (type(size) is not int or size < 1):
+            raise TaskError(f"{task.place}: {name}={reprlib.repr(size)} must be a whole number, 1 or more")
+    if fold is not None and sizes["held_out_examples"] is not None:
+        others = f"held_out_examples={sizes['held_out_examples']}"
+        raise TaskError(f"{task.place}: fold={fold!r} and {others}: take one of them")
+    if shuffle_words is not None and task.is_squad:
+        raise TaskError(f"{task.place}: shuffle_words={shuffle_words!r}, but its answers are places in the text")
+
+
 def source_data(task: Task, folder: str | os.PathLike | None) -> DatasetDict:
     """Every example of "train" and of the evaluation splits, checked; "train" comes first."""
-    place = f"task={task.name!r}"
     if folder and (task.is_own or task.revision):
         other = "of your own" if task.is_own else f"of data_revision={task.revision!r}"
-        raise TaskError(f"data_dir={os.fspath(folder)!r} stands in the place of the Hub, and {place} is {other}")
-    if task.is_own:
-        data = own_data(task)
-        return data if task.label == "label" else data.rename_column(task.label, "label")
+        raise TaskError(f"data_dir={os.fspath(folder)!r} stands in the place of the Hub, and {task.place} is {other}")
+    data = own_data(task) if task.is_own else data_of_table(task, folder)
+    return data if task.is_squad or task.label == "label" else data.rename_column(task.label, "label")
+
+
+def data_of_table(task: Task, folder: str | os.PathLike | None) -> DatasetDict:
     if task.dataset == "mini":
         data = mini.build(task.name)
     else:
@@ -92,20 +98,20 @@ def source_data(task: Task, folder: str | os.PathLike | None) -> DatasetDict:
         alike = "mini-squad" if task.is_squad else "mini-mrpc"
         embedded = f"mini-{task.name}" if f"mini-{task.name}" in TASKS else alike
         instead = f'; without a network set task="{embedded}", model="mini"'
-        data = download(source, task.config, place, instead, task.revision)
+        data = download(source, task.config, task.place, instead, task.revision)
     if task.training_articles:
         (whole,) = task.evaluation
         check_rows(data.get(whole), task, whole)
-        data = cut_by_article(data[whole], task.training_articles, place)
+        data = cut_by_article(data[whole], task.training_articles, task.place)
     first, *others = task.evaluation
     data = DatasetDict({split: data.get(split) for split in ("train", first, *(s for s in others if s in data))})
     for split, rows in data.items():
         check_rows(rows, task, split)
-    return data if task.label == "label" else data.rename_column(task.label, "label")
+    return data
 
 
 def own_data(task: Task) -> DatasetDict:
-    """One's own data: "train" and the splits that are evaluated, checked.
+    """One's own data: "train" and the splits that are evaluated, checked; classes are numbers, other answers float32.
 
     Evaluated are "validation" and "test" where they have answers (of SQuAD's schema the first of them). `idx` numbers
     the rows of a split as it was read.
@@ -113,54 +119,46 @@ def own_data(task: Task) -> DatasetDict:
     Raises:
         TaskError: no split "train"; a row that is no example of the task.
     """
-    place, data = f"task={task.name!r}", sources.read(task.dataset, f"task={task.name!r}", task.revision)
+    data = sources.read(task.dataset, task.place, task.revision)
     if "train" not in data:
-        raise TaskError(f"{place}: there is no split 'train'; there are: {', '.join(data)}")
-    unanswered = without_answers(task, data)
-    others = [split for split in task.evaluation if split in data and split not in unanswered]
-    splits = {split: data[split] for split in ("train", *(others[:1] if task.is_squad else others))}
-    numbers = class_numbers(splits, task)
-    return DatasetDict({split: with_answers(rows, task, split, numbers) for split, rows in splits.items()})
-
-
-def without_answers(task: Task, data: DatasetDict | None = None) -> dict[str, Dataset]:
-    """The texts of the splits of one's own data whose answers are open, checked. data: of `sources.read`, or None."""
-    data, texts = data or sources.read(task.dataset, f"task={task.name!r}", task.revision), {}
-    for split in [split for split in task.evaluation if split in data]:
-        if not sources.has_answers(data[split], sources.SPAN_ANSWERS if task.is_squad else task.label):
-            check_rows(data[split], task, split, labelled=False)
-            texts[split] = data[split].select_columns([*task.columns])
-    return texts
-
-
-def with_answers(rows: Dataset, task: Task, split: str, numbers: Mapping[str, int]) -> Dataset:
-    """The columns of a split of one's own that its task has, checked; classes are numbers, other answers float32."""
-    if task.is_squad:
+        raise TaskError(f"{task.place}: there is no split 'train'; there are: {', '.join(data)}")
+    others = [split for split in task.evaluation if split in data and sources.has_answers(data[split], task.label)]
+    splits = DatasetDict({split: data[split] for split in ("train", *(others[:1] if task.is_squad else others))})
+    for split, rows in splits.items():
         check_rows(rows, task, split)
-        return rows.select_columns(["id", *task.columns, sources.SPAN_ANSWERS])
-    kind: Any = Value("float32")
-    if task.labels and task.label in rows.column_names:
-        values, kind = rows[task.label][:], ClassLabel(names=[*task.labels])
-        for number, value in enumerate(values):
-            if str(value) not in numbers:
-                wanted = f"must be one of: {', '.join(task.labels)}"
-                raise TaskError(f"task={task.name!r}: split {split!r}, row {number}: {task.label}={value!r} {wanted}")
-        rows = rows.remove_columns(task.label).add_column(task.label, [numbers[str(value)] for value in values])
-    check_rows(rows, task, split)
-    rows = rows.select_columns([*task.columns, task.label]).cast_column(task.label, kind)
-    return rows.add_column("idx", list(range(len(rows))))
+    if task.is_squad:
+        return splits.select_columns(["id", *task.columns, task.label])
+    numbers, wanted = class_numbers(splits, task), f"one of: {', '.join(task.labels)}"
+    for split, rows in splits.items():
+        rows = rows.select_columns([*task.columns, task.label]).add_column("idx", list(range(len(rows))))
+        if task.labels:
+            place = f"{task.place}: split {split!r}"
+            check_each(rows, place, task.label, wanted, lambda value: str(value) in numbers)
+            classes = [numbers[str(value)] for value in rows[task.label][:]]
+            rows = rows.remove_columns(task.label).add_column(task.label, classes)
+        splits[split] = rows
+    return splits.cast_column(task.label, ClassLabel(names=[*task.labels]) if task.labels else Value("float32"))
 
 
-def class_numbers(splits: Mapping[str, Dataset], task: Task) -> dict[str, int]:
+def without_answers(task: Task) -> dict[str, Dataset]:
+    """The texts of the splits of one's own data whose answers are open, checked."""
+    data = sources.read(task.dataset, task.place, task.revision)
+    opened = [s for s in task.evaluation if s in data and not sources.has_answers(data[s], task.label)]
+    for split in opened:
+        check_rows(data[split], task, split, labelled=False)
+    return {split: data[split].select_columns([*task.columns]) for split in opened}
+
+
+def class_numbers(splits: DatasetDict, task: Task) -> dict[str, int]:
     """The number of the class that a label, as text, stands for: in all splits it is a name, or in all a number."""
-    numbers = {name: number for number, name in enumerate(task.labels)}
-    labelled = [rows for rows in splits.values() if task.labels and task.label in rows.column_names]
-    feature = next((rows.features[task.label] for rows in labelled), None)
-    if isinstance(feature, ClassLabel) and {*feature.names} == {*numbers}:
-        return {str(number): numbers[name] for number, name in enumerate(feature.names)}
-    values = [value for rows in labelled for value in rows[task.label][:]]
+    numbers, feature = {name: number for number, name in enumerate(task.labels)}, splits["train"].features[task.label]
+    if isinstance(feature, ClassLabel):
+        is_order = {*feature.names} == {*numbers}  # else the classes are renamed
+        names = feature.names[: task.num_labels]
+        return {str(n): numbers[name] if is_order else n for n, name in enumerate(names)}
+    values = [value for rows in splits.values() for value in rows[task.label][:]]
     in_range = all(type(value) is int and value in range(task.num_labels) for value in values)
-    if isinstance(feature, ClassLabel) or (in_range and any(str(value) not in numbers for value in values)):
+    if in_range and any(str(value) not in numbers for value in values):
         return {str(number): number for number in range(task.num_labels)}
     return numbers
 
@@ -168,33 +166,36 @@ def class_numbers(splits: Mapping[str, Dataset], task: Task) -> dict[str, int]:
 def check_rows(rows: Dataset | None, task: Task, split: str, *, labelled: bool = True) -> None:
     """Raise TaskError for a missing split or column, no rows, a text that is no string, or an unknown label.
 
-    Texts of one's own may not be empty either.
+    Texts of one's own may not be empty either; their labels become numbers in `own_data`, and are checked there.
     """
-    place, answers = f"task={task.name!r}: split {split!r}", ["answers", "id"] if task.is_squad else [task.label]
-    answers = answers if labelled else []
+    place, answers = f"{task.place}: split {split!r}", [task.label, *(["id"] if task.is_squad else [])]
     if rows is None:
-        raise TaskError(f"task={task.name!r}: there is no split {split!r}")
-    if missing := {*task.columns, *answers} - set(rows.column_names):
+        raise TaskError(f"{task.place}: there is no split {split!r}")
+    if missing := {*task.columns, *(answers if labelled else [])} - set(rows.column_names):
         there = f"; its columns are: {', '.join(rows.column_names)}" if task.is_own else ""
         raise TaskError(f"{place} has no {', '.join(sorted(missing))}{there}")
     if not len(rows):
         raise TaskError(f"{place} has no rows")
     for column in task.columns:
-        for number, text in enumerate(rows[column][:]):
-            if not isinstance(text, str) or (task.is_own and not text.strip()):
-                wanted = "text, and not empty" if task.is_own else "text"
-                raise TaskError(f"{place}, row {number}: {column}={text!r} must be {wanted}")
+        check_each(rows, place, column, "text", lambda text: isinstance(text, str))
+        if task.is_own:
+            check_each(rows, place, column, "text, and not empty", str.strip)
     if not labelled:
         return
     if task.is_squad:
-        if fault := squad.fault_of(rows):
-            raise TaskError(f"{place}, {fault}")
-        return
-    wanted = f"0 to {task.num_labels - 1} ({', '.join(task.labels)})" if task.labels else "a finite number"
-    for number, label in enumerate(rows[task.label][:]):
-        is_number = isinstance(label, int | float) and not isinstance(label, bool) and math.isfinite(label)
-        if not is_number or (task.labels and label not in range(task.num_labels)):
-            raise TaskError(f"{place}, row {number}: {task.label}={label!r} must be {wanted}")
+        ids = Counter(map(str, rows["id"][:]))
+        check_each(rows, place, "id", "text, and of no other row", lambda key: isinstance(key, str) and ids[key] == 1)
+        wanted = "{'text': [...], 'answer_start': [...]}, texts and as many whole numbers"
+        check_each(rows, place, task.label, wanted, squad.are_answers)
+    elif task.is_regression:
+        check_each(rows, place, task.label, "a finite number", is_finite)
+    elif not task.is_own:
+        wanted = f"0 to {task.num_labels - 1} ({', '.join(task.labels)})"
+        check_each(rows, place, task.label, wanted, lambda label: type(label) is int and 0 <= label < task.num_labels)
+
+
+def is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 # What a model reads ----------------------------------------------------------------------------------------------

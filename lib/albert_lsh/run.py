@@ -14,31 +14,65 @@ import json
 import os
 import re
 import reprlib
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic.functional_validators import field_validator
 
 from albert_lsh import attention as attentions
+from albert_lsh.attention.core import Count
+from albert_lsh.data import check_parts
 from albert_lsh.errors import OneLineError
 from albert_lsh.files import home, root_of, run_folder
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.pretrained import FOLDERS, folder_of
-from albert_lsh.sources import FORMATS, SPAN, SPAN_ANSWERS, fingerprint, is_local
+from albert_lsh.sources import FORMATS, fingerprint, is_local
 from albert_lsh.tasks import TASKS, Task, task_of
 
-HIGHEST = 2**31 - 1
-Count = Annotated[int, Field(ge=1, le=HIGHEST)]
+OPEN = (None, "", "None")
+KNOWN = {*TASKS, *FOLDERS}
+DATA = ("task", "tasks")  # the fields that name data
+UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # in no path; surrogates in no file of ours
+
+
+def in_root(value: str, info: ValidationInfo) -> str:
+    """An absolute path: below `results_root`, or the repository; ~ is the home folder."""
+    return str(Path(info.data.get("results_root") or "") / home(value, str(info.field_name)))
+
+
+def or_path(value: str, info: ValidationInfo) -> str:
+    """A name of ours, or a path (of a data file also where there is none: the error says where), or any other name."""
+    if value in KNOWN:
+        return value
+    path = in_root(value, info)
+    is_path = os.path.exists(path) or os.path.splitext(value)[1].lower() in FORMATS  # no name is too long
+    return path if is_path else value
+
+
+def listed(value: Any) -> Any:
+    """The names in "one,other", as papermill's command line has a list; numbers are names as well."""
+    parts = value.split(",") if isinstance(value, str) and not value.startswith("[") else value
+    return [str(part) if type(part) is int else part for part in parts] if isinstance(parts, list) else parts
+
+
+def each_once(names: list[str], info: ValidationInfo) -> list[str]:
+    if len({*names}) < len(names):
+        raise ValueError(f"{info.field_name}={reprlib.repr(names)} has a name twice")
+    return names
+
+
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what NumPy takes
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Device = Literal["auto", "cpu", "cuda"]
-UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # in no path; surrogates in no file of ours
-OPEN = (None, "", "None")
-DATA = ("task", "tasks")  # the fields that name data
+Place = Annotated[str, AfterValidator(in_root)]
+NameOrPath = Annotated[str, AfterValidator(or_path)]
+Names = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(listed), AfterValidator(each_once)]
+USUAL: Any = None  # the default of what follows from task and model, see `usual_recipe`
 
 
 class ParameterError(OneLineError):
@@ -54,10 +88,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
     notebook: ClassVar[str]
-    paths: ClassVar[tuple[str, ...]] = ()  # fields that hold a path
-    sources: ClassVar[tuple[str, ...]] = ()  # fields that hold a name, or a path where there is one
     where: ClassVar[tuple[str, ...]] = ("output_dir", "results_root", "resume")  # and how a result is made, not what
-    results_root: str | None = None
+    results_root: Annotated[str, AfterValidator(lambda root: str(root_of(root)))] = Field("", validate_default=True)
 
     @classmethod
     def from_notebook(cls, variables: MutableMapping[str, Any], before: set[str], notebook: str = "") -> Self:
@@ -112,8 +144,14 @@ class Settings(BaseModel):
     @field_validator("*", mode="wrap")
     @classmethod
     def spelled(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
-        """The value if its field admits it, else what it spells as a text; 3 for 3.0 in a field of whole numbers."""
-        readings = [None, value] if value in ("", "None") else [value]
+        """The value if its field admits it, else what it spells as a text; 3 for 3.0 in a field of whole numbers.
+
+        What is left open has its default.
+        """
+        field = cls.model_fields[str(info.field_name)]
+        if value in OPEN and not field.is_required():
+            return None if field.default is None else handler(field.default)
+        readings = [value]
         if isinstance(value, str):
             if UNWRITABLE.search(value):
                 raise ValueError(f"{info.field_name}={reprlib.repr(value)} has a character that no file can hold")
@@ -125,31 +163,6 @@ class Settings(BaseModel):
             with contextlib.suppress(ValidationError):
                 return handler(reading)
         return handler(readings[-1])
-
-    @model_validator(mode="before")
-    @classmethod
-    def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return cls.prepared(values)
-
-    @classmethod
-    def prepared(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """With paths that are absolute: below `results_root`, or the repository; ~ is the home folder."""
-        root = None if values.get("results_root") in OPEN else values["results_root"]
-        if isinstance(root, str | None) and not UNWRITABLE.search(root or ""):
-            folder = root_of(root)
-            values = values | {"results_root": str(folder)}
-
-            def place(name: str, value: Any) -> Any:
-                if isinstance(value, list):
-                    return [place(name, part) for part in value]
-                known = () if name in cls.paths else TASKS if name in DATA else FOLDERS
-                if not isinstance(value, str) or value in (*OPEN, *known) or UNWRITABLE.search(value):
-                    return value
-                path = folder / home(value, name)
-                return str(path) if name in cls.paths or os.path.exists(path) else value  # no name is too long
-
-            values |= {name: place(name, values[name]) for name in (*cls.paths, *cls.sources) if name in values}
-        return values
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.recorded().items())})"
@@ -192,83 +205,54 @@ def message_of(error: Any) -> str:
 class OfTask(Settings):
     """Parameters of a notebook about one task, of the table or of one's own data; what describes these is completed."""
 
-    paths: ClassVar[tuple[str, ...]] = ("data_dir",)
-    sources: ClassVar[tuple[str, ...]] = ("model", "task")
-    task: str
-    text_columns: list[str] | None = None
+    task: NameOrPath
+    text_columns: Names | None = None
     label_column: str | None = None
-    labels: list[str] | None = None  # names of the classes; []: a number is predicted
+    labels: Names | None = None  # names of the classes; []: a number is predicted
     data_revision: str | None = None
 
-    @classmethod
-    def prepared(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Also with the columns, labels and revision of one's own data: all that says which task it is."""
-        values = super().prepared(values)
-        named = {name: values.get(name) for name in ("label_column", "data_revision")}
-        named = {name: None if value in OPEN else value for name, value in named.items()}
-        for name, value in named.items():
-            if not isinstance(value, str | None):
-                raise ValueError(f"{name}={reprlib.repr(value)} must be text")
-        named |= {name: list_of_names(name, values.get(name)) for name in ("text_columns", "labels")}
-        values, task = values | named, values.get("task")
-        if not isinstance(task, str) or UNWRITABLE.search(task):
-            return values
-        if os.path.splitext(task)[1].lower() in FORMATS:
-            task = str(root_of(values.get("results_root")) / home(task, "task"))
-        about = task_of(values | {"task": task})
-        if not about.is_own:
-            return values
-        if values["data_revision"] and is_local(about.dataset):
-            fingerprint(about.dataset, f"task={task!r}", values["data_revision"])
-        span = {"text_columns": [*SPAN], "label_column": SPAN_ANSWERS, "labels": []}
-        columns = {"text_columns": [*about.columns], "label_column": about.label, "labels": [*about.labels]}
-        return values | (span if about.is_squad else columns) | {"task": task, "data_revision": about.revision}
+    def completed(self, place: str) -> Self:
+        """With the columns, labels and revision of one's own data: all that says which task it is."""
+        task = self.about
+        if not task.is_own:
+            return self
+        if self.data_revision and is_local(task.dataset):
+            fingerprint(task.dataset, f"task={self.task!r}", self.data_revision)
+        described = {"text_columns": [*task.columns], "label_column": task.label, "labels": [*task.labels]}
+        return self.model_copy(update=described | {"data_revision": task.revision})
 
     @property
     def about(self) -> Task:
         """The task."""
         return task_of(self.model_dump())
 
-
-def list_of_names(name: str, value: Any) -> list[str] | None:
-    """Column or class names: a list, or "one,other" on papermill's command line; None where it is open."""
-    if value in OPEN:
-        return None
-    names = value
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError, RecursionError):
-            names = json.loads(value)
-        names = value.split(",") if not isinstance(names, list) else names
-    names = [str(part) if type(part) is int else part for part in names] if isinstance(names, list) else [None]
-    if not all(isinstance(part, str) and part and not UNWRITABLE.search(part) for part in names):
-        raise ValueError(f"{name}={reprlib.repr(value)} must be a list of names")
-    if len({*names}) < len(names):
-        raise ValueError(f"{name}={reprlib.repr(value)} has a name twice")
-    return names
+    @classmethod
+    def task_in(cls, values: Mapping[str, Any]) -> Task:
+        """The task that parameters name, whatever the others are; errors as those of `parse`."""
+        return OfTask.parse({name: values[name] for name in OfTask.model_fields if name in values}, cls.notebook).about
 
 
 class Run(OfTask):
     """The parameters of a fine-tuning run, as glue.ipynb and squad.ipynb have them."""
 
     notebook: ClassVar[str] = "glue.ipynb"
-    paths: ClassVar[tuple[str, ...]] = ("output_dir", "data_dir")
     where: ClassVar[tuple[str, ...]] = (*Settings.where, "data_dir", "tensorboard", "save_model")
 
-    model: str = "mini"
+    model: NameOrPath = "mini"
     revision: str | None = None  # of the model's repository on the Hub
     random_weights: bool = False  # the model's shape and tokenizer, with random weights
     attention: str = "softmax"
-    attention_settings: dict[str, Any] = Field(default={}, validate_default=True)
+    attention_settings: dict[str, Any] = {}
     evaluation_settings: dict[str, Any] = {}  # laid over these in evaluation
     projections: Literal["new"] | None = None  # query, key, value and output, drawn anew; None: the model's own
     passes: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None  # None: all have it
     seed: Seed = 0
-    max_length: Annotated[int, Field(ge=8, le=HIGHEST)] = 128
+    max_length: Annotated[Count, Field(ge=8)] = USUAL
     extend_positions: bool = False  # give the model positions for max_length tokens if it has fewer
-    batch_size: Count = 32
+    batch_size: Count = USUAL
     accumulation: Count = 1
-    learning_rate: Positive = 2e-5
-    epochs: Annotated[float, Field(gt=0, le=10_000)] = 3
+    learning_rate: Positive = USUAL
+    epochs: Annotated[float, Field(gt=0, le=10_000)] = USUAL
     eval_steps: Count | None = None  # evaluate every so many steps, besides the end of every epoch
     warmup_share: Share = 0.1
     weight_decay: Share = 0.01
@@ -281,70 +265,52 @@ class Run(OfTask):
     held_out_examples: Count | None = None  # evaluate on so many training examples that are not trained on
     folds: Annotated[int, Field(ge=2, le=100)] | None = None  # cross-validation: evaluate on part `seed` of so many
     shuffle_words: Seed | None = None  # evaluate also with each text's words in an order drawn with this seed
-    data_dir: str | None = None
+    data_dir: Place | None = None
     resume: bool = True
     tensorboard: bool = False
     save_model: bool = False
-    output_dir: str | None = None
+    output_dir: Place | None = None
 
-    @classmethod
-    def prepared(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Also with a task's usual recipe, where the parameters leave it open."""
-        values = super().prepared(values)
-        task, model, revision = values.get("task"), values.get("model", "mini"), values.get("revision")
-        if isinstance(task, str) and isinstance(model, str):
-            usual = usual_recipe(task_of(values), model, None if revision in OPEN else revision)
-            values = values | {name: value for name, value in usual.items() if values.get(name) in OPEN}
-        return values
+    def completed(self, place: str) -> Self:
+        """With a task's usual recipe, all settings, the machine's device and precision, and a folder of its own.
 
-    @field_validator("attention_settings")
-    @classmethod
-    def complete(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """All settings of the attention."""
-        return attentions.check(info.data["attention"], settings) if "attention" in info.data else settings
-
-    @model_validator(mode="after")
-    def consistent(self) -> Self:
-        """ValueError where parameters do not go together."""
-        settings = attentions.check_evaluation(self.attention, self.attention_settings, self.evaluation_settings)
+        Raises:
+            ValueError: parameters that do not go together.
+        """
+        run = super().completed(place)
+        task, usual = run.about, usual_recipe(run.about, self.model, self.revision)
+        if place.endswith(".ipynb") and task.is_squad != (place == "squad.ipynb"):
+            raise ValueError(f"task={self.task!r} belongs to {'squad' if task.is_squad else 'glue'}.ipynb")
+        settings = attentions.check(self.attention, self.attention_settings)
+        in_evaluation = attentions.check_evaluation(self.attention, settings, self.evaluation_settings)
         if self.attention == "reformer" and self.passes is not None:
             raise ValueError(f"passes={self.passes!r}: 'reformer' replaces the projections of all passes")
         if self.attention == "reformer" and self.projections is not None:
             raise ValueError(f"projections={self.projections!r}: 'reformer' has new ones of its own")
-        if self.about.is_squad and self.shuffle_words is not None:
-            raise ValueError(f"shuffle_words={self.shuffle_words}: the answers of {self.task!r} are places in a text")
-        if self.folds and self.held_out_examples:
-            raise ValueError(f"folds={self.folds} and held_out_examples={self.held_out_examples}: take one of them")
-        for landmarks in (self.attention_settings.get("num_landmarks"), settings.get("num_landmarks")):
-            if (landmarks or 0) > self.max_length:
+        check_parts(task, **self.examples)
+        recipe = {name: value for name, value in usual.items() if getattr(self, name) is None}
+        run = run.model_copy(update=recipe | {"attention_settings": settings})
+        for landmarks in (settings.get("num_landmarks"), in_evaluation.get("num_landmarks")):
+            if (landmarks or 0) > run.max_length:
                 raise ValueError(
-                    f"num_landmarks={landmarks} is above max_length={self.max_length}; with no more tokens than "
+                    f"num_landmarks={landmarks} is above max_length={run.max_length}; with no more tokens than "
                     "landmarks nystrom is softmax attention"
                 )
-        return self
+        usual |= {"attention_settings": attentions.check(self.attention)}
+        folder = self.output_dir or str(run.folder_for_changes(self.defaults() | usual))
+        return run.model_copy(update={"output_dir": folder, **on_this_machine(self.device, self.precision)})
 
-    def completed(self, place: str) -> Self:
-        """With the machine's device and precision in the place of "auto", and a folder of its own."""
-        is_squad = self.about.is_squad
-        if place.endswith(".ipynb") and is_squad != (place == "squad.ipynb"):
-            raise ValueError(f"task={self.task!r} belongs to {'squad' if is_squad else 'glue'}.ipynb")
-        folder = self.output_dir or str(self.usual_folder())
-        return self.model_copy(update={"output_dir": folder, **on_this_machine(self.device, self.precision)})
-
-    def usual_folder(self) -> Path:
-        """Of a notebook's run: one more for every change of the parameters, named by a hash of what differs."""
-        described = ("text_columns", "label_column", "labels", "data_revision")  # another file, another folder
-        names = ("task", "model", "attention", "seed", "results_root", *described)
-        usual = type(self).model_validate({name: getattr(self, name) for name in names}).identity()
-        usual |= dict.fromkeys(described)
-        changed = {name: value for name, value in self.identity().items() if value != usual[name]}
+    def folder_for_changes(self, usual: dict[str, Any]) -> Path:
+        """Of a notebook's run: one more for every change of the parameters, named by a hash of what is not usual."""
+        same = ("task", "model", "attention", "seed")
+        changed = {k: value for k, value in self.identity().items() if k not in same and value != usual[k]}
         digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:6]
         arm = f"{self.attention}-{digest}" if changed else self.attention
         return run_folder("notebook", self.task, self.model, arm, self.seed, self.results_root)
 
     @property
     def folder(self) -> Path:
-        return Path(self.output_dir or self.usual_folder())
+        return Path(str(self.output_dir))
 
     @property
     def examples(self) -> dict[str, Any]:

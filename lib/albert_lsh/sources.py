@@ -94,15 +94,14 @@ def is_local(source: str) -> bool:
 
 
 def check_place(source: str, place: str) -> None:
-    """Raise TaskError for a name that is no file that can be read, no folder, and cannot be a data set of the Hub."""
+    """Raise TaskError for a file that is not there, or that cannot be read."""
     path, kinds = Path(source), ", ".join(FORMATS)
     if os.path.isfile(source) and path.suffix.lower() not in FORMATS:
         raise TaskError(f"{place}: a file must be one of: {kinds}")
     if path.suffix.lower() in FORMATS and not is_local(source):
-        beside = sorted(file.name for file in path.parent.glob("*") if file.suffix.lower() in FORMATS)
-        near = difflib.get_close_matches(path.name, beside, 3) or beside[:5]
-        others = f"there are: {', '.join(near)}" if near else f"nor any other of: {kinds}"
-        raise TaskError(f"{place}: there is no such file in {path.parent.resolve()}; {others}")
+        beside = [file.name for file in path.parent.glob("*") if file.suffix.lower() in FORMATS]
+        near = ", ".join(difflib.get_close_matches(path.name, beside, 3, cutoff=0)) or f"no others of {kinds}"
+        raise TaskError(f"{place}: there is no such file in {path.parent.resolve()}; there are: {near}")
 
 
 def fingerprint(source: str, place: str, revision: str | None = None) -> str:
@@ -215,53 +214,49 @@ def describe(
     """
     rows = data.get("train", next(iter(data.values())))
     columns, texts = rows.column_names, tuple(text_columns or ())
-    named = {f"text_columns={text_columns!r}": texts, f"label_column={label_column!r}": (label_column,)}
     if {*SPAN, SPAN_ANSWERS} <= {*columns} and texts in ((), SPAN) and label_column in (None, SPAN_ANSWERS):
         return SPAN, SPAN_ANSWERS, ()
     label, others = label_column or "label", f"the columns are: {', '.join(columns)}"
-    for what, names in named.items():
+    for what, names in ((f"text_columns={text_columns!r}", texts), (f"label_column={label_column!r}", (label_column,))):
         if missing := [name for name in names if name and name not in columns]:
             raise TaskError(f"{place}: {what}: there is no column {missing[0]!r}; {others}")
     if label not in columns:
         raise TaskError(f"{place}: label_column must be given, as no column is called 'label'; {others}")
-    texts = texts or tuple(name for name in columns if name not in (label, "id", "idx") and holds_text(rows, name))
+    holding_text = (name for name in columns if any(isinstance(value, str) for value in rows[:100][name]))
+    texts = texts or tuple(name for name in holding_text if name not in (label, "id", "idx"))
     if len(texts) not in (1, 2) or label in texts:
         raise TaskError(f"{place}: text_columns={[*texts]!r} must name one or two columns beside {label!r}; {others}")
     if "label" in texts:
         raise TaskError(f"{place}: text_columns={[*texts]!r}: give the column 'label' another name")
-    if labels == []:
-        answered = {split: rows[label][:] for split, rows in data.items() if has_answers(rows, label)}
-        check_each(answered, place, label, "a number", is_number)
     return texts, label, tuple(classes_of(data, place, label) if labels is None else labels)
-
-
-def holds_text(rows: Dataset, column: str) -> bool:
-    return any(isinstance(value, str) for value in rows[:100][column])
 
 
 def classes_of(data: DatasetDict, place: str, label: str) -> list[str]:
     """The names of the classes in a column of labels, sorted; none where they are numbers to be predicted."""
-    splits = {split: rows[label][:] for split, rows in data.items() if has_answers(rows, label)}
-    feature = next((data[split].features[label] for split in splits), None)
+    splits = {split: rows for split, rows in data.items() if has_answers(rows, label)}
+    feature = next((rows.features[label] for rows in splits.values()), None)
     if isinstance(feature, ClassLabel):
         return list(feature.names)
-    values = [value for labels in splits.values() for value in labels if value is not None]
-    kinds = {type(value) for value in values}
+
+    def check(wanted: str, is_right: Callable[[Any], bool]) -> None:
+        for split, rows in splits.items():
+            check_each(rows, f"{place}: split {split!r}", label, wanted, lambda value: value is None or is_right(value))
+
+    values = [value for rows in splits.values() for value in rows[label][:] if value is not None]
     if not values:
         raise TaskError(f"{place}: label_column={label!r} is empty")
-    if kinds <= {int, float} and (float in kinds or len({*values}) > MOST_NUMBERS):
-        kinds, values = {float}, [float(value) for value in values]
-    if len(kinds) > 1 or not kinds <= {*KINDS}:
-        check_each(splits, place, label, "text or a number" if len(kinds) == 1 else KINDS.get(type(values[0]), "text"),
-                   lambda value: type(value) in KINDS and type(value) is type(values[0]))  # fmt: skip
+    kind, kinds = type(values[0]), {type(value) for value in values}
+    are_numbers = kinds <= {int, float} and (float in kinds or len({*values}) > MOST_NUMBERS)
+    if kind not in KINDS or (len(kinds) > 1 and not are_numbers):
+        check(KINDS.get(kind, "text or a number"), lambda value: kind in KINDS and type(value) is kind)
     classes = sorted({*values})
     if len(classes) == 1:
         raise TaskError(f"{place}: label_column={label!r} has one value, {classes[0]!r}; there is nothing to learn")
-    if kinds == {float}:
+    if are_numbers:
         return []
     if len(classes) > min(MOST_CLASSES, max(2, len(values) // 2)):
-        if sum(map(is_number, classes)) > len(classes) / 2:
-            check_each(splits, place, label, "a number, as most labels are", is_number)
+        if sum(map(spells_number, classes)) > len(classes) / 2:
+            check("a number, as most labels are", spells_number)
         few = ", ".join(map(reprlib.repr, classes[:3]))
         raise TaskError(
             f"{place}: label_column={label!r} has {len(classes)} different values in {len(values)} rows ({few}, ...), "
@@ -270,18 +265,15 @@ def classes_of(data: DatasetDict, place: str, label: str) -> list[str]:
     return [str(name) for name in classes]
 
 
-def is_number(value: Any) -> bool:
+def spells_number(value: Any) -> bool:
     try:
-        return value is None or math.isfinite(float(value))
+        return math.isfinite(float(value))
     except (TypeError, ValueError):
         return False
 
 
-def check_each(
-    splits: dict[str, list[Any]], place: str, label: str, wanted: str, is_right: Callable[[Any], bool]
-) -> None:
-    """Raise TaskError for the first label that is not right; splits: their labels."""
-    for split, labels in splits.items():
-        for row, value in enumerate(labels):
-            if value is not None and not is_right(value):
-                raise TaskError(f"{place}: split {split!r}, row {row}: {label}={reprlib.repr(value)} must be {wanted}")
+def check_each(rows: Dataset, place: str, column: str, wanted: str, is_right: Callable[[Any], Any]) -> None:
+    """Raise TaskError for the first value of a column that is not right; `place` says which split it is."""
+    for number, value in enumerate(rows[column][:]):
+        if not is_right(value):
+            raise TaskError(f"{place}, row {number}: {column}={reprlib.repr(value)} must be {wanted}")

@@ -31,8 +31,13 @@ class Task:
     no_answer: bool = False  # questions may have no answer (SQuAD 2.0)
     evaluation: tuple[str, ...] = ("validation",)  # splits; those after the first are scored where present
     training_articles: int | None = None  # of the evaluation split, where the data have no training split
-    label: str = "label"  # the column of the classes or numbers, called "label" from `load_data` on
+    label: str = "label"  # the column of the answers; that of classes or numbers is "label" from `load_data` on
     revision: str | None = None  # of the repository on the Hub, None: the newest; of a file or folder, its digest
+
+    @property
+    def place(self) -> str:
+        """What errors about its data begin with."""
+        return f"task={self.name!r}"
 
     @property
     def headline(self) -> str:
@@ -88,7 +93,7 @@ def _glue(name: str, columns: str, labels: str, metrics: str = "accuracy", **mor
 _BOTH = ("validation_matched", "validation_mismatched")
 _PAIR, _QUESTIONS, _NLI = ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis")
 _ACCURACY = ("accuracy",)
-_SQUAD: dict[str, Any] = {"columns": ("question", "context"), "metrics": ("exact", "f1")}
+_SQUAD: dict[str, Any] = {"columns": sources.SPAN, "label": sources.SPAN_ANSWERS, "metrics": ("exact", "f1")}
 
 _ALL = [
     _glue("mrpc", "sentence1 sentence2", "not_equivalent equivalent", "accuracy f1"),

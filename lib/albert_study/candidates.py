@@ -14,7 +14,7 @@ import pandas as pd
 
 from albert_lsh import attention as attentions
 from albert_lsh.files import write_atomically
-from albert_lsh.run import Settings
+from albert_lsh.run import Place, Settings
 
 SHARE = "share_asked"  # the column of a candidate's share
 TRUNCATION = "truncation"  # in place of an attention's name: softmax on shorter texts
@@ -94,9 +94,8 @@ def complete(name: Any, settings: dict[str, Any]) -> dict[str, Any]:
 class TableSettings(Settings):
     """The parameters of a notebook that writes one table."""
 
-    paths: ClassVar[tuple[str, ...]] = ("output",)
     usual: ClassVar[str]  # where the table is if `output` is None; {names} are parameters
-    output: str | None = None
+    output: Place | None = None
 
     def completed(self, place: str) -> Self:
         usual = Path(str(self.results_root), self.usual.format_map(vars(self)))

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from albert_lsh.data import encode
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.record import seconds_of_others
-from albert_lsh.run import Count, Device, OfTask, ParameterError, Positive, Precision, Run, Seed
+from albert_lsh.run import Count, Device, NameOrPath, OfTask, ParameterError, Place, Positive, Precision, Run, Seed
 from albert_lsh.train import fit
 from albert_study.candidates import candidates_of
 from albert_study.forecast import HALF_AN_HOUR, say_how_long
@@ -28,7 +28,7 @@ class Comparison(OfTask):
 
     notebook: ClassVar[str] = "compare.ipynb"
 
-    model: str
+    model: NameOrPath
     revision: str | None = None
     variants: dict[str, Any] = Field(min_length=1)
     seed: Seed = 0
@@ -40,7 +40,7 @@ class Comparison(OfTask):
     eval_examples: Count | None = None
     precision: Precision = "auto"
     device: Device = "auto"
-    data_dir: str | None = None
+    data_dir: Place | None = None
     resume: bool = True
     take_hours: bool = False
 

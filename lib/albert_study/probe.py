@@ -29,7 +29,7 @@ from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.model.passes import Pass, mean_coverage, record_passes
 from albert_lsh.parts import held_out
 from albert_lsh.record import provenance, read_result, write_predictions
-from albert_lsh.run import Count, ParameterError, Run, Seed
+from albert_lsh.run import Count, ParameterError, Place, Run, Seed
 from albert_lsh.tasks import Task
 from albert_lsh.train import fit
 from albert_study.candidates import TRUNCATION, Candidate, Measured, TableSettings, candidates_of, fill
@@ -158,9 +158,8 @@ class Fidelity(Probe):
     """The parameters of fidelity.ipynb."""
 
     notebook: ClassVar[str] = "fidelity.ipynb"
-    paths: ClassVar[tuple[str, ...]] = ("trained", "output")
     usual: ClassVar[str] = "{trained}/fidelity-{split}.csv"
-    trained: str | None = None  # folder of a run that trained with softmax; None: by `train_small_model`
+    trained: Place | None = None  # folder of a run that trained with softmax; None: by `train_small_model`
     split: str = "held-out"
     examples: Count | None = None
     looked_into: Count = 64

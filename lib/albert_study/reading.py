@@ -21,7 +21,7 @@ from albert_lsh.data import load_data
 from albert_lsh.errors import OneLineError
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, switch_attention
 from albert_lsh.record import choose_threads, provenance
-from albert_lsh.run import Count
+from albert_lsh.run import Count, NameOrPath
 from albert_lsh.tasks import find_task
 from albert_study.candidates import Candidate, Measured, fill
 from albert_study.probe import Probe, diagnose, summary, trace
@@ -33,8 +33,7 @@ AT_ONCE = 2048  # tokens of a batch
 class Paragraphs(Probe):
     """What both notebooks have in common."""
 
-    sources: ClassVar[tuple[str, ...]] = ("model",)
-    model: str
+    model: NameOrPath
     task: str
     split: str
     max_length: Count

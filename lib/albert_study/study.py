@@ -24,7 +24,6 @@ from albert_lsh import attention as attentions
 from albert_lsh.files import relative_to_root, repository_root, run_folder
 from albert_lsh.record import differences, read_result
 from albert_lsh.run import Run
-from albert_lsh.tasks import task_of
 from albert_study.study_file import Arm, Split, Study, StudyError, StudyFile
 
 # Notebooks that an entry of `notebooks` may name, and the class of their parameters.
@@ -125,7 +124,7 @@ def jobs_of_arm(name: str, study: Study, task: str, arm: str) -> Iterator[Job]:
         yield (run := job_of_run(name, arm, {**values, "seed": seed}))
         for split, of_study in study.switched.items() if values.get("save_model") else ():
             if switched := switched_values(of_study, entry.switched.get(split, Split()), seed):
-                if split not in (splits := ("held-out", *task_of(Run.prepared(values)).evaluation)):
+                if split not in (splits := ("held-out", *Run.task_in(values).evaluation)):
                     raise ValueError(f"switched: {split!r} is not one of: {', '.join(splits)}")
                 switched |= {"split": split, "trained": run.parameters["output_dir"]}
                 yield replace(job_of_notebook(f"{run.name}/fidelity-{split}", "fidelity", **switched), task=run.task)
@@ -135,7 +134,7 @@ def job_of_run(study: str, arm: str, values: dict[str, Any]) -> Job:
     """A fine-tuning run. Raises ValueError if it cannot be made, or would be written elsewhere."""
     if "model" not in values:
         raise ValueError("model must be given")
-    task = task_of(Run.prepared(values))
+    task = Run.task_in(values)
     folder = run_folder(study, values["task"], values["model"], arm, values["seed"])
     if not folder.resolve().is_relative_to((repository_root() / "results" / "runs").resolve()):
         raise ValueError(f"its folder, {folder.resolve()}, is not in results/runs")

@@ -28,7 +28,7 @@ from albert_lsh.data import load_data
 from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import load_model
 from albert_lsh.record import provenance
-from albert_lsh.run import Count, Settings, on_this_machine
+from albert_lsh.run import Count, NameOrPath, Place, Settings, on_this_machine
 from albert_study.candidates import Candidate, GrowingTable
 from albert_study.probe import compare, summary, trace
 from albert_study.reading import open_encoder
@@ -98,8 +98,6 @@ class Efficiency(Settings):
     """The parameters of efficiency.ipynb, which explains each."""
 
     notebook: ClassVar[str] = "efficiency.ipynb"
-    paths: ClassVar[tuple[str, ...]] = ("output_dir", "figures_dir")
-    sources: ClassVar[tuple[str, ...]] = ("text_model",)
     lengths: Annotated[list[Size], Field(min_length=1)]
     cases: Annotated[list[str], Field(min_length=1)]
     step_lengths: list[Size]
@@ -111,10 +109,10 @@ class Efficiency(Settings):
     longest_quadratic: Count = 4096
     slowest: Annotated[float, Field(ge=0)] = 50.0
     memory: bool = True
-    text_model: str | None = None
+    text_model: NameOrPath | None = None
     text_length: Size = 2048
-    output_dir: str = "results/runs/notebook/efficiency"
-    figures_dir: str = "results/runs/notebook/efficiency"
+    output_dir: Place = Field("results/runs/notebook/efficiency", validate_default=True)
+    figures_dir: Place = Field("results/runs/notebook/efficiency", validate_default=True)
 
     def completed(self, place: str) -> Self:
         for name, known in (("cases", CONTENDERS), ("step_cases", STEPS)):
@@ -128,8 +126,7 @@ class Efficiency(Settings):
                 raise ValueError(f"{size} is no power of two, as lengths and keys must be")
         if self.memory and self.device != "cpu":
             raise ValueError(f"memory=True needs device='cpu', not {self.device!r}")
-        folders = {name: str(Path(str(self.results_root), getattr(self, name))) for name in self.paths}
-        return self.model_copy(update=folders | on_this_machine(self.device, self.precision))
+        return self.model_copy(update=on_this_machine(self.device, self.precision))
 
     def table(self, kind: str) -> Path:
         return Path(self.output_dir) / f"{kind}-{self.device}-{self.precision}.csv"

@@ -25,13 +25,14 @@ from torch.utils.data import Dataset
 from transformers import BertConfig, EvalPrediction, PreTrainedModel, Trainer, default_data_collator, set_seed
 from transformers.trainer_utils import PredictionOutput
 
+from albert_lsh.attention.core import CountOrZero
 from albert_lsh.files import delete, lock, write_atomically
 from albert_lsh.loop import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_lsh.metrics import chance, majority, scores
 from albert_lsh.model.load import load_model, switch_attention
 from albert_lsh.model.passes import mean_attended
 from albert_lsh.record import check_made, choose_threads, environment, read_result, record_of, write_result
-from albert_lsh.run import HIGHEST, OPEN, Count, Positive, Seed, Settings, Share, on_this_machine
+from albert_lsh.run import OPEN, Count, Place, Positive, Seed, Settings, Share, on_this_machine
 from albert_study.candidates import candidates_of
 from albert_study.experiments import long_tasks
 
@@ -103,15 +104,14 @@ class LongRecipe(Settings):
     """What all models of a notebook share; what is left open is as published."""
 
     notebook: ClassVar[str] = "long_range.ipynb"
-    paths: ClassVar[tuple[str, ...]] = ("output_dir", "data_dir")
     where: ClassVar[tuple[str, ...]] = (*Settings.where, "data_dir", "only")
     task: Literal["duplication", "listops", "text"] = "duplication"
-    max_length: Annotated[int, Field(ge=16, le=HIGHEST)]
+    max_length: Annotated[Count, Field(ge=16)]
     steps: Count
     learning_rate: Positive
     batch_size: Count
     attention_dropout: Share
-    warmup: Annotated[int, Field(ge=0, le=HIGHEST)] | None = None
+    warmup: CountOrZero | None = None
     eval_steps: Count | None = None
     train_examples: Count | None = None
     eval_examples: Count | None = None
@@ -119,9 +119,9 @@ class LongRecipe(Settings):
     seed: Seed = 0
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    data_dir: str | None = None
+    data_dir: Place | None = None
     resume: bool = True
-    output_dir: str = ""
+    output_dir: Place = ""
 
     @model_validator(mode="before")
     @classmethod

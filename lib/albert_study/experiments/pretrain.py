@@ -42,7 +42,7 @@ from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, without_bars
 from albert_lsh.model.passes import mean_attended
 from albert_lsh.record import check_made, choose_threads, environment, read_result, resolved, write_result
-from albert_lsh.run import HIGHEST, Count, ParameterError, Positive, Seed, Settings, Share, on_this_machine
+from albert_lsh.run import Count, NameOrPath, ParameterError, Place, Positive, Seed, Settings, Share, on_this_machine
 from albert_study.experiments import corpus, first_weights
 
 # From base on as in ALBERT (Lan et al. 2020, table 1): width, layers, heads.
@@ -57,21 +57,19 @@ class Pretraining(Settings):
     """The parameters of pretrain.ipynb, which explains each."""
 
     notebook: ClassVar[str] = "pretrain.ipynb"
-    paths: ClassVar[tuple[str, ...]] = ("output_dir",)
-    sources: ClassVar[tuple[str, ...]] = ("text", "tokenizer", "start")
     where: ClassVar[tuple[str, ...]] = (*Settings.where, "dry_run")
-    text: str = corpus.EMBEDDED
+    text: NameOrPath = corpus.EMBEDDED
     text_column: str = "text"
     text_config: str | None = None
-    tokenizer: str | None = None
-    vocabulary: Annotated[int, Field(ge=100, le=HIGHEST)] = 8000
+    tokenizer: NameOrPath | None = None
+    vocabulary: Annotated[Count, Field(ge=100)] = 8000
     size: Literal["nano", "small", "base", "large", "xlarge"] = "nano"
-    start: str | None = None
+    start: NameOrPath | None = None
     first_weights: Literal["counted", "random"] = "counted"  # of a new model: see `begin_as_bag_of_words`
     attention: str = "softmax"
     attention_settings: dict[str, Any] = Field(default={}, validate_default=True)
     seed: Seed = 0
-    max_length: Annotated[int, Field(ge=16, le=HIGHEST)] = 128
+    max_length: Annotated[Count, Field(ge=16)] = 128
     steps: Count = 100
     batch_size: Count = 32
     accumulation: Count = 1
@@ -87,7 +85,7 @@ class Pretraining(Settings):
     feed_forward_chunk: Count | None = None
     resume: bool = True
     dry_run: bool = False
-    output_dir: str | None = None
+    output_dir: Place | None = None
 
     @field_validator("attention_settings")
     @classmethod

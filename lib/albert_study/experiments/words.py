@@ -30,7 +30,7 @@ from albert_lsh import metrics
 from albert_lsh.data import load_data
 from albert_lsh.files import write_atomically
 from albert_lsh.record import provenance
-from albert_lsh.run import Count
+from albert_lsh.run import Count, NameOrPath, Names
 from albert_lsh.sources import TaskError
 from albert_lsh.squad import score
 from albert_lsh.tasks import TASKS, Task, find_task
@@ -67,11 +67,10 @@ class BagOfWords(Words):
 
     notebook: ClassVar[str] = "bag_of_words.ipynb"
     usual: ClassVar[str] = "results/runs/notebook/bag-of-words.csv"
-    sources: ClassVar[tuple[str, ...]] = ("tasks",)
-    tasks: Annotated[list[str], Field(min_length=1)]
-    text_columns: list[str] | None = None  # of one's own data, as in a run's parameters
+    tasks: Annotated[list[NameOrPath], Field(min_length=1)]
+    text_columns: Names | None = None  # of one's own data, as in a run's parameters
     label_column: str | None = None
-    labels: list[str] | None = None
+    labels: Names | None = None
     folds: Annotated[int, Field(ge=2, le=100)] | None = None  # cross-validation, as in a run's parameters
     train_examples: Count | None = None
     eval_examples: Count | None = None
