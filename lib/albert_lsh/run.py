@@ -326,9 +326,9 @@ def usual_recipe(task: Task, model: str, revision: str | None = None) -> dict[st
     As in Transformers' examples, but with no more tokens than a model at hand can read. "mini" has the recipe of
     studies/mini.yaml: it starts from nothing.
     """
-    length, batch, rate, epochs = (384, 12, 3e-5, 2) if task.is_squad else (128, 32, 2e-5, 3)
+    length, batch, rate, epochs = (384, 12, 3e-5, 2.0) if task.is_squad else (128, 32, 2e-5, 3.0)
     if model == "mini":
-        batch, rate, epochs = 32, 1e-3, 3
+        batch, rate, epochs = 32, 1e-3, 3.0
     if os.path.isdir(folder_of(model)):
         length = min(length, max_positions(load_config(model, revision=revision)))
     return {"max_length": length, "batch_size": batch, "learning_rate": rate, "epochs": epochs}
