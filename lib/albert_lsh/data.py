@@ -168,12 +168,11 @@ def check_rows(rows: Dataset | None, task: Task, split: str, *, labelled: bool =
 
     Texts of one's own may not be empty either; their labels become numbers in `own_data`, and are checked there.
     """
-    place, answers = f"{task.place}: split {split!r}", [task.label, *(["id"] if task.is_squad else [])]
     if rows is None:
         raise TaskError(f"{task.place}: there is no split {split!r}")
-    if missing := {*task.columns, *(answers if labelled else [])} - set(rows.column_names):
-        there = f"; its columns are: {', '.join(rows.column_names)}" if task.is_own else ""
-        raise TaskError(f"{place} has no {', '.join(sorted(missing))}{there}")
+    place, answers = f"{task.place}: split {split!r}", ["id", task.label] if task.is_squad else [task.label]
+    if missing := {*task.columns, *(answers if labelled else [])} - {*rows.column_names}:
+        raise TaskError(f"{place} has no {', '.join(sorted(missing))}; its columns are: {', '.join(rows.column_names)}")
     if not len(rows):
         raise TaskError(f"{place} has no rows")
     for column in task.columns:

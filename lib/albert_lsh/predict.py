@@ -147,36 +147,46 @@ def read_rows(file: str, task: Task) -> list[dict[str, str]]:
     """The task's columns of every example in a file or on standard input ("-").
 
     Raises:
-        ValueError: naming the line, or the entry of a JSON list, and what is wrong with it.
+        ValueError: naming the line, row or entry of a JSON list, and what is wrong with it.
     """
     name, file = "standard input" if file == "-" else file, os.path.expanduser(file)
-    if FORMATS.get(Path(file).suffix.lower()) in ("csv", "parquet"):
-        table = read(file, name)["train"]
-        return [checked(f"{name}, row {n}", row, task) for n, row in enumerate(table)]
-    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    try:
-        text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name} is not UTF-8: {error}") from error
-    if text.split() in ([], ["[]"], ["[", "]"]):
-        raise ValueError(f"{name} is empty; it must hold one example a line, or JSON")
-    lines = {f"{name}, line {n}": line for n, line in enumerate(text.split("\n"), 1)}
-    if Path(file).suffix.lower() not in (".json", ".jsonl"):
-        rows = {place: from_line(place, line, task) for place, line in lines.items()}
-    elif text.lstrip().startswith("["):
-        rows = {f"{name}, entry {n}": row for n, row in enumerate(from_json(name, text), 1)}
+    kind = FORMATS.get(Path(file).suffix.lower())
+    if kind in ("csv", "parquet"):
+        rows = {f"{name}, row {n}": row for n, row in enumerate(read(file, name)["train"])}
     else:
-        rows = {place: from_json(place, line) for place, line in lines.items()}
-    return [checked(place, row, task) for place, row in rows.items()]
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        try:
+            text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name} is not UTF-8: {error}") from error
+        lines = {f"{name}, line {n}": line for n, line in enumerate(text.split("\n"), 1)} if text.strip() else {}
+        if kind == "json" and text.lstrip().startswith("["):
+            rows = {f"{name}, entry {n}": row for n, row in enumerate(from_json(name, text), 1)}
+        else:
+            rows = {n: from_json(n, line) if kind == "json" else from_line(n, line, task) for n, line in lines.items()}
+    if not rows:
+        raise ValueError(f"{name} is empty; it must hold one example a line, or JSON")
+    for place, row in rows.items():
+        if not isinstance(row, dict):
+            raise ValueError(f"{place} is {reprlib.repr(row)}; it must be an object with {', '.join(task.columns)}")
+        if missing := [column for column in task.columns if column not in row]:
+            reads = f"which task {task.name!r} reads; it has: {', '.join(row)}"
+            raise ValueError(f"{place} has no column {missing[0]!r}, {reads}")
+        for column in task.columns:
+            text = row[column]
+            # JSON can spell lone surrogates, which are no characters.
+            if not isinstance(text, str) or not text.strip() or any("\ud800" <= char <= "\udfff" for char in text):
+                raise ValueError(f"{place}: {column}={reprlib.repr(text)} must be text, and not empty")
+    return [{column: row[column] for column in task.columns} for row in rows.values()]
 
 
 def from_line(place: str, line: str, task: Task) -> dict[str, str]:
     """The texts of a line, by column."""
-    tabs = line.count("\t")
-    if tabs != len(task.columns) - 1:
+    texts = line.split("\t")
+    if (tabs := len(texts) - 1) != len(task.columns) - 1:
         wanted = ", tab, ".join(task.columns)
         raise ValueError(f"{place} has {tabs or 'no'} tab{'s' * (tabs != 1)}; task {task.name!r} reads {wanted}")
-    return dict(zip(task.columns, line.split("\t"), strict=True))
+    return dict(zip(task.columns, texts, strict=True))
 
 
 def from_json(place: str, text: str) -> Any:
@@ -186,21 +196,6 @@ def from_json(place: str, text: str) -> Any:
     except (ValueError, RecursionError) as error:
         wanted = "a file has a list of objects, or one object a line"
         raise ValueError(f"{place} is not JSON ({error}); {wanted}") from error
-
-
-def checked(place: str, row: Any, task: Task) -> dict[str, str]:
-    """The task's columns of a row; each must be there and hold text."""
-    if not isinstance(row, dict):
-        raise ValueError(f"{place} is {reprlib.repr(row)}; it must be an object with {', '.join(task.columns)}")
-    for column in task.columns:
-        if column not in row:
-            reads = f"which task {task.name!r} reads; it has: {', '.join(row)}"
-            raise ValueError(f"{place} has no column {column!r}, {reads}")
-        text = row[column]
-        # JSON can spell lone surrogates, which are no characters.
-        if not isinstance(text, str) or not text.strip() or any("\ud800" <= char <= "\udfff" for char in text):
-            raise ValueError(f"{place}: {column}={reprlib.repr(text)} must be text, and not empty")
-    return {column: row[column] for column in task.columns}
 
 
 def saved_task(model: str) -> Task:
