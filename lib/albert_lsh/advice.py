@@ -70,57 +70,47 @@ def audit(
     switch_attention(model, "softmax").eval()
     for share in shares:
         attentions.check(attention, {"share": share})
-    longest = longest_input(model, tokenizer)
-    ordered = sorted(texts, key=len)
+    ordered, longest = sorted(texts, key=len), longest_input(model, tokenizer)
     chosen = [ordered[number * len(texts) // TEXTS] for number in range(TEXTS)] if len(texts) > TEXTS else ordered
-    batches = [
-        tokenizer(chosen[start : start + BATCH], truncation=True, max_length=longest, padding=True, return_tensors="pt")
-        for start in range(0, len(chosen), BATCH)
-    ]
-    settings = [{"share": share} for share in shares]
-    table = pd.DataFrame({"share": list(shares)}).assign(**on_texts(model, batches, attention, settings))
-    by_length = on_lengths(model, attention, list(shares), seconds)
+    options: dict[str, Any] = {"truncation": True, "max_length": longest, "padding": True, "return_tensors": "pt"}
+    batches = [tokenizer(chosen[start : start + BATCH], **options) for start in range(0, len(chosen), BATCH)]
     tokens = int(torch.cat([batch["attention_mask"].sum(-1) for batch in batches]).float().median())
+    table = on_texts(model, [batch.to(model.device) for batch in batches], attention, shares)
+    by_length = on_lengths(model, attention, shares, seconds)
     return Audit(table, by_length, advise(table, by_length, attention, tokens))
 
 
 @torch.no_grad()
-def on_texts(
-    model: PreTrainedModel, batches: list[Any], attention: str, settings: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """The columns of `Audit.shares`."""
-    inputs = [{name: value.to(model.device) for name, value in batch.items()} for batch in batches]
-    of_softmax: list[list[Pass]] = []
-    for batch in inputs:
+def on_texts(model: PreTrainedModel, batches: list[Any], attention: str, shares: Sequence[float]) -> pd.DataFrame:
+    """The table `Audit.shares`."""
+    softmax: list[Pass] = []
+    for batch in batches:
         with record_passes(model) as passes:
             model.base_model(**batch)
-        of_softmax.append(passes)
-    times = [fastest(model, inputs, attention, one) for one in (None, *settings)]
-    rows = []
-    for one in settings:
-        switched = [p._replace(attention=attention, settings=one) for passes in of_softmax for p in passes]
-        coverage = mean_coverage(switched)
-        rows.append((sum(map(error, switched)) / len(switched), coverage.mass, coverage.pairs, coverage.cost))
-    columns: dict[str, Any] = dict(zip(("error", "mass", "pairs", "full_cost"), zip(*rows, strict=True), strict=True))
-    return columns | {"seconds": times[1:], "of_softmax": [seconds / times[0] for seconds in times[1:]]}
+        softmax += passes
+    rows, of_softmax = [], fastest(model, batches, "softmax")
+    for share in shares:
+        switched = [one._replace(attention=attention, settings={"share": share}) for one in softmax]
+        errors, coverage = [error(*pair) for pair in zip(switched, softmax, strict=True)], mean_coverage(switched)
+        taken = fastest(model, batches, attention, share=share)
+        rows.append((share, sum(errors) / len(errors), coverage.mass, coverage.pairs, coverage.cost, taken))
+    table = pd.DataFrame(rows, columns=["share", "error", "mass", "pairs", "full_cost", "seconds"])
+    return table.assign(of_softmax=table["seconds"] / of_softmax)
 
 
-def error(one: Pass) -> float:
-    """Of a pass's output, tokens alone: the norm of its difference from softmax's over that of softmax's."""
-    rows = one.query, one.key, one.value, one.padding_mask
-    exact = attentions.attend("softmax", *rows)
-    return (
-        (attentions.attend(one.attention, *rows, seed=one.seed, **one.settings) - exact).norm() / exact.norm()
-    ).item()
+def error(one: Pass, exact: Pass) -> float:
+    """Of a pass's output, tokens alone: the norm of its difference from another's over that of the other's."""
+    outputs = [
+        attentions.attend(p.attention, p.query, p.key, p.value, p.padding_mask, seed=p.seed, **p.settings)
+        for p in (one, exact)
+    ]
+    return ((outputs[0] - outputs[1]).norm() / outputs[1].norm()).item()
 
 
 @torch.no_grad()
-def fastest(
-    model: PreTrainedModel, inputs: Sequence[Mapping[str, Tensor]], attention: str, settings: dict[str, Any] | None
-) -> float:
-    """Seconds that the model takes for all inputs with an attention, None: softmax, which it has afterwards."""
-    if settings is not None:
-        switch_attention(model, attention, settings)
+def fastest(model: PreTrainedModel, inputs: Sequence[Mapping[str, Tensor]], attention: str, **settings: float) -> float:
+    """Seconds that the model takes for all inputs with an attention; afterwards it has softmax."""
+    switch_attention(model, attention, settings)
     times = []
     for _ in range(REPEATS):
         began = time.perf_counter()
@@ -133,7 +123,7 @@ def fastest(
     return min(times)
 
 
-def on_lengths(model: PreTrainedModel, attention: str, shares: list[float], seconds: float) -> pd.DataFrame:
+def on_lengths(model: PreTrainedModel, attention: str, shares: Sequence[float], seconds: float) -> pd.DataFrame:
     """The table `Audit.lengths`: one sequence of random tokens, longer and longer while there is time."""
     rows: list[tuple[float, ...]] = []
     end, longer = time.perf_counter() + seconds, copy.deepcopy(model)
@@ -146,10 +136,10 @@ def on_lengths(model: PreTrainedModel, attention: str, shares: list[float], seco
         began = time.perf_counter()
         ids = torch.randint(model.config.vocab_size, (1, length), generator=torch.Generator().manual_seed(length))
         inputs = [{"input_ids": ids.to(model.device)}]
-        softmax = fastest(longer, inputs, attention, None)
+        softmax = fastest(longer, inputs, "softmax")
         for share in shares:
-            own = fastest(longer, inputs, attention, {"share": share})
-            rows.append((length, share, own, own / softmax))
+            taken = fastest(longer, inputs, attention, share=share)
+            rows.append((length, share, taken, taken / softmax))
         if time.perf_counter() + 4 * (time.perf_counter() - began) > end:  # what the next length takes
             break
     return pd.DataFrame(rows, columns=["length", "share", "seconds", "of_softmax"])

@@ -17,17 +17,26 @@ def cut_by_article(rows: Dataset, training: int, place: str) -> DatasetDict:
     """A split cut in two, "train" and "validation": so many articles, drawn with a fixed seed, and all others."""
     if "title" not in rows.column_names:
         raise TaskError(f"{place}: split 'validation' has no title, by which it is cut into training and evaluation")
-    if (articles := len({*rows["title"]})) <= training:
-        raise TaskError(f"{place}: articles: {articles}, of which {training} are to be trained on, others evaluated")
-    return cut_by(rows, rows["title"][:], training)
+    return cut_by(rows, rows["title"][:], training, f"{place}: articles")
 
 
-def cut_by(rows: Dataset, keys: Sequence[Any], training: int) -> DatasetDict:
+def cut_by_text(rows: Dataset, columns: Sequence[str], place: str) -> DatasetDict:
+    """A split cut in two: of its different texts a fifth, but at most 2,000, is "validation"."""
+    texts = keys_of(rows, columns)
+    count = max(1, min(len({*texts}) // HELD_OUT[0], HELD_OUT[1]))
+    return cut_by(rows, texts, len({*texts}) - count, f"{place}: texts")
+
+
+def cut_by(rows: Dataset, keys: Sequence[Any], training: int, what: str) -> DatasetDict:
     """A split cut in two, "train" and "validation": so many different keys, drawn with a fixed seed, and all others.
 
-    keys: a row's key each; what is alike in it goes to the same part.
+    keys: a row's key each; what is alike in it goes to the same part. TaskError, with `what` they are: there are too
+    few.
     """
-    chosen = set(random.Random(SUBSET_SEED).sample(sorted({*keys}), training))
+    different = sorted({*keys})
+    if not 0 < training < len(different):
+        raise TaskError(f"{what}: {len(different)}, of which {training} are to be trained on, others evaluated")
+    chosen = {*random.Random(SUBSET_SEED).sample(different, training)}
     return divided(rows, ["train" if key in chosen else "validation" for key in keys], "validation")
 
 
@@ -36,15 +45,6 @@ def divided(rows: Dataset, splits: Sequence[str], evaluated: str) -> DatasetDict
     return DatasetDict(
         {name: rows.select([n for n, split in enumerate(splits) if split == name]) for name in ("train", evaluated)}
     )
-
-
-def cut_by_text(rows: Dataset, columns: Sequence[str], place: str) -> DatasetDict:
-    """A split cut in two: of its different texts a fifth, but at most 2,000, is "validation". TaskError: it has one."""
-    texts = keys_of(rows, columns)
-    count = max(1, min(len({*texts}) // HELD_OUT[0], HELD_OUT[1]))
-    if count == len({*texts}):
-        raise TaskError(f"{place}: split 'train' has one text, and none is left to be evaluated on")
-    return cut_by(rows, texts, len({*texts}) - count)
 
 
 def keys_of(rows: Dataset, columns: Sequence[str]) -> list[Any]:

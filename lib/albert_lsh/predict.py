@@ -30,7 +30,6 @@ from typing import Any
 
 import torch
 import transformers
-from datasets import Dataset
 from scipy.special import softmax
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
@@ -46,7 +45,6 @@ from transformers.pipelines.base import ChunkPipeline
 from albert_lsh import squad
 from albert_lsh.data import readable
 from albert_lsh.errors import explain_out_of_memory
-from albert_lsh.files import write_atomically
 from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
 from albert_lsh.sources import FORMATS, read
 from albert_lsh.tasks import SAVED_TASK, Task, find_task, task_of
@@ -99,17 +97,16 @@ class QuestionAnsweringPipeline(Base):
             return []
         return super().__call__({"question": question, "context": context} if inputs is None else inputs, **kwargs)
 
-    def _sanitize_parameters(self, max_length=None, no_answer=None, **others):
-        if others:
+    def _sanitize_parameters(self, **options):
+        if unknown := ", ".join(options.keys() - {"max_length", "no_answer"}):
             known = "max_length, no_answer, batch_size"
-            raise ValueError(f"{', '.join(others)}: no option of {QUESTION_ANSWERING!r}; there are: {known}")
-        longest = longest_input(self.model, self.tokenizer)
-        if max_length is not None and (type(max_length) is not int or not 8 <= max_length <= longest):
-            raise ValueError(f"max_length={max_length!r} must be a whole number, 8 to {longest}")
-        if no_answer is not None and type(no_answer) is not bool:
+            raise ValueError(f"{unknown}: no option of {QUESTION_ANSWERING!r}; there are: {known}")
+        longest, length = longest_input(self.model, self.tokenizer), options.get("max_length")
+        if length is not None and (type(length) is not int or not 8 <= length <= longest):
+            raise ValueError(f"max_length={length!r} must be a whole number, 8 to {longest}")
+        if not isinstance(no_answer := options.get("no_answer"), bool | None):
             raise ValueError(f"no_answer={no_answer!r} must be True or False")
-        reading = {} if max_length is None else {"max_length": max_length}
-        choosing = {} if no_answer is None else {"no_answer": no_answer}
+        reading, choosing = ({name: options[name]} if name in options else {} for name in ("max_length", "no_answer"))
         return reading, {}, choosing
 
     def preprocess(self, inputs: dict[str, str], max_length: int | None = None) -> Iterator[dict[str, Any]]:
@@ -257,16 +254,6 @@ def predict(
             yield {**classes[0], "scores": {name: scores[name] for _, name in sorted(names.items())}}
         else:
             yield {"value": classes[0]["score"]}
-
-
-def write_answers(
-    folder: Path, model: PreTrainedModel, tokenizer: Any, task: Task, splits: dict[str, Dataset], batch_size: int
-) -> None:
-    """Write what the model says about every split of `without_answers`: answers-<split>.jsonl."""
-    for split, rows in splits.items():
-        answers = predict(model.eval(), tokenizer, task, rows.to_list(), batch_size)
-        lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
-        write_atomically(folder / f"answers-{split}.jsonl", lines)
 
 
 def main(arguments: list[str] | None = None) -> None:

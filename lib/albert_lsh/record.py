@@ -32,7 +32,7 @@ import torch
 from albert_lsh import attention as attentions
 from albert_lsh import hub
 from albert_lsh.files import relative_to_root, repository_root, write_atomically
-from albert_lsh.run import ParameterError, on_this_machine
+from albert_lsh.run import ParameterError
 from albert_lsh.sources import LOCAL
 from albert_lsh.tasks import TASKS
 
@@ -111,12 +111,11 @@ def record_of(
 def resolved(run: Any, trainer: Any) -> dict[str, Any]:
     """What the parameters came to: full settings in training and evaluation, the recipe, the model's shape."""
     config, arguments, name = trainer.model.config, trainer.args.to_dict(), run.attention
-    passes, settings = getattr(run, "passes", None), attentions.check(name, run.attention_settings)
-    in_evaluation = attentions.check_evaluation(name, settings, getattr(run, "evaluation_settings", None))
+    passes, changes = getattr(run, "passes", None), getattr(run, "evaluation_settings", None)
     return {
         "attention_version": attentions.ATTENTIONS[name].version,
-        "attention_settings": settings,
-        "evaluation_settings": in_evaluation,
+        "attention_settings": run.attention_settings,
+        "evaluation_settings": attentions.check_evaluation(name, run.attention_settings, changes),
         "passes": list(range(config.num_hidden_layers)) if passes is None else passes,
         "steps": trainer.state.max_steps,
         "recipe": {name: arguments[name] for name in RECIPE},
@@ -264,12 +263,7 @@ def peak_memory(on_gpu: bool) -> int:
 
 
 def environment(device: str) -> dict[str, Any]:
-    """Versions, device, threads of the CPU, commit (with "-dirty" if the code differs), date.
-
-    Raises:
-        ParameterError: device is "cuda", and there is none.
-    """
-    device = on_this_machine(device, "auto")["device"]
+    """Versions, device ("cpu" or "cuda"), threads of the CPU, commit (with "-dirty" if the code differs), date."""
     installed = {distribution.name: distribution.version for distribution in distributions()}
     return {
         "python": platform.python_version(),

@@ -131,8 +131,6 @@ class Settings(BaseModel):
             raise ParameterError(f"{name!r} is not a parameter of {name_of_place}{hint}")
         try:
             return cls.model_validate(values).completed(place)
-        except ParameterError:
-            raise
         except ValueError as error:
             message = message_of(error.errors()[0]) if isinstance(error, ValidationError) else error
             raise ParameterError(f"{message} ({name_of_place})") from error
@@ -285,8 +283,6 @@ class Run(OfTask):
         in_evaluation = attentions.check_evaluation(self.attention, settings, self.evaluation_settings)
         if self.attention == "reformer" and self.passes is not None:
             raise ValueError(f"passes={self.passes!r}: 'reformer' replaces the projections of all passes")
-        if self.attention == "reformer" and self.projections is not None:
-            raise ValueError(f"projections={self.projections!r}: 'reformer' has new ones of its own")
         check_parts(task, **self.examples)
         recipe = {name: value for name, value in usual.items() if getattr(self, name) is None}
         run = run.model_copy(update=recipe | {"attention_settings": settings})

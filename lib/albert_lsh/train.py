@@ -7,6 +7,7 @@ those after the last step; no checkpoint is chosen by its score. The loop itself
 
 import copy
 import hashlib
+import json
 import logging
 import math
 import sys
@@ -24,12 +25,12 @@ from transformers import EvalPrediction, PreTrainedModel, set_seed
 from albert_lsh import metrics, record, squad
 from albert_lsh.card import write_card
 from albert_lsh.data import encode, load_data, without_answers
-from albert_lsh.files import delete, lock
+from albert_lsh.files import delete, lock, write_atomically
 from albert_lsh.loop import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.model.layers import draw_projections, save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention, without_bars
-from albert_lsh.predict import write_answers
+from albert_lsh.predict import predict
 from albert_lsh.run import OfTask, ParameterError, Run
 from albert_lsh.tasks import SAVED_TASK, Task
 
@@ -103,7 +104,10 @@ def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: Datas
     task = replace(task, no_answer=task.no_answer or (task.is_squad and squad.has_unanswerable(data["train"])))
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.model_max_length = run.max_length  # prediction cuts texts where training did
-    write_answers(run.folder, model, tokenizer, task, unanswered, run.batch_size)
+    for split, rows in unanswered.items():
+        answers = predict(model.eval(), tokenizer, task, rows.to_list(), run.batch_size)
+        lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+        write_atomically(run.folder / f"answers-{split}.jsonl", lines)
     if run.save_model:
         keep_model(run, model, tokenizer, task)
         result["intervals"] = metrics.intervals(task, predictions)

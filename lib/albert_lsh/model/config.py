@@ -71,8 +71,8 @@ def load_config(name_or_path: str | PreTrainedConfig, *, revision: str | None = 
         if os.path.isfile(os.path.join(inner := os.path.join(path, "model"), "config.json")):
             what += f" (a run's folder? its model is {inner!r})"
         with loading(path, f"model={name_or_path!r}: {what}"):
-            at: dict[str, Any] = {} if revision is None else {"revision": revision}
-            config, unknown = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **at, **overrides)
+            at = revision or "main"
+            config, unknown = AutoConfig.from_pretrained(path, revision=at, return_unused_kwargs=True, **overrides)
     else:
         raise ModelError(f"model={reprlib.repr(name_or_path)} must be a name on the Hub, a folder or a config")
     if unknown:
