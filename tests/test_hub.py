@@ -71,7 +71,7 @@ def test_behind_a_proxy_the_hub_is_asked(monkeypatch):
 
 
 def test_a_folder_is_read_without_looking_a_name_up(monkeypatch):
-    """Without a network that takes five seconds on some machines; for what is no folder it is done once a minute."""
+    """Without a network that takes five seconds on some machines."""
     names = []
     monkeypatch.setattr("albert_lsh.hub.has_address", lambda endpoint: names.append(endpoint))
     load_model("nano")

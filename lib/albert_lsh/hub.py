@@ -1,32 +1,21 @@
 """The Hugging Face Hub: what is cached, at once if there is no network (clients retry for half a minute); commits."""
 
 import os
-import re
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import datasets
-from huggingface_hub import constants
-from huggingface_hub.file_download import repo_folder_name
-
-REMEMBERED = 60  # seconds; without a network some machines take five to say so
+from huggingface_hub import constants, snapshot_download
 
 
 def has_address(endpoint: str) -> bool:
     """Whether the Hub's name can be resolved; without a network it cannot. A proxy resolves it itself."""
-    return bool(getproxies()) or resolves(urlsplit(endpoint).hostname, int(time.monotonic()) // REMEMBERED)
-
-
-@lru_cache(maxsize=1)
-def resolves(host: str | None, now: int) -> bool:
     try:
-        return bool(socket.getaddrinfo(host, None))
+        return bool(getproxies() or socket.getaddrinfo(urlsplit(endpoint).hostname, None))
     except OSError:
         return False
 
@@ -37,13 +26,9 @@ def commit_of(name: str, kind: str, revision: str | None = None) -> str | None:
     kind: "model" or "dataset".
     """
     try:
-        folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type=kind)
-    except ValueError:  # a path
+        return Path(snapshot_download(name, repo_type=kind, revision=revision, local_files_only=True)).name
+    except (OSError, ValueError):  # it is not there; a path, which is no name of a repository
         return None
-    if revision and re.fullmatch("[0-9a-f]{40}", revision):
-        return revision if (folder / "snapshots" / revision).exists() else None
-    ref = folder / "refs" / (revision or "main")
-    return ref.read_text(encoding="utf-8").strip() if ref.is_file() else None
 
 
 @contextmanager
