@@ -7,7 +7,6 @@ or another data set of the Hub `find_task` makes such a row of its columns.
 """
 
 import os
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -138,16 +137,15 @@ def find_task(
     Raises:
         TaskError: no such task, file, folder or data set; a column that is not there, or that has to be named.
     """
-    shown = repr(name) if isinstance(name, str) and len(name) < 300 else reprlib.repr(name)
-    place, given = f"task={shown}", {"text_columns": text_columns, "label_column": label_column}
-    if isinstance(name, str) and name in TASKS:
-        for option, value in {**given, "labels": labels}.items():
+    name = str(name)
+    place, source = f"task={name!r:.300}", os.path.expanduser(name)
+    if name in TASKS:
+        for option, value in (("text_columns", text_columns), ("label_column", label_column), ("labels", labels)):
             if value is not None:
                 raise TaskError(f"{option}={value!r} is for data of your own; task {name!r} has its columns")
         if revision and TASKS[name].dataset == "mini":
             raise TaskError(f"data_revision={revision!r}: the data of task {name!r} come with this package")
         return replace(TASKS[name], revision=revision)
-    source = os.path.expanduser(name) if isinstance(name, str) else ""
     by_name = os.path.splitext(source)[1].lower() in sources.FORMATS or sources.ON_HUB.fullmatch(source)
     if sources.is_local(source) and os.path.basename(os.path.normpath(source)) in TASKS:  # as a record names it
         raise TaskError(f"{place} is called like a task of the table; give it another name")
@@ -164,11 +162,11 @@ def find_task(
         raise TaskError(f"{place}: give the column 'idx' another name")
     if len(classes) == 1:
         raise TaskError(f"{place}: labels={[*classes]!r} must name two classes or more")
-    splits: dict[str, Any] = {"evaluation": ("validation", "test"), "revision": revision}
-    if (columns, label) == (sources.SPAN, sources.SPAN_ANSWERS):
-        return Task(name, source, None, **_SQUAD, **splits)
     scores = ("accuracy", "matthews") if classes else ("pearson", "spearman")
-    return Task(name, source, None, columns, scores, classes, label=label, **splits)
+    of_columns: dict[str, Any] = {"columns": columns, "label": label, "metrics": scores, "labels": classes}
+    is_squad = (columns, label) == (sources.SPAN, sources.SPAN_ANSWERS)
+    more: dict[str, Any] = {"evaluation": ("validation", "test"), "revision": revision}
+    return Task(name, source, None, **(_SQUAD if is_squad else of_columns), **more)
 
 
 def task_of(parameters: Mapping[str, Any]) -> Task:
