@@ -163,6 +163,8 @@ def prepare_trainer(
 ) -> StudyTrainer:
     """The Trainer of a run; the data are encoded."""
     steps = math.ceil(len(train_data) / run.batch_size / run.accumulation)
+    for token in ("bos_token_id", "eos_token_id"):  # as Trainer does itself, some releases with a warning
+        setattr(model.config, token, getattr(tokenizer, token))
     arguments = training_arguments(
         run,
         run.folder,
