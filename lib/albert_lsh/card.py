@@ -58,22 +58,21 @@ def write_card(folder: Path, record: dict[str, Any]) -> None:
 
 def results(task: Task, kind: str, record: dict[str, Any]) -> list[EvalResult]:
     """The task's scores as the Hub knows them; those of a second split are called f1_mismatched, for instance."""
-    first, *others = [split for split in record["examples"] if split != "train"]
-    suffixes = {"": first} | {f"_{split.removeprefix('validation_')}": split for split in others}
+    evaluated = [split for split in record["examples"] if split != "train"]
+    names = [name.partition("_") for name in record["metrics"]]
     return [
         EvalResult(
             task_type=kind,
             dataset_type=task.repository or task.name,
             dataset_name=task.name,
             dataset_config=task.config,
-            dataset_split=split,
+            dataset_split=next(split for split in evaluated if not part or split.removeprefix("validation_") == part),
             metric_type=HUB_METRICS.get(name, name),
             metric_name=name,
-            metric_value=record["metrics"][name + suffix],
+            metric_value=record["metrics"][name + separator + part],
         )
-        for suffix, split in suffixes.items()
-        for name in task.metrics
-        if name + suffix in record["metrics"]
+        for name, separator, part in names
+        if name in task.metrics
     ]
 
 

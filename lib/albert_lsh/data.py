@@ -89,6 +89,7 @@ def source_data(task: Task, folder: str | os.PathLike | None) -> DatasetDict:
 
 
 def data_of_table(task: Task, folder: str | os.PathLike | None) -> DatasetDict:
+    """Of a task of the table; see `source_data`."""
     if task.dataset == "mini":
         data = mini.build(task.name)
     else:
