@@ -291,11 +291,12 @@ def revisions(
     Of one's own files it is the digest that stands for a commit.
     """
     data = TASKS[task].dataset if task in TASKS else "/".join((task or "").split("/")[:2])
-    commits = {"data": data_revision} if data_revision and data_revision.startswith(LOCAL) else {}
-    for part, name, kind, at in (("model", model, "model", revision), ("data", data, "dataset", data_revision)):
-        if name and part not in commits and (commit := hub.commit_of(name, kind, at)):
-            commits[part] = commit
-    return commits
+    is_file = (data_revision or "").startswith(LOCAL)
+    commits = {
+        "model": hub.commit_of(model or "", "model", revision),
+        "data": data_revision if is_file else hub.commit_of(data, "dataset", data_revision),
+    }
+    return {part: commit for part, commit in commits.items() if commit}
 
 
 def processor() -> str:

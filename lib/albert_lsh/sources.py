@@ -15,15 +15,14 @@ import os
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, DownloadMode, load_dataset, load_dataset_builder
 from datasets.data_files import SPLIT_KEYWORDS
-from datasets.exceptions import DatasetGenerationError, DatasetsError
+from datasets.exceptions import DatasetGenerationError
 
 from albert_lsh import hub
 from albert_lsh.errors import OneLineError
@@ -71,19 +70,10 @@ def load(name: str, config: str | None = None, **options: Any) -> Any:
         return load_dataset(name, config, download_mode=DownloadMode.FORCE_REDOWNLOAD, **options)
 
 
-@contextmanager
-def explained(source: str, place: str, instead: str = "") -> Iterator[None]:
+def explained(source: str, place: str, instead: str = "") -> AbstractContextManager[None]:
     """Within, errors of loading a source become a TaskError."""
-    try:
-        with hub.at_once(source):
-            yield
-    except Exception as error:  # of datasets, pyarrow, huggingface_hub, or whatever client these have
-        cause: BaseException = error
-        while isinstance(cause, DatasetsError) and cause.__cause__ is not None:
-            cause = cause.__cause__
-        said = shorten(f"{type(cause).__name__}: {cause}", 300)
-        why = "no network, no such repository or folder, or a damaged file?"
-        raise TaskError(f"{place}: the data could not be loaded from {source!r} ({why}): {said}{instead}") from error
+    why = "no network, no such repository or folder, or a damaged file?"
+    return hub.reading(source, TaskError, f"{place}: the data could not be loaded from {source!r} ({why})", instead)
 
 
 # One's own -------------------------------------------------------------------------------------------------------

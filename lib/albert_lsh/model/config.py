@@ -3,11 +3,8 @@
 import copy
 import os
 import reprlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import torch
 from transformers import AutoConfig, PreTrainedConfig
 
 from albert_lsh import attention as attentions
@@ -30,18 +27,6 @@ OFFLINE = 'task="mini-mrpc", model="mini" need none'
 
 class ModelError(OneLineError):
     """A model that does not exist, cannot be read, or is of a type that we do not support."""
-
-
-@contextmanager
-def loading(source: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """Turn whatever a file or the Hub's client raises into a ModelError that begins with `what`; see `hub.at_once`."""
-    try:
-        with hub.at_once(source):
-            yield
-    except (torch.OutOfMemoryError, MemoryError):
-        raise
-    except Exception as error:
-        raise ModelError(f"{what}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
 
 
 def load_config(name_or_path: str | PreTrainedConfig, *, revision: str | None = None, **overrides):
@@ -70,7 +55,7 @@ def load_config(name_or_path: str | PreTrainedConfig, *, revision: str | None = 
             what = "its config.json cannot be read"
         if os.path.isfile(os.path.join(inner := os.path.join(path, "model"), "config.json")):
             what += f" (a run's folder? its model is {inner!r})"
-        with loading(path, f"model={name_or_path!r}: {what}"):
+        with hub.reading(path, ModelError, f"model={name_or_path!r}: {what}"):
             at = revision or "main"
             config, unknown = AutoConfig.from_pretrained(path, revision=at, return_unused_kwargs=True, **overrides)
     else:

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from albert_lsh import pretrained
+from albert_lsh import hub, pretrained
 from albert_lsh.model.config import (
     INTERFACE,
     OFFLINE,
@@ -26,7 +26,6 @@ from albert_lsh.model.config import (
     choice,
     keep_choice,
     load_config,
-    loading,
     max_positions,
     saved_choice,
 )
@@ -78,7 +77,10 @@ def read_weights(
     folder = pretrained.folder_of(name)
     files = ", ".join(sorted(path.name for path in Path(folder).glob("*.safetensors")))
     what = f"model={name!r}: its weights{f' ({files})' * bool(files)} cannot be read"
-    with loading(folder, what), quietly():  # no table of new and unused weights; those that matter follow
+    with (
+        hub.reading(folder, ModelError, what),
+        quietly(),
+    ):  # no table of new and unused weights; those that matter follow
         loaded: Any = model_class.from_pretrained(
             folder,
             config=config,
@@ -247,7 +249,8 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrained
         ModelError: there is no tokenizer.
     """
     source, sides = pretrained.tokenizer_of(name_or_path), {"padding_side": "right", "truncation_side": "right"}
-    with loading(source, f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"):
+    what = f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"
+    with hub.reading(source, ModelError, what):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main", **sides)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
         reads = "a vocabulary of special tokens alone reads no text"
