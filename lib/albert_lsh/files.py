@@ -94,8 +94,6 @@ def lock(folder: Path, name: str = "run", wait: float = WAIT) -> Iterator[None]:
     Raises:
         FolderInUseError: another process still works there. ValueError: not a folder, or not writable.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; results need a folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(folder / f".{name}.lock").acquire(timeout=wait)

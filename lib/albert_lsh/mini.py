@@ -15,7 +15,6 @@ such a model still reaches an accuracy of about two thirds.
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 
@@ -140,53 +139,48 @@ def squad(rng: random.Random, answerable: bool) -> Row:
     return {"title": "Who_did_what", "context": context, "question": question, "answers": answers}
 
 
-@dataclass(frozen=True)
-class Mini:
-    """How a task is made: its columns, the kinds of row that take turns, and per split the row maker and the size."""
-
-    columns: dict[str, object]
-    kinds: Sequence
-    splits: dict[str, tuple[Callable[..., Row], int]]
+def glue(texts: str, labels: str) -> Features:
+    """GLUE's columns: texts, label, idx."""
+    columns = dict.fromkeys(texts.split(), Value("string"))
+    return Features({**columns, "label": ClassLabel(names=labels.split()), "idx": Value("int32")})
 
 
-def glue(texts: Sequence[str], labels: Sequence[str], **splits: tuple[Callable[..., Row], int]) -> Mini:
-    """A task with GLUE's columns: texts, label, idx."""
-    columns = {**dict.fromkeys(texts, Value("string")), "label": ClassLabel(names=list(labels)), "idx": Value("int32")}
-    return Mini(columns, range(len(labels)), splits)
-
-
-SQUAD_COLUMNS = {
-    **dict.fromkeys(("id", "title", "context", "question"), Value("string")),
-    "answers": {"text": List(Value("string")), "answer_start": List(Value("int32"))},
-}
+SQUAD_COLUMNS = Features(
+    {
+        **dict.fromkeys(("id", "title", "context", "question"), Value("string")),
+        "answers": {"text": List(Value("string")), "answer_start": List(Value("int32"))},
+    }
+)
 SQUAD_SPLITS = {"train": (squad, 9000), "validation": (squad, 600)}
-MINI = {
-    "mini-mrpc": glue(
-        ("sentence1", "sentence2"),
-        ("not_equivalent", "equivalent"),
-        train=(partial(mrpc, easy=0.4), 9000),
-        validation=(mrpc, 600),
+# Of each task its columns, the kinds of row that take turns, and by split what makes a row, and how many.
+MINI: dict[str, tuple[Features, Sequence[int], dict[str, tuple[Callable[..., Row], int]]]] = {
+    "mini-mrpc": (
+        glue("sentence1 sentence2", "not_equivalent equivalent"),
+        (0, 1),
+        {"train": (partial(mrpc, easy=0.4), 9000), "validation": (mrpc, 600)},
     ),
-    "mini-sst2": glue(("sentence",), ("negative", "positive"), train=(sst2, 6000), validation=(sst2, 600)),
-    "mini-mnli": glue(
-        ("premise", "hypothesis"),
-        ("entailment", "neutral", "contradiction"),
-        train=(partial(mnli, easy=0.5), 9000),
-        validation_matched=(mnli, 600),
-        validation_mismatched=(partial(mnli, subjects=PLACES), 600),
+    "mini-sst2": (glue("sentence", "negative positive"), (0, 1), {"train": (sst2, 6000), "validation": (sst2, 600)}),
+    "mini-mnli": (
+        glue("premise hypothesis", "entailment neutral contradiction"),
+        (0, 1, 2),
+        {
+            "train": (partial(mnli, easy=0.5), 9000),
+            "validation_matched": (mnli, 600),
+            "validation_mismatched": (partial(mnli, subjects=PLACES), 600),
+        },
     ),
-    "mini-squad": Mini(SQUAD_COLUMNS, (True,), SQUAD_SPLITS),
-    "mini-squad-v2": Mini(SQUAD_COLUMNS, (True, False, True, False, True), SQUAD_SPLITS),
+    "mini-squad": (SQUAD_COLUMNS, (True,), SQUAD_SPLITS),
+    "mini-squad-v2": (SQUAD_COLUMNS, (True, False, True, False, True), SQUAD_SPLITS),
 }
 
 
 def build(name: str, seed: int = 0) -> DatasetDict:
     """The splits of the task `name`, in memory; the same for the same seed, and no example is in two splits."""
-    task, rng = MINI[name], random.Random(f"{name} {seed}")
-    features, splits, seen = Features(task.columns), DatasetDict(), set()
-    for split, (make, size) in task.splits.items():
+    (columns, kinds, sizes), rng = MINI[name], random.Random(f"{name} {seed}")
+    splits, seen = DatasetDict(), set()
+    for split, (make, size) in sizes.items():
         rows = []
-        for kind in islice(cycle(task.kinds), size):
+        for kind in islice(cycle(kinds), size):
             row = make(rng, kind)
             while (texts := tuple(value for value in row.values() if isinstance(value, str))) in seen:
                 row = make(rng, kind)
@@ -194,6 +188,6 @@ def build(name: str, seed: int = 0) -> DatasetDict:
             rows.append(row)
         rng.shuffle(rows)
         for i, row in enumerate(rows):
-            row |= {"idx": i} if "idx" in features else {"id": f"{name}-{split}-{seed}-{i}"}
-        splits[split] = Dataset.from_dict({column: [row[column] for row in rows] for column in features}, features)
+            row |= {"idx": i} if "idx" in columns else {"id": f"{name}-{split}-{seed}-{i}"}
+        splits[split] = Dataset.from_dict({column: [row[column] for row in rows] for column in columns}, columns)
     return splits
