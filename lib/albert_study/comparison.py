@@ -14,13 +14,14 @@ from albert_lsh.record import seconds_of_others
 from albert_lsh.run import Count, Device, OfTask, ParameterError, Positive, Precision, Run, Seed
 from albert_lsh.train import fit
 from albert_study.candidates import candidates_of
-from albert_study.forecast import HALF_AN_HOUR, say_how_long
+from albert_study.forecast import say_how_long
 from albert_study.records import BASELINES, read_run, wide
 from albert_study.scores import scores
 from albert_study.show import form
 from albert_study.tables import score_table
 
 BUSY = 0.3  # of a core
+HALF_AN_HOUR = 1800  # seconds
 
 
 class Comparison(OfTask):
@@ -66,7 +67,7 @@ class Comparison(OfTask):
 
 
 def check_time(comparison: Comparison, runs: dict[str, Run]) -> None:
-    """Say how long the runs that are not made yet will take without a GPU.
+    """Say how long the runs that are not made yet will take, by the times of like runs.
 
     Raises:
         ParameterError: more than half an hour, and `take_hours` is not set; it names parameters that take minutes.

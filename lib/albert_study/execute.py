@@ -19,7 +19,6 @@ from filelock import FileLock, Timeout
 from albert_lsh.files import repository_root
 from albert_lsh.record import read_result
 from albert_study.carried import carried
-from albert_study.forecast import forecast
 from albert_study.study import Job, StudyError, load_jobs
 
 # An absolute path of two parts or more; it may follow a colour code, but is no part of a URL, a tag or a fraction.
@@ -125,14 +124,11 @@ def execute_with_a_line(name: str, study: str) -> None:
         print(f"{said}  {name}{score}  {time.monotonic() - began:.0f} s", flush=True)
 
 
-def opening(study: str, count: int, missing: list[Job], at_once: int) -> str:
-    """What will be made of a study with so many jobs, so many at once, and how long it may take."""
-    lines = [f"study {study}: {count - len(missing)} of {count} jobs are done"]
-    if missing:
-        are = "is" if len(missing) == 1 else "are"
-        lines[0] += f", {len(missing)} {are} made now, each with a line; more in logs/{study}/"
-        lines += [forecast([job.run for job in missing if job.run], at_once, repository_root())]
-    return "\n".join(filter(None, lines))
+def opening(study: str, count: int, missing: list[Job]) -> str:
+    """What will be made of a study with so many jobs."""
+    are = "is" if len(missing) == 1 else "are"
+    more = f", {len(missing)} {are} made now, each with a line; more in logs/{study}/" if missing else ""
+    return f"study {study}: {count - len(missing)} of {count} jobs are done{more}"
 
 
 def failures(study: str, missing: dict[str, Job]) -> str:

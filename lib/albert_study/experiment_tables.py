@@ -1,14 +1,13 @@
 """The tables of single experiments as documents and pages show them, of the numbers that these have written to
-results/: time and memory, pretraining, long sequences, masked words, details, faults."""
+results/: time and memory, pretraining, long sequences, masked words, faults."""
 
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from albert_lsh.tasks import find_task
 from albert_study.growth import crossing_bounds
-from albert_study.records import read_table, wide
+from albert_study.records import wide
 from albert_study.scores import ARMS, in_order
 from albert_study.show import Line, columns, parts, table, text
 from albert_study.tables import Named, commits, one_by_one, read
@@ -205,29 +204,6 @@ def masked_tables(root: Path, rows: pd.DataFrame) -> Named:
         yield from shown("masked-words-depths", single, "{number:0}", spec, note, across="where", corner="pass")
 
 
-def detail_tables(root: Path, rows: pd.DataFrame) -> Named:
-    """By group of examples how many more answers an arm changes than another softmax model does; and how much its
-    answers gain or lose."""
-    for path in sorted((root / "results/runs/details").glob("*.csv")):
-        lines, task = read_table(path), find_task(path.stem.split("-", 1)[1])
-        differ = "Answers that differ from those of another softmax model, and how many more do under each arm"
-        worth = f"Softmax's {'F1' if task.is_squad else 'accuracy'}, and how much higher it is under each arm"
-        if task.is_regression:
-            differ = "How far answers lie from those of another softmax model, and how much farther under each arm"
-            worth = "How far softmax's answers lie from the gold ones (minus), and how much nearer under each arm"
-        hows = ("2", "2") if task.is_regression else ("%1", "p1") if task.is_squad else ("%", "%")
-        names = {"": ("above", "low", "high"), "-worth": ("gained", "gained_low", "gained_high")}
-        softmax = ("two softmax models={null:u}", "softmax={worth:u}")
-        for (name, ends), base, meaning, how in zip(names.items(), softmax, (differ, worth), hows, strict=True):
-            mean, low, high = (lines[end] for end in ends)
-            known = low < high  # where all examples are alike there is no interval
-            bounded = lines.assign(mean=mean, low=low.where(known), high=high.where(known))
-            spec = f"examples={{examples:0}}; {base}; {{arm}}={{mean:u}} ({{low:e}} to {{high:e}})"
-            spec = spec.replace(":u", f":{how}").replace(":e", f":{how.replace('%', 'p')}")
-            note = f"{meaning}, with 95 % intervals over examples. Study {{study}}, {{task}}, {{commits}}."
-            yield from shown(f"details-{path.stem}{name}", bounded, "{feature}: {group}", spec, note, across="arm")
-
-
 def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
     """Faults by kind; how each notebook ended in each environment, and what that is."""
     if len(lines := read(root, "reliability/faults")):
@@ -252,5 +228,4 @@ def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
         yield from shown("colab-versions", values, "{variable}", "{environment}={value}", order=names, **by)
 
 
-COMMON = [constant_tables, time_tables, pretraining_tables, long_tables, masked_tables, detail_tables]
-COMMON += [reliability_tables]
+COMMON = (constant_tables, time_tables, pretraining_tables, long_tables, masked_tables, reliability_tables)
