@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 
 from albert_lsh.files import repository_root
 from albert_study.compare import MARGIN
-from albert_study.records import list_studies, load, load_history, wide
+from albert_study.records import load, load_history, studies_of, wide
 from albert_study.scores import (
     ARMS,
     METRICS,
@@ -279,4 +279,4 @@ def write_figures(*studies: str, root: str | Path | None = None) -> list[Path]:
 
 
 if __name__ == "__main__":
-    print(*write_figures(*list_studies(repository_root()).query("listed > 0").index), sep="\n")
+    print(*write_figures(*studies_of(repository_root())), sep="\n")

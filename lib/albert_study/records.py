@@ -49,6 +49,7 @@ COLUMNS = [
 ]  # fmt: skip
 VALUES = ["measure", "value", "is_headline", "low", "high"]
 LIST = "results/records.txt"  # folders of the runs that tables, figures and documents stand on
+FIRST = ("albert", "minilm", "original", "original-readme")  # studies: the questions asked first
 KINDS = {"runs": "fine-tuned", "pretraining": "pretrained", "long_range": "long sequences"}  # by folder of results/
 BASELINES = {"majority": "majority class", "chance": "chance", "counting": "counting, or a coin"}
 NUMBERS = ("attention_mass", "train_seconds", "examples_per_second", "tokens_per_second", "peak_memory_bytes")
@@ -137,6 +138,12 @@ def list_studies(root: Path) -> pd.DataFrame:
     table = pd.DataFrame(runs, columns=["study", "task", "model", "arm", "seed", "listed"])
     names = {f"{name}s": (name, lambda values: ", ".join(values.unique())) for name in ("task", "model")}
     return table.groupby("study").agg(runs=("seed", "size"), listed=("listed", "sum"), **names)
+
+
+def studies_of(root: Path) -> list[str]:
+    """The studies on LIST: the questions asked first, then the others, the embedded one last."""
+    studies = list_studies(root).query("listed > 0").index
+    return sorted(studies, key=lambda study: (FIRST.index(study) if study in FIRST else len(FIRST), study == "mini"))
 
 
 @contextmanager

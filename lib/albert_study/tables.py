@@ -8,12 +8,11 @@ import pandas as pd
 from albert_lsh import attention
 from albert_lsh.tasks import TASKS
 from albert_study.intervals import CLEAR_FROM
-from albert_study.records import LIST, read_table, wide
+from albert_study.records import read_table, wide
 from albert_study.scores import ARMS, CORRELATIONS, METRICS, are_apart, base_of, scale_of
 from albert_study.show import Line, Parts, Table, columns, form, table
 
 Named = Iterator[tuple[str, Table]]
-FIRST = ("albert", "minilm", "original", "original-readme")  # studies: the questions asked first
 TITLES = {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B", "mrpc": "MRPC", "squad": "SQuAD 1.1"}
 TITLES |= {"squad-v2": "SQuAD 2.0", "kor-sts": "KorSTS", "kor-qpair": "Korean question pairs"}
 FRONT_TASKS = {"sst2": "SST-2, MiniLM", "squad": "SQuAD 1.1, MiniLM", "kor-sts": "KorSTS, ALBERT"}
@@ -29,18 +28,6 @@ FRONT_NOTE = """Mean ± standard deviation (number of runs), or every run where 
 {}lsh and random hashing are asked for half of the pairs (random hashing on SQuAD for a quarter). Full cost: all \
 multiply-adds of the attention, choosing keys included, against softmax's. Without reading: """
 LATER = "†: with runs that were added after scores of the task had been seen. "
-
-
-def studies_of(root: Path) -> list[str]:
-    """The studies that have tables: the questions asked first, then the others, the embedded one last.
-
-    A reader's own are left out where there is a list of records.
-    """
-    studies = sorted(path.name.removesuffix("-scores.csv") for path in (root / "results/tables").glob("*-scores.csv"))
-    if (root / LIST).exists():
-        listed = {Path(line).parts[2] for line in (root / LIST).read_text(encoding="utf-8").split()}
-        studies = [study for study in studies if study in listed]
-    return sorted(studies, key=lambda study: (FIRST.index(study) if study in FIRST else len(FIRST), study == "mini"))
 
 
 def read(root: Path, name: str) -> pd.DataFrame:
