@@ -8,11 +8,11 @@ from pathlib import Path
 import pandas as pd
 
 from albert_study.carried import carried
-from albert_study.records import load_history
+from albert_study.records import load_history, read
 from albert_study.scores import ARMS, METRICS, base_of
 from albert_study.show import Line, Table, columns, table
 from albert_study.study import load_jobs
-from albert_study.tables import TITLES, Named, digits_of, footnote, marked, read
+from albert_study.tables import TITLES, Named, digits_of, footnote, marked
 
 CLAIMS = {  # by name, and by study and task the arms of its rows
     "nothing-hashed": {"word-order mnli": "reformer", "transplants mnli": "reformer", "word-order stsb": "reformer",

@@ -19,7 +19,7 @@ from albert_lsh.record import read_predictions
 from albert_study import intervals, scores
 from albert_study.candidates import Candidate
 from albert_study.intervals import CLEAR_FROM, Difference, Error
-from albert_study.records import check_complete, load, read_table, studies_of, wide
+from albert_study.records import check_complete, load, read, studies_of, wide
 from albert_study.scores import Answers, answers_of, are_apart, base_of, headlines, in_order, runs_of, scale_of
 
 NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between them
@@ -326,7 +326,7 @@ def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
     written = [path for name, table in tables.items() if (path := replace_table(folder / f"{name}.csv", table))]
     pairs = []  # as they are written, so that those of a study that is made again enter as those of all others do
     for study in sorted(studies_of(root)):  # a reader's own studies do not enter
-        lines = read_table(folder / f"{study}-differences.csv")
+        lines = read(root, f"tables/{study}-differences")
         pairs += [lines.assign(study=study)] if len(lines) else []
     table = equivalence(pd.concat(pairs, ignore_index=True)) if pairs else pd.DataFrame()
     path = replace_table(folder / "equivalence.csv", table)

@@ -145,7 +145,8 @@ def failures(study: str, missing: dict[str, Job]) -> str:
 
 def summary(study: str) -> str:
     """The scores of a study, and where its tables, figures, report and notebooks are."""
-    from albert_study.tables import read, score_table
+    from albert_study.records import read
+    from albert_study.tables import score_table
 
     root, jobs = repository_root(), load_jobs(study).values()
     places = {

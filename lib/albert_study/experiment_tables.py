@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 
 from albert_study.growth import crossing_bounds
-from albert_study.records import wide
+from albert_study.records import read, wide
 from albert_study.scores import ARMS, in_order
 from albert_study.show import Line, columns, parts, table, text
-from albert_study.tables import Named, commits, one_by_one, read
+from albert_study.tables import Named, commits, one_by_one
 
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
 OBJECTIVES |= {"sop_accuracy": "accuracy, order"}

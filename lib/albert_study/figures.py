@@ -15,10 +15,10 @@ from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 
 from albert_lsh.files import repository_root
 from albert_study.compare import MARGIN
-from albert_study.records import load, load_history, studies_of, wide
+from albert_study.records import load, load_history, read, studies_of, wide
 from albert_study.scores import ARMS, METRICS, TRAINED, base_of, headlines, in_order, runs_of, scale_of
 from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
-from albert_study.tables import TITLES, between, read
+from albert_study.tables import TITLES, between
 
 GREY = "#444444"
 SIX = ("softmax", "new", "shared-qk", "reformer", "plain-lsh", "lsh")  # arms that curves show first, at most as many

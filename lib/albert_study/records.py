@@ -3,7 +3,7 @@
     load(root, "minilm")      the rows of a study; without a study all that the paper stands on
     wide(rows)                a line for each thing measured, a column for each measure
     read_run(path)            the rows of one result.json
-    read_table(path)          a table of numbers that an experiment has written
+    read(root, name)          a table of numbers that an experiment has written
 
 Columns; empty where they do not apply:
 
@@ -274,8 +274,9 @@ def load_history(folder: str | Path) -> pd.DataFrame:
         return history
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """A table of numbers that an experiment has written; empty if it is not there. `runs` are several: "0.8; 0.9"."""
+def read(root: Path, name: str) -> pd.DataFrame:
+    """The table of numbers results/<name>.csv; empty if it is not there. `runs` are several: "0.8; 0.9"."""
+    path = root / "results" / f"{name}.csv"
     return pd.read_csv(path, dtype={"runs": str}) if path.exists() else pd.DataFrame()
 
 

@@ -19,10 +19,9 @@ import pandas as pd
 from albert_lsh.files import repository_root, write_atomically
 from albert_study import claims, experiment_tables, tables
 from albert_study.carried import carried
-from albert_study.records import load, load_history, studies_of
+from albert_study.records import load, load_history, read, studies_of
 from albert_study.scores import ARMS, headlines
 from albert_study.show import Parts, Table
-from albert_study.tables import read
 
 DOCUMENTS = ("report", "poster", "summary")
 

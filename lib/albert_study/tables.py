@@ -8,7 +8,7 @@ import pandas as pd
 from albert_lsh import attention
 from albert_lsh.tasks import TASKS
 from albert_study.intervals import CLEAR_FROM
-from albert_study.records import read_table, wide
+from albert_study.records import read, wide
 from albert_study.scores import ARMS, CORRELATIONS, METRICS, are_apart, base_of, scale_of
 from albert_study.show import Line, Parts, Table, columns, form, table
 
@@ -28,11 +28,6 @@ FRONT_NOTE = """Mean ± standard deviation (number of runs), or every run where 
 {}lsh and random hashing are asked for half of the pairs (random hashing on SQuAD for a quarter). Full cost: all \
 multiply-adds of the attention, choosing keys included, against softmax's. Without reading: """
 LATER = "†: with runs that were added after scores of the task had been seen. "
-
-
-def read(root: Path, name: str) -> pd.DataFrame:
-    """results/<name>.csv; empty if it is not there."""
-    return read_table(root / "results" / f"{name}.csv")
 
 
 def between(counts: pd.Series) -> str:
