@@ -153,6 +153,7 @@ def test_runs_of_one_number_an_arm_are_read_as_text(tmp_path):
     write(tmp_path, "tables/x-scores", scores(answered(tmp_path, runs, "stsb"), tmp_path).assign(commit="c"))
     frame = made(score_tables, tmp_path, pd.DataFrame(), "x")["x-scores"]
     assert frame["stsb (pearson)"].tolist() == ["1 constant, 0.500"]
+    write_run(tmp_path, "new", 0, {"pearson": 0.5}, task="stsb", study="x", headline="pearson")
     assert numbers(tmp_path)["scores"][0]["runs"] == [0.5]
 
 

@@ -2,15 +2,14 @@
 results/: time and memory, pretraining, long sequences, masked words, faults."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from albert_study.growth import crossing_bounds
 from albert_study.records import read, wide
 from albert_study.scores import ARMS, in_order
-from albert_study.show import Line, columns, parts, table, text
-from albert_study.tables import Named, commits, one_by_one
+from albert_study.show import Line, columns, parts, text
+from albert_study.tables import Named, commits, one_by_one, shown
 
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
 OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
@@ -23,20 +22,6 @@ ARENA += "seconds={seconds:0}"
 ARENA_NOTE = "{max_length:,} tokens; majority class {majority:%1}, chance {chance:%1}; {test_examples:,} test "
 ARENA_NOTE += "examples. Shorter than published: {shorter}."
 VERSIONS = ("python", "torch", "transformers", "datasets", "huggingface-hub", "numpy", "pandas", "ipykernel")
-
-
-def shown(name: str, lines: pd.DataFrame, label: str, spec: str, note: str = "", where: str = "", **more: Any) -> Named:
-    """A table of lines, where there are any. The note is a template of the first line, and of commits and devices."""
-    lines = lines.query(where) if where and len(lines) else lines
-    if lines.empty:
-        return
-    if more.get("across") == "length":
-        more["order"] = sorted(set(lines["case"]))
-        lines = lines.sort_values("length", kind="stable")
-    about = lines.iloc[0].to_dict() | {"commits": commits(lines) if "commit" in lines else ""}
-    about |= {"Commits": about["commits"].capitalize()}
-    about |= {"devices": "; ".join(lines["device"].dropna().unique()) if "device" in lines else ""}
-    yield name, table(lines, label, columns(spec), note=text(parts(note, about)), **more)
 
 
 def ratio_to(lines: pd.DataFrame, value: str, *bases: str) -> pd.DataFrame:
@@ -58,7 +43,7 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
         lines = times["fp32"]
         bounds = crossing_bounds(lines).dropna().sort_values(["up_to", "above"]).reset_index(names="case")
         of_times = f"{'; '.join(lines['device'].unique())}; {commits(lines)}."
-        yield "efficiency-faster-from", table(bounds, "{case}", {"tokens": crossing}, note=of_times)
+        yield from shown("efficiency-faster-from", bounds, "{case}", {"tokens": crossing}, of_times)
         seconds = lines.pivot(index="length", columns="case", values="seconds")
         speed = pd.DataFrame({f"{a} against {b}": seconds[b] / seconds[a] for a, b in FASTER if a in seconds})
         tall = speed.reset_index().melt("length", var_name="case", value_name="ratio").dropna()
@@ -77,11 +62,10 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
         cell, of_model = "{length:,}={seconds:2} ({mib:0} MiB)", "{model}, {devices}; {commits}."
         yield from shown("whole-model", of_softmax, "{case}", cell, of_model, across="length")
     if len(lines := read(root, "efficiency/quality-cpu-fp32")):
-        spec = "pairs={pairs:%}; softmax's mass={mass:2}; error of the output={error:3}; seconds={seconds:2}"
+        lines["cost"] /= lines.loc[lines["case"] == "softmax", "cost"].iloc[0]
+        spec = "pairs={pairs:%}; cost={cost:%}; softmax's mass={mass:2}; error of the output={error:3}; "
+        spec += "seconds={seconds:2}"
         note = "{length:,} tokens, {text_model}, {keys} keys per query; {commits}."
-        if lines["cost"].notna().any():  # older tables lack it
-            lines["cost"] /= lines.loc[lines["case"] == "softmax", "cost"].iloc[0]
-            spec = spec.replace("; softmax's", "; cost={cost:%}; softmax's")
         yield from shown("efficiency-quality", lines, "{case}", spec, note)
 
 
@@ -101,7 +85,7 @@ def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
         cells = columns("always={answer}; right={right:,} of {examples:,}; its score={constant:s}")
         cells["the original's LSH"] = lambda line: "**{original:s}**" if line["same"] else "{original:s}"
         cells["LSH's lead, examples"] = "{between:0}"
-        yield "constant-answers", table(lines, "{task}, {metric}", cells, note=f"{commits(lines).capitalize()}.")
+        yield from shown("constant-answers", lines, "{task}, {metric}", cells, "{Commits}.")
     if len(lines := read(root, "runs/word-order/stsb/twins")):
         note = f"{lines['pairs'].iloc[0]} texts of STS-B, run by run; a coin has 50%. Attention: of the head and layer "
         note += f"that gives most, against an equal share. {commits(lines)}."
@@ -109,7 +93,7 @@ def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
         cells = {"texts whose twin is valued higher": lambda line: one_by_one(line["told_apart"], "%")}
         cells["attention of a token to its copy"] = lambda line: one_by_one(line["weight_of_copies"], "1", " ×")
         each = lines.sort_values("seed").groupby("arm")[["told_apart", "weight_of_copies"]].agg(list).loc[arms]
-        yield "twins", table(each.assign(name=[ARMS.get(arm, arm) for arm in arms]), "{name}", cells, note=note)
+        yield from shown("twins", each.assign(name=[ARMS.get(arm, arm) for arm in arms]), "{name}", cells, note)
     if len(lines := read(root, "tables/calibration")):
         ends = lines.groupby("seeds")[["covered", "found"]].agg(["min", "max"]).reset_index()
         ends.columns = pd.Index(["seeds", "covered", "most_covered", "small", "most_small"])
@@ -117,7 +101,7 @@ def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
         spec += "p < 0.0025 by chance={small:p2} to {most_small:%2}"
         ratios = " to ".join(f"{end:g}" for end in (lines["ratio"].min(), lines["ratio"].max()))
         note = f"Simulated, nothing differs; of the mean's variance seeds give {ratios} times what examples give."
-        yield "calibration", table(ends, "{seeds} seeds", columns(spec), note=note)
+        yield from shown("calibration", ends, "{seeds} seeds", spec, note)
 
 
 def pretraining_tables(root: Path, rows: pd.DataFrame) -> Named:
