@@ -172,7 +172,7 @@ def measure_masked_words(settings: MaskedWords) -> tuple[pd.DataFrame, pd.DataFr
             words["loss"] = losses(model, tokens, hidden, mask_id).double().numpy()
             words["change"] = (words["loss"] - words["softmax_loss"]).abs()
             sums = words.groupby("paragraph").sum()  # the units of errors: words of one are not independent
-            row: dict[str, Any] = {"words": len(words), **words[["loss", "softmax_loss"]].mean()}
+            row: dict[str, Any] = {**words[["loss", "softmax_loss"]].mean(), "words": len(words)}
             row["difference"], row["standard_error"] = paired_ratio(sums["softmax_loss"], sums["loss"], sums["words"])
             row["change"], row["change_error"] = paired_ratio(sums["change"] * 0, sums["change"], sums["words"])
             switched = 1 if candidate.passes is None else len(candidate.passes) / model.config.num_hidden_layers

@@ -31,11 +31,9 @@ def document_tables(root: Path, study: str | None = None) -> dict[str, Table]:
 
     study: whose tables alone are made.
     """
-    rows = load(root, study)
-    studies, common = (
-        ([study], ()) if study else (studies_of(root), (*tables.COMMON, *experiment_tables.COMMON, claims.claim_tables))
-    )
-    makers = [partial(make, study=name) for name in studies for make in tables.OF_STUDIES] + list(common)
+    rows, studies = load(root, study), [study] if study else studies_of(root)
+    makers: list[Any] = [partial(make, study=name) for name in studies for make in tables.OF_STUDIES]
+    makers += [] if study else [*tables.COMMON, *experiment_tables.COMMON, claims.claim_tables]
     named = (made for make in makers for made in make(root, rows))
     return {name: made for name, made in named if made.rows and len(made.titles) > 1}
 
