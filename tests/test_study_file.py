@@ -45,7 +45,7 @@ TEXTS = [
     (MINI + "tasks:\n  mini-mrpc:\n    arm: {softmax: }\n", "(?s)arms must be given.*line 4: .*'arm' is no key"),
     ("parameters:\n  model: mini\n  model: nano\n" + TASKS, "(?s)the key 'model' is given twice.*line 3"),
     (TASKS, "line 1: tasks: mini-mrpc: arms: softmax: model must be given"),
-    ("tasks: " + "[" * 2_000, "nested too deeply"),
+    ("tasks: " + "[" * 2_000, "x.yaml is no study: maximum recursion"),
     ("tasks: !!python/name:os.system x\n", "(?s)could not determine a constructor .*os.system.*line 1"),
     ("tasks: \udcff", "x.yaml is no study: 'utf-8' codec"),
     (SWITCHED + "switched: {vlidation: {variants: {a: {attention: lsh}}}}\n" + TASKS, "is not one of: held-out"),
@@ -77,11 +77,7 @@ def test_a_name_that_is_more_than_a_name_is_refused(root, name):
         load_jobs(name, root)
 
 
-def test_a_run_outside_of_results_is_refused(root, tmp_path_factory):
-    (root / "results" / "runs" / "x").mkdir(parents=True)
-    (root / "results" / "runs" / "x" / "mini-mrpc").symlink_to(tmp_path_factory.mktemp("elsewhere"))
-    with pytest.raises(StudyError, match="arms: softmax: its folder, .*elsewhere.*, is not in results/runs"):
-        load(root, MINI + TASKS)
+def test_a_table_outside_of_results_is_refused(root):
     for output in ("../x.csv", "/tmp/x.csv", "lib/x.csv"):
         entry = {"notebook": "reading", "variants": {"few": {"attention": "lsh"}}, "output": output}
         with pytest.raises(StudyError, match=r"notebooks: a: .*x.csv is not in results/"):

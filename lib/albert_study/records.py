@@ -68,7 +68,6 @@ PROBES: tuple[tuple[str, str, dict[str, str]], ...] = (
 )
 HASHED = re.compile(r"-[0-9a-f]{6}$")  # of a notebook's run: what differs from the plain arm
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
-AGAIN = "look at it; moved away, its run is made again"
 Row = dict[str, Any]
 
 
@@ -152,7 +151,9 @@ def damage_named(path: Path) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise OneLineError(f"{path} is damaged ({error!r}); {AGAIN}") from error
+        raise OneLineError(
+            f"{path} is damaged ({error!r}); look at it; a run that is moved away is made again"
+        ) from error
 
 
 def read_run(path: str | Path, root: str | Path | None = None) -> pd.DataFrame:
@@ -283,13 +284,9 @@ def read(root: Path, name: str) -> pd.DataFrame:
 def published(root: Path | None = None) -> pd.DataFrame:
     """studies/published.csv; ValueError naming it if a column is missing or a value is no number."""
     path = carried("studies/published.csv", root)
-    table = pd.read_csv(path, keep_default_na=False, dtype=dict.fromkeys(PUBLISHED, str))
-    if list(table) != PUBLISHED:
-        raise ValueError(f"{path} must have the columns {', '.join(PUBLISHED)}; it has {', '.join(map(str, table))}")
-    try:
-        return table.assign(value=table["value"].astype(float))
-    except ValueError as error:
-        raise ValueError(f"{path}: a value is no number ({error})") from error
+    kinds: Any = dict.fromkeys(PUBLISHED, str) | {"value": float}
+    with damage_named(path):
+        return pd.read_csv(path, keep_default_na=False, usecols=PUBLISHED, dtype=kinds)
 
 
 def check_complete(study: str, root: Path) -> None:

@@ -140,9 +140,7 @@ class StudyFile:
             self.study = Study.model_validate(loader.construct_document(tree) if tree else None)
         except ValidationError as failed:
             raise StudyError("\n".join(map(self.described, failed.errors()[:5]))) from failed
-        except RecursionError as error:
-            raise StudyError(f"{self.shown} is no study: its values are nested too deeply") from error
-        except (yaml.YAMLError, ValueError, KeyError) as error:
+        except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
             raise StudyError(f"{self.shown} is no study: {error}") from error
 
     def number(self, node: yaml.Node, place: Place = ()) -> None:
