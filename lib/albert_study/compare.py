@@ -323,23 +323,20 @@ def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
         tables[f"{study}-predictors"] = predictors(tables[f"{study}-switched"])
     tables["pretraining-gaps"] = gaps(load(root), root)
     folder = root / "results" / "tables"
-    written = [path for name, table in tables.items() if (path := replace_table(folder / f"{name}.csv", table))]
-    pairs = []  # as they are written, so that those of a study that is made again enter as those of all others do
-    for study in sorted(studies_of(root)):  # a reader's own studies do not enter
-        lines = read(root, f"tables/{study}-differences")
-        pairs += [lines.assign(study=study)] if len(lines) else []
-    table = equivalence(pd.concat(pairs, ignore_index=True)) if pairs else pd.DataFrame()
-    path = replace_table(folder / "equivalence.csv", table)
-    return [*written, path] if path else written
+    written = [path for name, table in tables.items() for path in replace_table(folder / f"{name}.csv", table)]
+    # as they are written, so that those of a study that is made again enter as those of all others do
+    pairs = [read(root, f"tables/{study}-differences").assign(study=study) for study in sorted(studies_of(root))]
+    filled = [lines for lines in pairs if len(lines)] or [pd.DataFrame(columns=["family", "difference", "share"])]
+    return written + replace_table(folder / "equivalence.csv", equivalence(pd.concat(filled, ignore_index=True)))
 
 
-def replace_table(path: Path, table: pd.DataFrame) -> Path | None:
-    """Write a table; one without rows is not written, and an older one is deleted."""
+def replace_table(path: Path, table: pd.DataFrame) -> list[Path]:
+    """Write a table; one without rows is not written, and an older one is deleted. Returns what is written."""
     if table.empty:
         path.unlink(missing_ok=True)
-        return None
+        return []
     write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
-    return path
+    return [path]
 
 
 if __name__ == "__main__":

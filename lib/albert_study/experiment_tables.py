@@ -16,7 +16,6 @@ OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
 PLAIN, REFORMER, ONE = "plain-lsh", "reformer-pytorch", ", one round"
 FASTER = [("lsh", REFORMER), ("lsh, window, far field", REFORMER), (PLAIN, REFORMER)]  # in speed: ours against theirs
 FASTER += [(PLAIN + ONE, REFORMER), (PLAIN + ONE, REFORMER + ONE)]
-PASS = "`pass` == 'forward+backward'"
 ARENA = "pairs={attended:%}; accuracy={accuracy:%1}; arena={arena:%2}; re-run={rerun:%2}; steps={steps}; "
 ARENA += "seconds={seconds:0}"
 ARENA_NOTE = "{max_length:,} tokens; majority class {majority:%1}, chance {chance:%1}; {test_examples:,} test "
@@ -24,43 +23,42 @@ ARENA_NOTE += "examples. Shorter than published: {shorter}."
 VERSIONS = ("python", "torch", "transformers", "datasets", "huggingface-hub", "numpy", "pandas", "ipykernel")
 
 
-def ratio_to(lines: pd.DataFrame, value: str, *bases: str) -> pd.DataFrame:
-    """A value divided by that of the first of these cases that was measured at the same length."""
-    of_bases = lines[lines["case"].isin(bases)].sort_values("case").groupby("length")[value].first()
-    return lines.assign(**{value: lines[value] / lines["length"].map(of_bases)})
+def measured(root: Path, name: str) -> pd.DataFrame:
+    """results/efficiency/<name>.csv: forward and backward passes, or of memory the attention alone; seconds divided by
+    those of softmax at the same length (recomputed, where that alone was measured)."""
+    lines = read(root, f"efficiency/{name}")
+    for column, chosen in (("pass", "forward+backward"), ("kind", "attention")):
+        lines = lines[lines[column] == chosen] if column in lines else lines
+    if "seconds" in lines:
+        softmax = lines[lines["case"].isin(["softmax", "softmax, recomputed"])].sort_values("case")
+        of_softmax = softmax.groupby("length")["seconds"].first()
+        lines = lines.assign(seconds=lines["seconds"] / lines["length"].map(of_softmax))
+    return lines.assign(mib=lines["bytes"] / 2**20) if "bytes" in lines else lines
 
 
 def time_tables(root: Path, rows: pd.DataFrame) -> Named:
     """Time of a forward and backward pass as a multiple of softmax's, by length; who is faster, and from where; who
     chooses, memory, a training step, and what is kept of softmax's output."""
-    times = {kind: read(root, f"efficiency/time-cpu-{kind}") for kind in ("fp32", "bf16", "bf16-amx")}
-    times = {kind: lines.query(PASS) for kind, lines in times.items() if len(lines)}
-    note, ratio = "{devices}; {commits}.", "{length:,}={seconds:2}"
-    for kind, lines in times.items():
-        ratios = ratio_to(lines, "seconds", "softmax")
-        yield from shown(f"efficiency-time-{kind}", ratios, "{case}", ratio, note, across="length")
-    if "fp32" in times:
-        lines = times["fp32"]
+    note, ratio, by_length = "{devices}; {commits}.", "{length:,}={seconds:2}", {"across": "length"}
+    for kind in ("fp32", "bf16", "bf16-amx"):
+        lines = measured(root, f"time-cpu-{kind}")
+        yield from shown(f"efficiency-time-{kind}", lines, "{case}", ratio, note, **by_length)
+    if len(lines := read(root, "efficiency/time-cpu-fp32")):
+        lines = lines[lines["pass"] == "forward+backward"]
         bounds = crossing_bounds(lines).dropna().sort_values(["up_to", "above"]).reset_index(names="case")
         of_times = f"{'; '.join(lines['device'].unique())}; {commits(lines)}."
         yield from shown("efficiency-faster-from", bounds, "{case}", {"tokens": crossing}, of_times)
         seconds = lines.pivot(index="length", columns="case", values="seconds")
         speed = pd.DataFrame({f"{a} against {b}": seconds[b] / seconds[a] for a, b in FASTER if a in seconds})
         tall = speed.reset_index().melt("length", var_name="case", value_name="ratio").dropna()
-        yield from shown("efficiency-speed", tall, "{case}", "{length:,}={ratio:1}", of_times, across="length")
-    if len(lines := read(root, "efficiency/choosing/time-cpu-fp32")):
-        lines, of_keys = ratio_to(lines.query(PASS), "seconds", "softmax"), "{keys} keys per query; " + note
-        yield from shown("efficiency-choosing", lines, "{case}", ratio, of_keys, across="length")
-    if len(lines := read(root, "efficiency/memory-cpu-fp32")):
-        lines = lines[lines["kind"] == "attention"].assign(mib=lines["bytes"] / 2**20)
-        yield from shown("efficiency-memory", lines, "{case}", "{length:,}={mib:0}", "MiB; {commits}.", across="length")
-    if len(lines := read(root, "efficiency/step-cpu-fp32")):
-        lines = ratio_to(lines, "seconds", "softmax", "softmax, recomputed")
-        yield from shown("efficiency-step", lines, "{case}", ratio, "{Commits}.", across="length")
-    if len(lines := read(root, "efficiency/whole-model")):
-        of_softmax = ratio_to(lines, "seconds", "softmax").assign(mib=lines["bytes"] / 2**20)
-        cell, of_model = "{length:,}={seconds:2} ({mib:0} MiB)", "{model}, {devices}; {commits}."
-        yield from shown("whole-model", of_softmax, "{case}", cell, of_model, across="length")
+        yield from shown("efficiency-speed", tall, "{case}", "{length:,}={ratio:1}", of_times, **by_length)
+    for name, file, cell, of_lines in (
+        ("efficiency-choosing", "choosing/time-cpu-fp32", ratio, "{keys} keys per query; " + note),
+        ("efficiency-memory", "memory-cpu-fp32", "{length:,}={mib:0}", "MiB; {commits}."),
+        ("efficiency-step", "step-cpu-fp32", ratio, "{Commits}."),
+        ("whole-model", "whole-model", ratio + " ({mib:0} MiB)", "{model}, " + note),
+    ):
+        yield from shown(name, measured(root, file), "{case}", cell, of_lines, **by_length)
     if len(lines := read(root, "efficiency/quality-cpu-fp32")):
         lines["cost"] /= lines.loc[lines["case"] == "softmax", "cost"].iloc[0]
         spec = "pairs={pairs:%}; cost={cost:%}; softmax's mass={mass:2}; error of the output={error:3}; "
