@@ -23,7 +23,6 @@ Columns; empty where they do not apply:
     record              the file that says so, below the root
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -151,9 +150,7 @@ def damage_named(path: Path) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise OneLineError(
-            f"{path} is damaged ({error!r}); look at it; a run that is moved away is made again"
-        ) from error
+        raise OneLineError(f"{path} is damaged ({error!r}); look at it; moved away, its run is made again") from error
 
 
 def read_run(path: str | Path, root: str | Path | None = None) -> pd.DataFrame:
@@ -166,8 +163,7 @@ def rows_of(path: Path, root: Path) -> tuple[list[Row], Row]:
     place = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
     kind = next((kind for folder, kind in KINDS.items() if place.startswith(f"results/{folder}/")), "fine-tuned")
     with damage_named(path):
-        result = json.loads(path.read_text(encoding="utf-8")) if kind == "pretrained" else read_result(path)
-        run, where = result["parameters"], result["environment"]
+        run, where = (result := read_result(path))["parameters"], result["environment"]
         if kind == "pretrained":
             counts = {"held-out": result["sequences"]["held_out"]}
             names = ("pretraining", "masked tokens", run["size"], "/".join(path.relative_to(root).parts[2:-1]))

@@ -19,7 +19,7 @@ import pandas as pd
 from albert_lsh.files import repository_root, write_atomically
 from albert_study import claims, experiment_tables, tables
 from albert_study.carried import carried
-from albert_study.records import load, load_history, read, studies_of
+from albert_study.records import list_studies, load, load_history, read, studies_of
 from albert_study.scores import ARMS, headlines
 from albert_study.show import Parts, Table
 
@@ -43,8 +43,7 @@ def figures_of(root: Path, study: str | None = None) -> list[Path]:
     paths = sorted(root.glob("figures/*.svg"))
     if study:
         return [path for path in paths if path.stem.startswith(f"{study}-")]
-    scored = {path.name.removesuffix("-scores.csv") for path in (root / "results/tables").glob("*-scores.csv")}
-    others = tuple(f"{name}-" for name in scored - set(studies_of(root)))
+    others = tuple(f"{name}-" for name in list_studies(root).query("listed == 0").index)
     return [path for path in paths if not path.stem.startswith(others)]
 
 
