@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from albert_study.execute import failures, gpus, opening
+from albert_study.forecast import say_how_long
 from albert_study.study import load_jobs, to_make
 
 NAME, PYTHON = str(config.get("study", "mini")), sys.executable
@@ -105,7 +106,8 @@ rule report:
 
 onstart:
     runners = len(GPUS) or workflow.resource_settings.nodes or workflow.resource_settings.cores
-    print(opening(NAME, len(JOBS), [*MISSING.values()], runners), flush=True)
+    print(opening(NAME, len(JOBS), [*MISSING.values()]), flush=True)
+    say_how_long([job.run for job in MISSING.values() if job.run], runners)
 
 
 onerror:

@@ -2,7 +2,7 @@
 
     python tests/golden_experiments.py OLD_CHECKOUT      of a commit that has albert_study.experiments
 
-Each notebook's work is done with both, on embedded data, and details and constant answers on data of the Hub; every
+Each notebook's work is done with both, on embedded data, and constant answers on data of the Hub; every
 number of every file must be the same, but for times.
 """
 
@@ -43,7 +43,6 @@ JOBS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("experiments.words", "BagOfWords", "write_scores",
      {"tasks": ["mini-mrpc", "mini-sst2"], "train_examples": 500, "folds": 3}),
     ("experiments.words", "ConstantAnswers", "write_constants", {"tasks": ["mrpc", "squad-v2"]}),
-    ("experiments.words", "Details", "write_details", {"study": "minilm", "task": "stsb", "arms": ["lsh"]}),
     ("experiments.efficiency", "Efficiency", "measure_efficiency", SIZES),
 ]  # fmt: skip
 OTHER = {"seconds", "least", "most", "bytes", "train_seconds", "examples_per_second", "tokens_per_second", "settings"}

@@ -1,7 +1,6 @@
 """compare.ipynb: one task fine-tuned under several attentions, and how long runs take."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from albert_lsh.data import load_data
 from albert_lsh.run import ParameterError, Run
 from albert_study.comparison import Comparison, check_time, compare, score_and_cost
-from albert_study.forecast import SIZES, forecast, seconds_of
+from albert_study.forecast import say_how_long
 
 SMALL = {"task": "mini-mrpc", "model": "mini", "train_examples": 64, "eval_examples": 32, "epochs": 1, "device": "cpu"}
 VARIANTS = {"softmax": {"attention": "softmax"}, "a quarter": {"attention": "lsh", "share": 0.25}}
@@ -36,16 +35,19 @@ def test_what_cannot_be_compared_is_said_before_anything_is_trained(change, mess
         Comparison.parse({**SMALL, "variants": VARIANTS, **change}).runs()
 
 
-def test_hours_on_a_cpu_are_named_before_anything_is_loaded(minilm, tmp_path, capsys):
-    """MiniLM, three times over the tokens of MNLI, without a GPU."""
-    given = {"task": "mnli", "model": minilm, "max_length": 64, "variants": VARIANTS, "device": "cpu"}
-    asked = Comparison.parse({**given, "results_root": str(tmp_path)})
+def test_hours_are_named_before_anything_is_loaded_where_like_runs_are_recorded(root, capsys):
+    """By a run of the same task and model with another attention: an example took a second."""
+    hours = Comparison.parse({**SMALL, "variants": VARIANTS, "train_examples": 7200, "results_root": str(root)})
+    check_time(hours, hours.runs())
+    assert capsys.readouterr().out == ""
+    record_of_a_second(root)
     with pytest.raises(ParameterError, match='task="mini-mrpc", model="mini" for .* or take_hours=True to go on'):
-        check_time(asked, asked.runs())
-    assert re.search(r"about [\d.,]+ (hours|minutes) of training.*; train_examples takes", capsys.readouterr().out)
-    for going_on in ({**given, "take_hours": True}, {**given, **SMALL, "max_length": None}):
-        check_time(comparison := Comparison.parse(going_on), comparison.runs())
-    assert re.search(r"about \d+ seconds of training", capsys.readouterr().out)
+        check_time(hours, hours.runs())
+    for going_on in ({"take_hours": True}, {"train_examples": None}):
+        comparison = hours.model_copy(update=going_on)
+        check_time(comparison, comparison.runs())
+    said = "expected: about {} of training, 1 at a time, by the times of like runs"
+    assert capsys.readouterr().out.splitlines() == [said.format(took) for took in ("4 hours", "4 hours", "3.3 minutes")]
 
 
 def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_path, capsys):
@@ -62,9 +64,7 @@ def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_pat
     assert table.loc["softmax", ["pairs", "cost"]].to_list() == ["100%", "100%"]
     assert table.loc["a quarter", "pairs"] < "30%"
     assert {"mini-mrpc (accuracy)", "mini-mrpc (f1)"} <= set(table)
-    assert "training" in score_and_cost(rows.assign(cores_of_others=0.1))
-    assert "training" not in score_and_cost(rows.assign(cores_of_others=[0.1, *[1.0] * (len(rows) - 1)]))
-    assert "training times are left out: other programs" in capsys.readouterr().out
+    assert table.loc["softmax", "training"].endswith(" s")
 
     dates = [record["environment"]["date"] for record in records]
     compare(runs, data)
@@ -72,16 +72,19 @@ def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_pat
     assert [json.loads(Path(path).read_text())["environment"]["date"] for path in paths] == dates
 
 
-def test_a_forecast_takes_the_times_of_like_runs_and_counts_the_others(tmp_path, monkeypatch):
-    run = Run.parse({**SMALL, "train_examples": 900, "epochs": 2})
-    counted = seconds_of(run, {})
-    assert 0 < counted < 600
-    record = {"parameters": {**run.identity(), "epochs": 1.0}, "examples": {"train": 100}, "train_seconds": 100.0}
+def test_a_forecast_takes_the_times_of_like_runs_and_counts_the_others(root, capsys):
+    run, other = (Run.parse({**SMALL, **more}) for more in ({"train_examples": 900, "epochs": 2}, {"model": "nano"}))
+    assert say_how_long([run, other]) == 0
+    record_of_a_second(root)
+    assert say_how_long([run, run, other], 4) == 1800
+    took = "expected: about 30 minutes of training, 2 at a time, by the times of like runs; 1 runs are not counted\n"
+    assert capsys.readouterr().out == took
+
+
+def record_of_a_second(root):
+    """A run with all of its task's hundred examples, of which each took a second; and a damaged record."""
+    run = Run.parse({**SMALL, "train_examples": None, "attention": "window"}).identity()
+    record = {"parameters": run, "examples": {"train": 100}, "train_seconds": 100.0}
     for number, text in enumerate([json.dumps(record), "{"]):
-        (path := tmp_path / "results" / "runs" / str(number) / "result.json").parent.mkdir(parents=True)
+        (path := root / "results" / "runs" / str(number) / "result.json").parent.mkdir(parents=True)
         path.write_text(text)
-    took = "expected: about {} of training, {} at a time, by the times of like runs or by counting"
-    assert forecast([run], 4, tmp_path) == took.format("30 minutes", 1)
-    assert forecast([run, run], 4, tmp_path) == took.format("30 minutes", 2)
-    monkeypatch.delitem(SIZES, "mini-mrpc")
-    assert forecast([run], 4, tmp_path) == ""

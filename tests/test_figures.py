@@ -12,7 +12,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from albert_lsh.files import repository_root
 from albert_study import figures
 from albert_study.compare import differences, write_tables
-from albert_study.figures import draw_figures, loss_name, plot_convergence, plot_differences, plot_switched
+from albert_study.figures import draw_figures, plot_differences, plot_switched, plot_training
 from albert_study.records import load
 from albert_study.report import build
 from albert_study.scores import headlines, runs_of
@@ -60,20 +60,16 @@ def test_a_figure_does_not_depend_on_the_last_digits_of_its_layout(tmp_path):
     assert made[0] == made[1]
 
 
-def test_a_loss_has_the_unit_of_its_task():
-    units = {"f1": "loss (nats)", "accuracy": "loss (nats)", "pearson": "loss (squared error)"}
-    assert {metric: loss_name(metric) for metric in units} == units
-
-
 def test_an_arm_trained_longer_is_drawn_as_the_same_arm_trained_shorter(tmp_path):
     """`new` has softmax's attention, and a colour of its own."""
     for arm in ("softmax-10-epochs", "new-10-epochs"):
         write_run(tmp_path, arm, 0, {"f1": 0.5}, study="longer")
     runs = runs_of(load(tmp_path, "longer"), tmp_path).query("is_headline")
-    figure = plot_convergence(runs.assign(attention="softmax"), tmp_path)
+    figure = plot_training(runs.assign(attention="softmax"), tmp_path, "epoch")
     colours = {str(line.get_label()): line.get_color() for line in figure.axes[1].lines}
     names = {"softmax, 10 epochs": "softmax", "new projections, 10 epochs": "new"}
     assert colours == {name: look_of(arm)["color"] for name, arm in names.items()}
+    assert figure.axes[0].get_ylabel() == "loss (nats)"
 
 
 @pytest.mark.parametrize("study", ["albert", "more-training", "no-training"])

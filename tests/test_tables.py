@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from albert_study.compare import differences, write_tables
-from albert_study.experiment_tables import detail_tables, masked_tables
+from albert_study.experiment_tables import masked_tables
 from albert_study.records import load
 from albert_study.report import document_tables, numbers, spell, write_numbers
 from albert_study.scores import scores
@@ -153,6 +153,7 @@ def test_runs_of_one_number_an_arm_are_read_as_text(tmp_path):
     write(tmp_path, "tables/x-scores", scores(answered(tmp_path, runs, "stsb"), tmp_path).assign(commit="c"))
     frame = made(score_tables, tmp_path, pd.DataFrame(), "x")["x-scores"]
     assert frame["stsb (pearson)"].tolist() == ["1 constant, 0.500"]
+    write_run(tmp_path, "new", 0, {"pearson": 0.5}, task="stsb", study="x", headline="pearson")
     assert numbers(tmp_path)["scores"][0]["runs"] == [0.5]
 
 
@@ -275,25 +276,6 @@ def test_masked_words_have_a_table_a_share_with_what_has_no_share_in_each(tmp_pa
     assert "5.00 at 32 tokens, 5.00 at 128 tokens" in tables["masked-words-25"].note
     assert tables["masked-words-depths"].frame().loc["2"].tolist() == ["-0.20 ± 0.10", "0.20", "-0.70 ± 0.10", "0.70"]
     assert "In all passes: -0.90 ± 0.10, either way 0.90" in tables["masked-words-depths"].note
-
-
-@pytest.mark.parametrize(
-    ("name", "shown", "worth"),
-    [
-        ("albert-kor-qpair", ["120", "2%", "50% (40 to 60)"], ["120", "98%", "-50%"]),
-        ("albert-kor-sts", ["120", "0.02", "0.50 (0.40 to 0.60)"], ["120", "0.98", "-0.50"]),
-        ("minilm-squad", ["120", "1.7%", "50.0% (40.0 to 60.0)"], ["120", "98.0", "-50.0"]),
-    ],
-)
-def test_details_are_shown_in_the_unit_of_their_task(tmp_path, name, shown, worth):
-    """A group in which all answers are alike has no interval."""
-    study, task = name.split("-", 1)
-    line = {"task": task, "study": study, "arm": "lsh", "feature": "all", "group": None, "examples": 120, "null": 0.017}
-    line |= {"above": 0.5, "low": 0.4, "high": 0.6, "worth": 0.98, "commit": "0123456789abc"}
-    write(tmp_path, f"runs/details/{name}", [line | dict.fromkeys(("gained", "gained_low", "gained_high"), -0.5)])
-    tables = made(detail_tables, tmp_path, pd.DataFrame())
-    assert tables[f"details-{name}"].loc["all"].tolist() == shown
-    assert tables[f"details-{name}-worth"].loc["all"].tolist() == worth
 
 
 def test_every_table_of_a_study_alone_is_its_own(tree):

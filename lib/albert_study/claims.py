@@ -8,11 +8,11 @@ from pathlib import Path
 import pandas as pd
 
 from albert_study.carried import carried
-from albert_study.records import load_history
+from albert_study.records import load_history, read
 from albert_study.scores import ARMS, METRICS, base_of
-from albert_study.show import Line, Table, columns, table
+from albert_study.show import Cells, Line, Table, columns, table
 from albert_study.study import load_jobs
-from albert_study.tables import TITLES, Named, digits_of, footnote, marked, read
+from albert_study.tables import TITLES, Named, digits_of, footnote, marked, shown
 
 CLAIMS = {  # by name, and by study and task the arms of its rows
     "nothing-hashed": {"word-order mnli": "reformer", "transplants mnli": "reformer", "word-order stsb": "reformer",
@@ -60,28 +60,24 @@ def claim_tables(root: Path, rows: pd.DataFrame) -> Named:
     scores = scores[scores["is_headline"].astype(bool)].rename(columns={"low": "lowest", "high": "highest"})
     pairs = pairs[pairs["from"].map(base_of) == "softmax"].drop(columns="arm", errors="ignore")
     pairs = pairs.rename(columns={"to": "arm"})[[*KEYS, "difference", "low", "high", "clear", "has_mean", "score_from"]]
-    names = {f"{end}": f"mixed_{end}" for end in ("difference", "low", "high")}
-    shuffled = shuffled.rename(columns=names)[[*KEYS, *names.values(), "changed", "changed_low", "changed_high"]]
+    shuffled = shuffled.rename(columns={end: f"mixed_{end}" for end in ("difference", "low", "high")})
+    shuffled = shuffled[[*KEYS, *shuffled.columns[shuffled.columns.str.startswith(("mixed", "changed"))]]]
     lines = marked(arms.merge(scores, on=KEYS).merge(pairs, "left", on=KEYS).merge(shuffled, "left", on=KEYS))
     records = rows[rows["kind"] == "fine-tuned"].groupby(KEYS)["record"].first()
     lines["steps"] = [load_history((root / records[place]).parent)["step"].max()
                       for place in lines[KEYS].itertuples(index=False, name=None)]  # fmt: skip
     lines["title"] = lines["task"].map(TITLES) + ", " + lines["measure"].map(METRICS)
     lines["model"] = ["Korean ALBERT" if "albert" in model else "MiniLM" for model in lines["model"]]
-    lines["change"] = lines["arm"].map(base_of).replace(ARMS)
-    lines["digits"] = digits_of(lines)
+    lines["change"], lines["digits"] = lines["arm"].map(base_of).replace(ARMS), digits_of(lines)
+    recipe = "attention={change}; model={model}; examples={train_examples:,} / {examples:,}; steps={steps:,}; "
+    recipe += "runs={seeds:0}{mark}"
+    of_order = "answers that change={changed:%1} ({changed_low:p1} to {changed_high:%1}); "
+    of_order += "score, words shuffled={mixed_difference:+3} ({mixed_low:+3} to {mixed_high:+3})"
+    of_scores: Cells = {"softmax": "{score_from:s}", "score": scored, "difference (95 % interval)": differing}
     for claim, of_claim in lines.groupby("claim", sort=False):
-        cells = columns(
-            "attention={change}; model={model}; examples={train_examples:,} / {examples:,}; steps={steps:,}"
-        )
-        cells |= columns("runs={seeds:0}{mark}")
-        if claim == "order":
-            cells |= columns("answers that change={changed:%1} ({changed_low:p1} to {changed_high:%1})")
-            cells |= columns("score, words shuffled={mixed_difference:+3} ({mixed_low:+3} to {mixed_high:+3})")
-        else:
-            cells |= {"softmax": "{score_from:s}", "score": scored, "difference (95 % interval)": differing}
+        cells = {**columns(recipe), **(columns(of_order) if claim == "order" else of_scores)}
         note = f"Examples: trained on / answered. {footnote(of_claim)}".strip()
-        yield f"claim-{claim}", table(of_claim, "{title}", cells, note=note)
+        yield from shown(f"claim-{claim}", of_claim, "{title}", cells, note)
     if carried(f"studies/{PLANNED}.yaml", root).is_file():
         yield "planned", planned(root)
 

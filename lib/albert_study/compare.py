@@ -16,36 +16,11 @@ import pandas as pd
 
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import read_predictions
+from albert_study import intervals, scores
 from albert_study.candidates import Candidate
-from albert_study.intervals import (
-    CLEAR_FROM,
-    Difference,
-    Error,
-    difference,
-    errors_of,
-    holm,
-    interval,
-    p_of_margin,
-    p_of_none,
-    paired_ratio,
-    pooled,
-)
-from albert_study.records import check_complete, list_studies, load, read_table, wide
-from albert_study.scores import (
-    ARM,
-    ARMS,
-    METRICS,
-    Answers,
-    answers_of,
-    are_apart,
-    base_of,
-    headlines,
-    in_order,
-    listed,
-    runs_of,
-    scale_of,
-    scores,
-)
+from albert_study.intervals import CLEAR_FROM, Difference, Error
+from albert_study.records import check_complete, load, read, studies_of, wide
+from albert_study.scores import Answers, answers_of, are_apart, base_of, headlines, in_order, runs_of, scale_of
 
 NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between them
     ("new", "reformer", "tying, with new projections"),
@@ -76,7 +51,7 @@ def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     for how, bases in sorted(alike.items(), key=lambda item: (len(item[0]), item[0])):  # by number: 8000, 20000
         for arm in in_order(bases) if "softmax" in bases else ():
             if arm != "softmax":
-                yield "softmax" + how, arm + how, ARMS.get(arm, arm)
+                yield "softmax" + how, arm + how, scores.ARMS.get(arm, arm)
         yield from ((start + how, end + how, what) for start, end, what in NEIGHBOURS if {start, end} <= set(bases))
 
 
@@ -114,7 +89,8 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     table = pd.DataFrame(lines)
     if lines:
         in_family = table[(table["seeds"] >= CLEAR_FROM) & (table["family"] == "A")]
-        corrected = in_family.fillna({"p": 1.0}).groupby("model")["p"].transform(holm)  # constant ones count, too
+        of_models = in_family.fillna({"p": 1.0}).groupby("model")["p"]  # constant ones count, too
+        corrected = of_models.transform(intervals.holm)
         table["p_holm"] = corrected.where(in_family["p"].notna())
         table["clear"] = table["p_holm"] < LEVEL
         table["has_mean"] = table["difference"].notna() & (table["clear"] | ~table.pop("apart"))
@@ -132,7 +108,11 @@ def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers
         values = {"score": runs["value"].mean(), "lowest": runs["value"].min(), "highest": runs["value"].max()}
         values |= {"constant": runs["constant"].sum(), "pairs": runs["pairs"].mean(), "cost": runs["cost"].mean()}
         line |= {f"{column}_{name}": value for column, value in values.items()}
-    change = difference(before, after, metric, folds=folds) if before else over_seeds(then["value"] - first["value"])
+    if before:
+        change = intervals.difference(before, after, metric, folds=folds)
+    else:  # runs that kept no predictions: over seeds alone, without an error if it is one
+        each = then["value"] - first["value"]
+        change = Difference(each.mean(), [Error(each.sem(), len(each) - 1)], len(each), 0)
     line |= {"over": "folds" if folds else "seeds", "seeds": change.seeds, "examples": change.examples}
     line |= {"later": int((first["later"] | then["later"]).sum())}
     of_arms = first["value"], then["value"]
@@ -140,15 +120,10 @@ def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers
     if first["constant"].any() or then["constant"].any():
         return line | dict.fromkeys(("difference", "low", "high", "p", "error", "freedom", "error_of_seeds"), np.nan)
     lowest, score = -highest if metric == "pearson" else 0, line["score_from"]
-    low, high = interval(change.mean, change.errors)
+    low, high = intervals.interval(change.mean, change.errors)
     line |= {"difference": change.mean, "low": max(low, lowest - score), "high": min(high, highest - score)}
-    line |= {"p": p_of_none(change.mean, change.errors), "error": change.errors[0].size}
+    line |= {"p": intervals.p_of_none(change.mean, change.errors), "error": change.errors[0].size}
     return line | {"freedom": change.errors[0].freedom, "error_of_seeds": change.errors[-1].size}
-
-
-def over_seeds(each: pd.Series) -> Difference:
-    """A mean difference over seeds, without an error if it is one; for runs that kept no predictions."""
-    return Difference(each.mean(), [Error(each.sem(), len(each) - 1)], len(each), 0)
 
 
 def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
@@ -173,10 +148,10 @@ def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
     lines = pd.concat([lines, *(over_tasks(of_share) for _, of_share in of_shares)], ignore_index=True)
     is_tested = (lines["seeds"] >= CLEAR_FROM) & (lines["weights"] != "precision")
     tested = lines[is_tested].to_dict("records")
-    p = [p_of_margin(line["difference"], errors_of_line(line), MARGIN) for line in tested]
+    p = [intervals.p_of_margin(line["difference"], errors_of_line(line), MARGIN) for line in tested]
     lines = lines.assign(p=np.nan, p_holm=np.nan)
     lines.loc[is_tested, "p"] = p
-    lines.loc[is_tested, "p_holm"] = holm(pd.Series(p)).to_numpy() if p else []
+    lines.loc[is_tested, "p_holm"] = intervals.holm(pd.Series(p)).to_numpy() if p else []
     columns = ["study", "model", "task", "metric", "from", "to", "share", "pairs", "cost", "difference", "low", "high"]
     columns += ["error", "freedom", "seeds", "over", "tasks", "weights", "later", "p", "p_holm"]
     return lines[columns].assign(within=lines["p_holm"] < LEVEL)
@@ -199,8 +174,8 @@ def over_tasks(lines: pd.DataFrame) -> pd.DataFrame:
     line |= {name: tasks[name].sum() for name in ("seeds", "later")}
     equal = line | {"weights": "equal", "difference": tasks["difference"].mean()}
     for size, freedom in pairs.items():
-        equal[size], equal[freedom] = pooled(list(map(Error, tasks[size], tasks[freedom])))
-    equal["low"], equal["high"] = interval(equal["difference"], errors_of_line(equal))
+        equal[size], equal[freedom] = intervals.pooled(list(map(Error, tasks[size], tasks[freedom])))
+    equal["low"], equal["high"] = intervals.interval(equal["difference"], errors_of_line(equal))
     if (tasks["error"] == 0).any():
         return pd.DataFrame([equal])
     weighted = np.average(tasks["difference"], weights=1 / tasks["error"] ** 2)
@@ -219,13 +194,13 @@ def switched(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     if lines.empty:
         return lines
     lines["kept"] = lines.get("kept", np.nan)  # not there if softmax is no better than the majority class
-    names = [name for name in METRICS if name in lines]  # a model has one of them
+    names = [name for name in scores.METRICS if name in lines]  # a model has one of them
     lines["metric"], lines["score"] = lines[names].notna().idxmax(axis=1), lines[names].bfill(axis=1).iloc[:, 0]
     groups = lines.drop(columns=names).groupby(["split", "task", "variant", "share", "metric"], sort=False)
     table = groups[[name for name in lines.select_dtypes("number") if name not in ("share", "seed", *names)]].mean()
     ends = pd.DataFrame({name: kept_between(group, root) for name, group in groups}, index=["kept_low", "kept_high"]).T
     table = table.join(ends.rename_axis(table.index.names)).assign(seeds=groups["seed"].nunique())
-    table = table.join(groups[["attention", "commit"]].agg(listed)).reset_index()
+    table = table.join(groups[["attention", "commit"]].agg(scores.listed)).reset_index()
     best = table.groupby(["split", "task", "variant"])["kept"].transform("mean")
     keys = ["split", "task", "best", "share"]
     table = table.assign(best=best).sort_values(keys, ascending=[True, True, False, False]).drop(columns="best")
@@ -239,8 +214,8 @@ def kept_between(lines: pd.DataFrame, root: Path) -> tuple[float, float]:
     folders = {seed: root / record.replace(".csv", "-predictions") for seed, record in records.items()}
     before, after = ({seed: read_predictions(folder / f"{name}.parquet") for seed, folder in folders.items()}
                      for name in ("softmax", variant))  # fmt: skip
-    change = difference(before, after, lines["metric"].iloc[0], draws=500)
-    low, high = interval(change.mean, change.errors)
+    change = intervals.difference(before, after, lines["metric"].iloc[0], draws=500)
+    low, high = intervals.interval(change.mean, change.errors)
     gain = float(lines["softmax"].mean() - lines["majority"].mean()) or np.nan
     return 1 + low / gain, 1 + high / gain
 
@@ -270,24 +245,24 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     commit, later (how many of the runs). There is no difference where a run has no correlation.
     """
     runs, words, lines = runs_of(rows, root), wide(rows[rows["kind"] == "bag of words"]), []
-    for (task, model, arm), of_arm in runs[runs["is_headline"]].groupby(ARM, sort=False):
+    for (task, model, arm), of_arm in runs[runs["is_headline"]].groupby(scores.ARM, sort=False):
         before, after = answers_of(of_arm, root), answers_of(of_arm, root, "shuffled")
         if not after:
             continue
         metric, size = of_arm["measure"].iloc[0], of_arm["train_examples"].iloc[0]
-        of_seeds, change = of_arm[of_arm["seed"].isin(list(after))], difference(before, after, metric)
+        of_seeds, change = of_arm[of_arm["seed"].isin(list(after))], intervals.difference(before, after, metric)
         is_shuffled = of_seeds["split"] == "shuffled"
         plain, mixed = of_seeds[~is_shuffled], of_seeds[is_shuffled]
         line = {"task": task, "model": model, "arm": arm, "metric": metric, "train_examples": int(size)}
         line |= {"examples": change.examples, "seeds": change.seeds, "score": plain["value"].mean()}
-        low, high = interval(change.mean, change.errors)
+        low, high = intervals.interval(change.mean, change.errors)
         line |= {"shuffled": mixed["value"].mean(), "difference": change.mean, "low": low, "high": high}
         line |= {"later": int(plain["later"].sum())}
         line |= dict.fromkeys(("difference", "low", "high"), np.nan) if plain["value"].isna().any() else {}
         line |= {} if metric == "pearson" else changed(before, after)
         same = words[(words["task"] == task) & (words["train"] == size)] if len(words) else words
         line["bag_of_words"] = same["headline"].iloc[0] if len(same) else np.nan
-        lines.append(line | {"majority": plain["majority class"].mean(), "commit": listed(plain["commit"])})
+        lines.append(line | {"majority": plain["majority class"].mean(), "commit": scores.listed(plain["commit"])})
     table = pd.DataFrame(lines)
     if lines:
         tasks, bases = list(table["task"].unique()), table["arm"].map(base_of)
@@ -300,7 +275,7 @@ def changed(before: Answers, after: Answers) -> dict[str, float]:
     """The share of answers that are another class after than before, with its interval over seeds and examples."""
     other = np.array([(before[seed]["answer"] != after[seed]["answer"]).to_numpy(float) for seed in sorted(after)])
     mean = float(other.mean())
-    low, high = interval(mean, errors_of(other.mean(1), other.mean(0).var(ddof=1) / other.shape[1]))
+    low, high = intervals.interval(mean, intervals.errors_of(other.mean(1), other.mean(0).var(ddof=1) / other.shape[1]))
     return {"changed": mean, "changed_low": max(low, 0.0), "changed_high": min(high, 1.0)}
 
 
@@ -324,7 +299,7 @@ def gaps(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
                 raise ValueError(f"{other['arm']} and {one['arm']} were evaluated on different masked tokens")
             for metric, column in columns.items():
                 weights = before["tokens"] if column != "order" else pd.Series(1.0, before.index)
-                mean, error = paired_ratio(before[column], after[column], weights)
+                mean, error = intervals.paired_ratio(before[column], after[column], weights)
                 gap = {"from": one["arm"], "to": other["arm"], "metric": metric, "difference": mean}
                 table.append(gap | {"standard_error": error, "sequences": len(before)})
     return pd.DataFrame(table)
@@ -343,29 +318,26 @@ def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
     for study in studies:
         check_complete(study, root)
         rows = load(root, study)
-        makers = {"scores": scores, "differences": differences, "switched": switched, "shuffled": shuffled}
+        makers = {"scores": scores.scores, "differences": differences, "switched": switched, "shuffled": shuffled}
         tables |= {f"{study}-{name}": make(rows, root) for name, make in makers.items()}
         tables[f"{study}-predictors"] = predictors(tables[f"{study}-switched"])
     tables["pretraining-gaps"] = gaps(load(root), root)
     folder = root / "results" / "tables"
-    written = [path for name, table in tables.items() if (path := replace_table(folder / f"{name}.csv", table))]
-    pairs = []  # as they are written, so that those of a study that is made again enter as those of all others do
-    for study in list_studies(root).query("listed > 0").index:  # a reader's own studies do not enter
-        lines = read_table(folder / f"{study}-differences.csv")
-        pairs += [lines.assign(study=study)] if len(lines) else []
-    table = equivalence(pd.concat(pairs, ignore_index=True)) if pairs else pd.DataFrame()
-    path = replace_table(folder / "equivalence.csv", table)
-    return [*written, path] if path else written
+    written = [path for name, table in tables.items() for path in replace_table(folder / f"{name}.csv", table)]
+    # as they are written, so that those of a study that is made again enter as those of all others do
+    pairs = [read(root, f"tables/{study}-differences").assign(study=study) for study in sorted(studies_of(root))]
+    filled = [lines for lines in pairs if len(lines)] or [pd.DataFrame(columns=["family", "difference", "share"])]
+    return written + replace_table(folder / "equivalence.csv", equivalence(pd.concat(filled, ignore_index=True)))
 
 
-def replace_table(path: Path, table: pd.DataFrame) -> Path | None:
-    """Write a table; one without rows is not written, and an older one is deleted."""
+def replace_table(path: Path, table: pd.DataFrame) -> list[Path]:
+    """Write a table; one without rows is not written, and an older one is deleted. Returns what is written."""
     if table.empty:
         path.unlink(missing_ok=True)
-        return None
+        return []
     write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
-    return path
+    return [path]
 
 
 if __name__ == "__main__":
-    print(*write_tables(*list_studies(repository_root()).query("listed > 0").index), sep="\n")
+    print(*write_tables(*studies_of(repository_root())), sep="\n")

@@ -1,6 +1,5 @@
 """One task under several attentions: fine-tuned one after the other, each run as glue.ipynb makes it."""
 
-import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,17 +9,16 @@ from pydantic import Field, field_validator
 
 from albert_lsh.data import encode
 from albert_lsh.model.load import load_tokenizer
-from albert_lsh.record import seconds_of_others
 from albert_lsh.run import Count, Device, NameOrPath, OfTask, ParameterError, Place, Positive, Precision, Run, Seed
 from albert_lsh.train import fit
 from albert_study.candidates import candidates_of
-from albert_study.forecast import HALF_AN_HOUR, say_how_long
+from albert_study.forecast import say_how_long
 from albert_study.records import BASELINES, read_run, wide
 from albert_study.scores import scores
 from albert_study.show import form
 from albert_study.tables import score_table
 
-BUSY = 0.3  # of a core
+HALF_AN_HOUR = 1800  # seconds
 
 
 class Comparison(OfTask):
@@ -66,7 +64,7 @@ class Comparison(OfTask):
 
 
 def check_time(comparison: Comparison, runs: dict[str, Run]) -> None:
-    """Say how long the runs that are not made yet will take without a GPU.
+    """Say how long the runs that are not made yet will take, by the times of like runs.
 
     Raises:
         ParameterError: more than half an hour, and `take_hours` is not set; it names parameters that take minutes.
@@ -89,11 +87,8 @@ def compare(runs: dict[str, Run], data: DatasetDict) -> pd.DataFrame:
     encoded = encode(data, shared.about, load_tokenizer(shared.model, shared.revision), shared.max_length)
     for number, (label, run) in enumerate(runs.items(), 1):
         print(f"{number} of {len(runs)}: {label}", flush=True)
-        began, used = time.monotonic(), seconds_of_others()
         made = read_run(fit(run, data, encoded).folder / "result.json")
-        made.loc[~made["arm"].isin(list(BASELINES.values())), "arm"] = label
-        others = (seconds_of_others() - used) / (time.monotonic() - began)
-        rows.append(made.assign(cores_of_others=others))
+        rows.append(made.assign(arm=made["arm"].where(made["arm"].isin(BASELINES.values()), label)))
     return pd.concat(rows, ignore_index=True)
 
 
@@ -101,11 +96,5 @@ def score_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
     """The scores of `compare` beside the majority class and chance; pairs and cost as shares of full attention's."""
     table = score_table(scores(rows, Path()), metrics=True).frame()
     by_label = wide(rows[rows["attention"] != ""]).set_index("arm")
-    for name in ("pairs", "cost"):
-        table[name] = by_label[name].map(lambda share: form(share, "%")).reindex(table.index)
-    times = by_label["train_seconds"].map(lambda seconds: f"{seconds:.0f} s").reindex(table.index)
-    if (rows["cores_of_others"] > BUSY).any():
-        print("training times are left out: other programs kept the machine busy, so that they cannot be compared")
-    else:
-        table["training"] = times
-    return table.fillna("")
+    costs = by_label[["pairs", "cost"]].map(lambda share: form(share, "%"))
+    return table.join(costs.assign(training=by_label["train_seconds"].map("{:.0f} s".format))).fillna("")

@@ -14,12 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from albert_lsh.files import repository_root
+from albert_lsh.files import lock, repository_root
 from albert_lsh.record import read_result
 from albert_study.carried import carried
-from albert_study.forecast import forecast
 from albert_study.study import Job, StudyError, load_jobs
 
 # An absolute path of two parts or more; it may follow a colour code, but is no part of a URL, a tag or a fraction.
@@ -27,7 +24,6 @@ PATH = re.compile(r"(?:(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm)|(?<![\w.:/<~)-]))(?:/[\w.
 # Folders of a checkout or an environment: a path is kept from the first of them on.
 ANCHORS = re.compile(r"/((?:site-packages|notebooks|results|figures|studies|report|lib/albert_\w+)(?:/.*|$))")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-WAIT = 30  # seconds; a kernel outlives the process that started it by some seconds
 
 
 def without_folders(value: Any) -> Any:
@@ -69,31 +65,28 @@ def execute(job: Job) -> None:
     """Execute a job's notebook under a temporary name, and rename it; it stays there if it fails.
 
     Raises:
-        StudyError: another process executes it; the model that it reads is not there; a result was not written.
+        FolderInUseError: another process executes it.
+        StudyError: the model that it reads is not there; a result was not written.
         papermill.PapermillExecutionError: a cell failed.
     """
     root, missing = repository_root(), job.missing()
-    (kept := root / job.kept).parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(kept.with_name(f".{kept.stem}.lock"), timeout=WAIT):
-            job.check_result()
-            if (job.run or missing) and not job.missing():
-                return  # made by the process for which this one had to wait
-            trained = job.parameters.get("trained")
-            if trained and not (root / trained / "model").is_dir():
-                problem = f"{trained}/model is not there (models are not kept in the repository), so that "
-                problem += f"{job.results[0]} cannot be made; delete the run's folder to make all of it again"
-                raise StudyError(problem)
-            if len(visible := gpus()) > 1:  # Trainer would use all of them
-                os.environ[VISIBLE] = visible[0]
-            run_notebook(carried(f"notebooks/{job.notebook}"), root / job.partial, job.parameters)
-            if unwritten := [path for path in job.results if not (root / path).exists()]:
-                raise StudyError(f"the notebook ended without writing {', '.join(unwritten)}")
-            clean(root / job.partial, texts_are_ours=job.task.startswith("mini-"))
-            os.replace(root / job.partial, kept)
-    except Timeout as error:
-        problem = f"{job.kept} is in use by another process (waited {WAIT} s); wait for it, or end it"
-        raise StudyError(problem) from error
+    kept = root / job.kept
+    with lock(kept.parent, kept.stem):
+        job.check_result()
+        if (job.run or missing) and not job.missing():
+            return  # made by the process for which this one had to wait
+        trained = job.parameters.get("trained")
+        if trained and not (root / trained / "model").is_dir():
+            problem = f"{trained}/model is not there (models are not kept in the repository), so that "
+            problem += f"{job.results[0]} cannot be made; delete the run's folder to make all of it again"
+            raise StudyError(problem)
+        if len(visible := gpus()) > 1:  # Trainer would use all of them
+            os.environ[VISIBLE] = visible[0]
+        run_notebook(carried(f"notebooks/{job.notebook}"), root / job.partial, job.parameters)
+        if unwritten := [path for path in job.results if not (root / path).exists()]:
+            raise StudyError(f"the notebook ended without writing {', '.join(unwritten)}")
+        clean(root / job.partial, texts_are_ours=job.task.startswith("mini-"))
+        os.replace(root / job.partial, kept)
 
 
 def run_notebook(source: Path, target: Path, parameters: dict[str, Any], attempts: int = 3) -> None:
@@ -125,14 +118,11 @@ def execute_with_a_line(name: str, study: str) -> None:
         print(f"{said}  {name}{score}  {time.monotonic() - began:.0f} s", flush=True)
 
 
-def opening(study: str, count: int, missing: list[Job], at_once: int) -> str:
-    """What will be made of a study with so many jobs, so many at once, and how long it may take."""
-    lines = [f"study {study}: {count - len(missing)} of {count} jobs are done"]
-    if missing:
-        are = "is" if len(missing) == 1 else "are"
-        lines[0] += f", {len(missing)} {are} made now, each with a line; more in logs/{study}/"
-        lines += [forecast([job.run for job in missing if job.run], at_once, repository_root())]
-    return "\n".join(filter(None, lines))
+def opening(study: str, count: int, missing: list[Job]) -> str:
+    """What will be made of a study with so many jobs."""
+    are = "is" if len(missing) == 1 else "are"
+    more = f", {len(missing)} {are} made now, each with a line; more in logs/{study}/" if missing else ""
+    return f"study {study}: {count - len(missing)} of {count} jobs are done{more}"
 
 
 def failures(study: str, missing: dict[str, Job]) -> str:
@@ -149,7 +139,8 @@ def failures(study: str, missing: dict[str, Job]) -> str:
 
 def summary(study: str) -> str:
     """The scores of a study, and where its tables, figures, report and notebooks are."""
-    from albert_study.tables import read, score_table
+    from albert_study.records import read
+    from albert_study.tables import score_table
 
     root, jobs = repository_root(), load_jobs(study).values()
     places = {

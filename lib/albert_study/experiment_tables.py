@@ -1,24 +1,21 @@
 """The tables of single experiments as documents and pages show them, of the numbers that these have written to
-results/: time and memory, pretraining, long sequences, masked words, details, faults."""
+results/: time and memory, pretraining, long sequences, masked words, faults."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from albert_lsh.tasks import find_task
 from albert_study.growth import crossing_bounds
-from albert_study.records import read_table, wide
+from albert_study.records import read, wide
 from albert_study.scores import ARMS, in_order
-from albert_study.show import Line, columns, parts, table, text
-from albert_study.tables import Named, commits, one_by_one, read
+from albert_study.show import Line, columns, parts, text
+from albert_study.tables import Named, commits, one_by_one, shown
 
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
 OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
 PLAIN, REFORMER, ONE = "plain-lsh", "reformer-pytorch", ", one round"
 FASTER = [("lsh", REFORMER), ("lsh, window, far field", REFORMER), (PLAIN, REFORMER)]  # in speed: ours against theirs
 FASTER += [(PLAIN + ONE, REFORMER), (PLAIN + ONE, REFORMER + ONE)]
-PASS = "`pass` == 'forward+backward'"
 ARENA = "pairs={attended:%}; accuracy={accuracy:%1}; arena={arena:%2}; re-run={rerun:%2}; steps={steps}; "
 ARENA += "seconds={seconds:0}"
 ARENA_NOTE = "{max_length:,} tokens; majority class {majority:%1}, chance {chance:%1}; {test_examples:,} test "
@@ -26,63 +23,47 @@ ARENA_NOTE += "examples. Shorter than published: {shorter}."
 VERSIONS = ("python", "torch", "transformers", "datasets", "huggingface-hub", "numpy", "pandas", "ipykernel")
 
 
-def shown(name: str, lines: pd.DataFrame, label: str, spec: str, note: str = "", where: str = "", **more: Any) -> Named:
-    """A table of lines, where there are any. The note is a template of the first line, and of commits and devices."""
-    lines = lines.query(where) if where and len(lines) else lines
-    if lines.empty:
-        return
-    if more.get("across") == "length":
-        more["order"] = sorted(set(lines["case"]))
-        lines = lines.sort_values("length", kind="stable")
-    about = lines.iloc[0].to_dict() | {"commits": commits(lines) if "commit" in lines else ""}
-    about |= {"Commits": about["commits"].capitalize()}
-    about |= {"devices": "; ".join(lines["device"].dropna().unique()) if "device" in lines else ""}
-    yield name, table(lines, label, columns(spec), note=text(parts(note, about)), **more)
-
-
-def ratio_to(lines: pd.DataFrame, value: str, *bases: str) -> pd.DataFrame:
-    """A value divided by that of the first of these cases that was measured at the same length."""
-    of_bases = lines[lines["case"].isin(bases)].sort_values("case").groupby("length")[value].first()
-    return lines.assign(**{value: lines[value] / lines["length"].map(of_bases)})
+def measured(root: Path, name: str) -> pd.DataFrame:
+    """results/efficiency/<name>.csv: forward and backward passes, or of memory the attention alone; seconds divided by
+    those of softmax at the same length (recomputed, where that alone was measured)."""
+    lines = read(root, f"efficiency/{name}")
+    for column, chosen in (("pass", "forward+backward"), ("kind", "attention")):
+        lines = lines[lines[column] == chosen] if column in lines else lines
+    if "seconds" in lines:
+        softmax = lines[lines["case"].isin(["softmax", "softmax, recomputed"])].sort_values("case")
+        of_softmax = softmax.groupby("length")["seconds"].first()
+        lines = lines.assign(seconds=lines["seconds"] / lines["length"].map(of_softmax))
+    return lines.assign(mib=lines["bytes"] / 2**20) if "bytes" in lines else lines
 
 
 def time_tables(root: Path, rows: pd.DataFrame) -> Named:
     """Time of a forward and backward pass as a multiple of softmax's, by length; who is faster, and from where; who
     chooses, memory, a training step, and what is kept of softmax's output."""
-    times = {kind: read(root, f"efficiency/time-cpu-{kind}") for kind in ("fp32", "bf16", "bf16-amx")}
-    times = {kind: lines.query(PASS) for kind, lines in times.items() if len(lines)}
-    note, ratio = "{devices}; {commits}.", "{length:,}={seconds:2}"
-    for kind, lines in times.items():
-        ratios = ratio_to(lines, "seconds", "softmax")
-        yield from shown(f"efficiency-time-{kind}", ratios, "{case}", ratio, note, across="length")
-    if "fp32" in times:
-        lines = times["fp32"]
+    note, ratio, by_length = "{devices}; {commits}.", "{length:,}={seconds:2}", {"across": "length"}
+    for kind in ("fp32", "bf16", "bf16-amx"):
+        lines = measured(root, f"time-cpu-{kind}")
+        yield from shown(f"efficiency-time-{kind}", lines, "{case}", ratio, note, **by_length)
+    if len(lines := read(root, "efficiency/time-cpu-fp32")):
+        lines = lines[lines["pass"] == "forward+backward"]
         bounds = crossing_bounds(lines).dropna().sort_values(["up_to", "above"]).reset_index(names="case")
         of_times = f"{'; '.join(lines['device'].unique())}; {commits(lines)}."
-        yield "efficiency-faster-from", table(bounds, "{case}", {"tokens": crossing}, note=of_times)
+        yield from shown("efficiency-faster-from", bounds, "{case}", {"tokens": crossing}, of_times)
         seconds = lines.pivot(index="length", columns="case", values="seconds")
         speed = pd.DataFrame({f"{a} against {b}": seconds[b] / seconds[a] for a, b in FASTER if a in seconds})
         tall = speed.reset_index().melt("length", var_name="case", value_name="ratio").dropna()
-        yield from shown("efficiency-speed", tall, "{case}", "{length:,}={ratio:1}", of_times, across="length")
-    if len(lines := read(root, "efficiency/choosing/time-cpu-fp32")):
-        lines, of_keys = ratio_to(lines.query(PASS), "seconds", "softmax"), "{keys} keys per query; " + note
-        yield from shown("efficiency-choosing", lines, "{case}", ratio, of_keys, across="length")
-    if len(lines := read(root, "efficiency/memory-cpu-fp32")):
-        lines = lines[lines["kind"] == "attention"].assign(mib=lines["bytes"] / 2**20)
-        yield from shown("efficiency-memory", lines, "{case}", "{length:,}={mib:0}", "MiB; {commits}.", across="length")
-    if len(lines := read(root, "efficiency/step-cpu-fp32")):
-        lines = ratio_to(lines, "seconds", "softmax", "softmax, recomputed")
-        yield from shown("efficiency-step", lines, "{case}", ratio, "{Commits}.", across="length")
-    if len(lines := read(root, "efficiency/whole-model")):
-        of_softmax = ratio_to(lines, "seconds", "softmax").assign(mib=lines["bytes"] / 2**20)
-        cell, of_model = "{length:,}={seconds:2} ({mib:0} MiB)", "{model}, {devices}; {commits}."
-        yield from shown("whole-model", of_softmax, "{case}", cell, of_model, across="length")
+        yield from shown("efficiency-speed", tall, "{case}", "{length:,}={ratio:1}", of_times, **by_length)
+    for name, file, cell, of_lines in (
+        ("efficiency-choosing", "choosing/time-cpu-fp32", ratio, "{keys} keys per query; " + note),
+        ("efficiency-memory", "memory-cpu-fp32", "{length:,}={mib:0}", "MiB; {commits}."),
+        ("efficiency-step", "step-cpu-fp32", ratio, "{Commits}."),
+        ("whole-model", "whole-model", ratio + " ({mib:0} MiB)", "{model}, " + note),
+    ):
+        yield from shown(name, measured(root, file), "{case}", cell, of_lines, **by_length)
     if len(lines := read(root, "efficiency/quality-cpu-fp32")):
-        spec = "pairs={pairs:%}; softmax's mass={mass:2}; error of the output={error:3}; seconds={seconds:2}"
+        lines["cost"] /= lines.loc[lines["case"] == "softmax", "cost"].iloc[0]
+        spec = "pairs={pairs:%}; cost={cost:%}; softmax's mass={mass:2}; error of the output={error:3}; "
+        spec += "seconds={seconds:2}"
         note = "{length:,} tokens, {text_model}, {keys} keys per query; {commits}."
-        if lines["cost"].notna().any():  # older tables lack it
-            lines["cost"] /= lines.loc[lines["case"] == "softmax", "cost"].iloc[0]
-            spec = spec.replace("; softmax's", "; cost={cost:%}; softmax's")
         yield from shown("efficiency-quality", lines, "{case}", spec, note)
 
 
@@ -102,7 +83,7 @@ def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
         cells = columns("always={answer}; right={right:,} of {examples:,}; its score={constant:s}")
         cells["the original's LSH"] = lambda line: "**{original:s}**" if line["same"] else "{original:s}"
         cells["LSH's lead, examples"] = "{between:0}"
-        yield "constant-answers", table(lines, "{task}, {metric}", cells, note=f"{commits(lines).capitalize()}.")
+        yield from shown("constant-answers", lines, "{task}, {metric}", cells, "{Commits}.")
     if len(lines := read(root, "runs/word-order/stsb/twins")):
         note = f"{lines['pairs'].iloc[0]} texts of STS-B, run by run; a coin has 50%. Attention: of the head and layer "
         note += f"that gives most, against an equal share. {commits(lines)}."
@@ -110,7 +91,7 @@ def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
         cells = {"texts whose twin is valued higher": lambda line: one_by_one(line["told_apart"], "%")}
         cells["attention of a token to its copy"] = lambda line: one_by_one(line["weight_of_copies"], "1", " ×")
         each = lines.sort_values("seed").groupby("arm")[["told_apart", "weight_of_copies"]].agg(list).loc[arms]
-        yield "twins", table(each.assign(name=[ARMS.get(arm, arm) for arm in arms]), "{name}", cells, note=note)
+        yield from shown("twins", each.assign(name=[ARMS.get(arm, arm) for arm in arms]), "{name}", cells, note)
     if len(lines := read(root, "tables/calibration")):
         ends = lines.groupby("seeds")[["covered", "found"]].agg(["min", "max"]).reset_index()
         ends.columns = pd.Index(["seeds", "covered", "most_covered", "small", "most_small"])
@@ -118,7 +99,7 @@ def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
         spec += "p < 0.0025 by chance={small:p2} to {most_small:%2}"
         ratios = " to ".join(f"{end:g}" for end in (lines["ratio"].min(), lines["ratio"].max()))
         note = f"Simulated, nothing differs; of the mean's variance seeds give {ratios} times what examples give."
-        yield "calibration", table(ends, "{seeds} seeds", columns(spec), note=note)
+        yield from shown("calibration", ends, "{seeds} seeds", spec, note)
 
 
 def pretraining_tables(root: Path, rows: pd.DataFrame) -> Named:
@@ -205,29 +186,6 @@ def masked_tables(root: Path, rows: pd.DataFrame) -> Named:
         yield from shown("masked-words-depths", single, "{number:0}", spec, note, across="where", corner="pass")
 
 
-def detail_tables(root: Path, rows: pd.DataFrame) -> Named:
-    """By group of examples how many more answers an arm changes than another softmax model does; and how much its
-    answers gain or lose."""
-    for path in sorted((root / "results/runs/details").glob("*.csv")):
-        lines, task = read_table(path), find_task(path.stem.split("-", 1)[1])
-        differ = "Answers that differ from those of another softmax model, and how many more do under each arm"
-        worth = f"Softmax's {'F1' if task.is_squad else 'accuracy'}, and how much higher it is under each arm"
-        if task.is_regression:
-            differ = "How far answers lie from those of another softmax model, and how much farther under each arm"
-            worth = "How far softmax's answers lie from the gold ones (minus), and how much nearer under each arm"
-        hows = ("2", "2") if task.is_regression else ("%1", "p1") if task.is_squad else ("%", "%")
-        names = {"": ("above", "low", "high"), "-worth": ("gained", "gained_low", "gained_high")}
-        softmax = ("two softmax models={null:u}", "softmax={worth:u}")
-        for (name, ends), base, meaning, how in zip(names.items(), softmax, (differ, worth), hows, strict=True):
-            mean, low, high = (lines[end] for end in ends)
-            known = low < high  # where all examples are alike there is no interval
-            bounded = lines.assign(mean=mean, low=low.where(known), high=high.where(known))
-            spec = f"examples={{examples:0}}; {base}; {{arm}}={{mean:u}} ({{low:e}} to {{high:e}})"
-            spec = spec.replace(":u", f":{how}").replace(":e", f":{how.replace('%', 'p')}")
-            note = f"{meaning}, with 95 % intervals over examples. Study {{study}}, {{task}}, {{commits}}."
-            yield from shown(f"details-{path.stem}{name}", bounded, "{feature}: {group}", spec, note, across="arm")
-
-
 def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
     """Faults by kind; how each notebook ended in each environment, and what that is."""
     if len(lines := read(root, "reliability/faults")):
@@ -252,5 +210,4 @@ def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
         yield from shown("colab-versions", values, "{variable}", "{environment}={value}", order=names, **by)
 
 
-COMMON = [constant_tables, time_tables, pretraining_tables, long_tables, masked_tables, detail_tables]
-COMMON += [reliability_tables]
+COMMON = (constant_tables, time_tables, pretraining_tables, long_tables, masked_tables, reliability_tables)

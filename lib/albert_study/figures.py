@@ -9,24 +9,16 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 
 from albert_lsh.files import repository_root
 from albert_study.compare import MARGIN
-from albert_study.records import list_studies, load, load_history, wide
-from albert_study.scores import (
-    ARMS,
-    METRICS,
-    TRAINED,
-    base_of,
-    headlines,
-    in_order,
-    runs_of,
-    scale_of,
-)
+from albert_study.records import load, load_history, read, studies_of, wide
+from albert_study.scores import ARMS, METRICS, TRAINED, base_of, headlines, in_order, runs_of, scale_of
 from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
-from albert_study.tables import TITLES, between, read
+from albert_study.tables import TITLES, between
 
 GREY = "#444444"
 SIX = ("softmax", "new", "shared-qk", "reformer", "plain-lsh", "lsh")  # arms that curves show first, at most as many
@@ -37,18 +29,16 @@ MASKED = {"lsh": "lsh", "lsh, no rest": "lsh, no mean key", "top-k": "best keys"
 
 
 def histories(runs: pd.DataFrame, root: Path) -> pd.DataFrame:
-    """The training curves of runs below each other, of at most six arms: `name` in words, `look` the arm."""
+    """The training curves of runs below each other, of at most six arms: `look` the arm, `name` what a legend calls it:
+    "new-10-epochs" is "new projections, 10 epochs"."""
     arms = sorted(runs["arm"].unique(), key=lambda arm: [*SIX, base_of(arm)].index(base_of(arm)))[: len(SIX)]
-    tables = [load_history((root / run["record"]).parent)
-              .assign(name=in_words(run["arm"]), look=run["arm"], attention=run["attention"])
-              for run in runs.to_dict("records") if run["arm"] in arms]  # fmt: skip
+    tables = []
+    for run in runs[runs["arm"].isin(arms)].to_dict("records"):
+        arm, base = run["arm"], base_of(run["arm"])
+        name = ", ".join(filter(None, (ARMS.get(base, base), arm[len(base) + 1 :].replace("-", " "))))
+        history = load_history((root / run["record"]).parent)
+        tables.append(history.assign(name=name, look=arm, attention=run["attention"]))
     return pd.concat(tables).round({"epoch": 4})
-
-
-def in_words(arm: str) -> str:
-    """An arm as a legend calls it: "new-10-epochs" is "new projections, 10 epochs"."""
-    base = base_of(arm)
-    return ", ".join(filter(None, (ARMS.get(base, base), arm[len(base) + 1 :].replace("-", " "))))
 
 
 def drawn_variants(lines: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
@@ -58,37 +48,24 @@ def drawn_variants(lines: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
     return lines.assign(name=lines["variant"].replace(names), look=lines["variant"])
 
 
-def seeds_of(runs: pd.DataFrame) -> str:
-    """How many seeds the arms have: "3 seeds", or "1 to 3 seeds" where they differ."""
-    counts = runs.groupby("arm")["seed"].nunique()
-    return f"{between(counts)} seed{'s' if counts.max() > 1 else ''}"
-
-
-def loss_name(metric: str) -> str:
-    return "loss (squared error)" if metric == "pearson" else "loss (nats)"
-
-
-def plot_loss(runs: pd.DataFrame, root: Path) -> Figure:
-    """Training and evaluation loss of one task against the optimiser step."""
+def plot_training(runs: pd.DataFrame, root: Path, x: str) -> Figure:
+    """One task's losses in training and evaluation against the optimiser step; or, of arms trained for more epochs,
+    against the epoch, with the score beside the majority class's."""
     task, metric = runs[["task", "measure"]].iloc[0]
-    panels = {"train_loss": loss_name(metric), "eval_loss": ""}
-    titles = (f"{task}, training", f"evaluation ({seeds_of(runs)})")
-    figure = curves(histories(runs, root), "step", panels, titles=titles)
-    for axis in figure.axes:
-        axis.set(xlabel="optimiser step", xlim=(0, None), ylim=(0, max(axis.get_ylim()[1] for axis in figure.axes)))
-    return figure
-
-
-def plot_convergence(runs: pd.DataFrame, root: Path) -> Figure:
-    """Arms trained for more epochs: losses and score of one task against the epoch, beside the majority class."""
-    task, metric = runs[["task", "measure"]].iloc[0]
-    panels = {"train_loss": loss_name(metric), "eval_loss": loss_name(metric), metric: metric}
-    titles = (f"{task}, training loss", "evaluation loss", f"score ({seeds_of(runs)})")
-    lines = histories(runs, root)
-    floor = level("majority class", lines, "epoch", **{metric: runs["majority class"].mean()}).assign(
-        look="majority class"
-    )
-    figure = curves(pd.concat([lines, floor]), "epoch", panels, titles=titles)
+    counts, lines = runs.groupby("arm")["seed"].nunique(), histories(runs, root)
+    seeds = f"({between(counts)} seed{'s' if counts.max() > 1 else ''})"
+    loss = "loss (squared error)" if metric == "pearson" else "loss (nats)"
+    if x == "step":
+        panels, titles = {"train_loss": loss, "eval_loss": ""}, (f"{task}, training", f"evaluation {seeds}")
+        figure = curves(lines, x, panels, titles=titles)
+        for axis in figure.axes:
+            highest = max(axis.get_ylim()[1] for axis in figure.axes)
+            axis.set(xlabel="optimiser step", xlim=(0, None), ylim=(0, highest))
+        return figure
+    floor = level("majority class", lines, x, **{metric: runs["majority class"].mean()}).assign(look="majority class")
+    panels = {"train_loss": loss, "eval_loss": loss, metric: metric}
+    figure = curves(pd.concat([lines, floor]), x, panels,
+                    titles=(f"{task}, training loss", "evaluation loss", f"score {seeds}"))  # fmt: skip
     for axis in figure.axes[:2]:
         axis.set_ylim(0, None)
     for axis in figure.axes:
@@ -183,17 +160,12 @@ def plot_switched(lines: pd.DataFrame) -> Figure:
     low, high = (lines[name].where(lines["kept"] > -0.3) for name in ("kept_low", "kept_high"))
     title = lines["task"].replace(TITLES).str.replace("Korean ", "") + "\n" + lines["metric"].replace(METRICS)
     lines = lines.assign(kept=lines["kept"].clip(lower=-0.3), kept_low=low, kept_high=high, title=title)
-    panels = {"kept": "score kept", "changed": "answers changed"}
-    figure = curves(lines, "cost", panels, "title", size=(6.6, 3.6))
-    axes = figure.axes
-    for axis in axes[: len(axes) // 2]:
+    lines["most"] = lines.groupby("title")["cost"].transform("max")
+    figure, upper = against_cost(lines, {"kept": "score kept", "changed": "answers changed"})
+    for axis in upper:
         axis.axhline(1, color="black", linewidth=0.5)
         axis.axhline(0, color="black", linewidth=0.5, linestyle=":")
         axis.set_ylim(-0.35, 1.15)
-    costs = [cost for _, cost in lines.groupby("title", sort=False)["cost"]]
-    for axis, cost in zip(axes, costs * 2, strict=True):
-        label_cost(axis, cost)
-    axes[-1].set_ylim(0, None)
     return figure
 
 
@@ -204,25 +176,25 @@ def plot_masked_words(lines: pd.DataFrame) -> Figure:
     """
     lines = drawn_variants(lines, MASKED).sort_values("length", kind="stable")
     change, error = lines["difference"], 2 * lines["standard_error"]
-    lines = lines.assign(difference_low=change - error, difference_high=change + error)
+    lines = lines.assign(difference_low=change - error, difference_high=change + error, most=lines["cost"].max())
     lines["title"] = lines["length"].map("{:.0f} tokens".format)
-    panels = {"difference": "nats above\nsoftmax's", "change": "change, either way"}
-    figure = curves(lines, "cost", panels, "title", size=(6.6, 3.6))
-    axes = figure.axes
-    for axis in axes[: len(axes) // 2]:
+    figure, upper = against_cost(lines, {"difference": "nats above\nsoftmax's", "change": "change, either way"})
+    for axis in upper:
         axis.axhline(0, color="black", linewidth=0.6)
-    for axis in axes:
-        label_cost(axis, lines["cost"])
-    axes[-1].set_ylim(0, None)
     return figure
 
 
-def label_cost(axis: Any, cost: pd.Series) -> None:
-    """An axis of the full cost, as a share of softmax's."""
-    axis.xaxis.set_major_locator(MultipleLocator(0.5 if cost.max() < 1.6 else 1))
-    axis.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
-    axis.set_xlim(0, cost.max() * 1.08)  # a panel may be empty: a share of nothing is not kept
-    axis.set_xlabel("full cost, %" if axis.get_xlabel() else "")
+def against_cost(lines: pd.DataFrame, panels: dict[str, str]) -> tuple[Figure, list[Axes]]:
+    """Two rows of panels, a column for each `title`, against the full cost, at `most` so high; and the upper row."""
+    figure = curves(lines, "cost", panels, "title", size=(6.6, 3.6))
+    costs = [*lines.groupby("title", sort=False)["most"].first()]
+    for axis, most in zip(figure.axes, costs * 2, strict=True):
+        axis.xaxis.set_major_locator(MultipleLocator(0.5 if most < 1.6 else 1))
+        axis.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+        axis.set_xlim(0, most * 1.08)  # a panel may be empty: a share of nothing is not kept
+        axis.set_xlabel("full cost, %" if axis.get_xlabel() else "")
+    figure.axes[-1].set_ylim(0, None)
+    return figure, figure.axes[: len(costs)]
 
 
 def plot_pretraining(rows: pd.DataFrame, root: Path) -> Figure:
@@ -246,10 +218,9 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     runs = headlines(rows, root)
     trained, figures = runs["arm"].str.extract(TRAINED, expand=False).fillna(""), {}
     is_longer, is_sized = trained.str.endswith("-epochs"), trained.str.isdigit()  # the latter have a table
-    plots = ("loss", plot_loss, ~is_longer & ~is_sized), ("convergence", plot_convergence, is_longer)
-    for name, plot, chosen in plots:
+    for name, x, chosen in (("loss", "step", ~is_longer & ~is_sized), ("convergence", "epoch", is_longer)):
         for task, of_task in runs[chosen].groupby("task", sort=False):
-            figures[f"{study}-{name}-{task}"] = plot(of_task, root)
+            figures[f"{study}-{name}-{task}"] = plot_training(of_task, root, x)
     names = ("differences", "switched", "shuffled")
     pairs, switched, shuffled = (read(root, f"tables/{study}-{name}") for name in names)
     if len(pairs) and (pairs["from"] == "softmax").any():
@@ -279,4 +250,4 @@ def write_figures(*studies: str, root: str | Path | None = None) -> list[Path]:
 
 
 if __name__ == "__main__":
-    print(*write_figures(*list_studies(repository_root()).query("listed > 0").index), sep="\n")
+    print(*write_figures(*studies_of(repository_root())), sep="\n")

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from albert_lsh.files import repository_root
-from albert_study.records import read_table
+from albert_study.records import read
 from albert_study.show import LOOK, add_legend, look_of, new_figure, save
 
 SIX = ("softmax", "reformer-pytorch", "plain-lsh", "lsh", "window", "nystrom")  # drawn where there are more cases
@@ -118,8 +118,8 @@ def save_efficiency(tables: dict[str, pd.DataFrame], folder: str) -> list[Path]:
 
 def redraw(root: Path) -> list[Path]:
     """The figures of what was measured below `root` in float32 on a CPU, which are the report's; returns the SVGs."""
-    paths = {name: root / f"results/efficiency/{name}-cpu-fp32.csv" for name in ("time", "memory", "quality")}
-    tables = {name: read_table(path) for name, path in paths.items() if path.exists()}
+    measured = {name: read(root, f"efficiency/{name}-cpu-fp32") for name in ("time", "memory", "quality")}
+    tables = {name: table for name, table in measured.items() if len(table)}
     return save_efficiency(tables, str(root / "figures")) if "time" in tables else []
 
 

@@ -24,6 +24,7 @@ from albert_lsh.record import choose_threads, provenance
 from albert_lsh.run import Count, NameOrPath
 from albert_lsh.tasks import find_task
 from albert_study.candidates import Candidate, Measured, fill
+from albert_study.intervals import paired_ratio
 from albert_study.probe import Probe, diagnose, summary, trace
 
 MASKED_SHARE = 0.15  # of the tokens, as in pretraining
@@ -147,19 +148,6 @@ def losses(model: Any, tokens: Tensor, hidden: Tensor, mask_id: int) -> Tensor:
     return torch.cat(parts)
 
 
-def by_paragraph(words: Tensor, counts: Tensor) -> Tensor:
-    """The sums over each paragraph's hidden words, of which there are counts (paragraphs,)."""
-    return torch.stack([part.sum() for part in words.split(counts.tolist())])
-
-
-def mean_and_error(words: Tensor, counts: Tensor) -> tuple[float, float]:
-    """Mean over words, and its standard error with paragraphs as units: words of one are not independent."""
-    sums = by_paragraph(words, counts)
-    mean = sums.sum() / counts.sum()
-    residual, n = sums - mean * counts, len(counts)
-    return mean.item(), (residual.square().sum() * n / (n - 1)).sqrt().item() / int(counts.sum())
-
-
 def measure_masked_words(settings: MaskedWords) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The loss under softmax, then under every candidate that the table at settings.output lacks (see `fill`).
 
@@ -176,19 +164,20 @@ def measure_masked_words(settings: MaskedWords) -> tuple[pd.DataFrame, pd.DataFr
         head_dim = model.config.hidden_size // model.config.num_attention_heads
         tokens = sequences(settings.texts(), tokenizer, settings.max_length, settings.paragraphs, join=False)
         hidden, mask_id, about = hide(tokens, settings.seed), tokenizer.mask_token_id, provenance("cpu")
-        softmax, counts = losses(model, tokens, hidden, mask_id), hidden.sum(1)
+        words = pd.DataFrame({"paragraph": hidden.nonzero()[:, 0].numpy(), "words": 1})
+        words["softmax_loss"] = losses(model, tokens, hidden, mask_id).double().numpy()
         for candidate in missing:
             switch_attention(model, candidate.attention, candidate.settings, settings.seed, candidate.passes)
-            words = losses(model, tokens, hidden, mask_id)
-            row = {"loss": words.mean().item(), "softmax_loss": softmax.mean().item(), "words": len(words)}
-            row["difference"], row["standard_error"] = mean_and_error(words - softmax, counts)
-            row["change"], row["change_error"] = mean_and_error((words - softmax).abs(), counts)
+            words["loss"] = losses(model, tokens, hidden, mask_id).double().numpy()
+            words["change"] = (words["loss"] - words["softmax_loss"]).abs()
+            sums = words.groupby("paragraph").sum()  # the units of errors: words of one are not independent
+            row: dict[str, Any] = {**words[["loss", "softmax_loss"]].mean(), "words": len(words)}
+            row["difference"], row["standard_error"] = paired_ratio(sums["softmax_loss"], sums["loss"], sums["words"])
+            row["change"], row["change_error"] = paired_ratio(sums["change"] * 0, sums["change"], sums["words"])
             switched = 1 if candidate.passes is None else len(candidate.passes) / model.config.num_hidden_layers
             cost = attention.cost(candidate.attention, settings.max_length, head_dim, **candidate.settings)
             row["cost"] = 1 + (cost - 1) * switched
-            sums = {"words": counts, "softmax_loss": by_paragraph(softmax, counts), "loss": by_paragraph(words, counts)}
-            details = pd.DataFrame({name: column.tolist() for name, column in sums.items()})
-            yield row | about, details.rename_axis("paragraph").reset_index()
+            yield row | about, sums[["words", "softmax_loss", "loss"]].reset_index()
 
     same = settings.columns | {"seed": settings.seed}
     return fill(Path(str(settings.output)), "paragraphs", settings.candidates, same, measure)

@@ -3,7 +3,7 @@
     load(root, "minilm")      the rows of a study; without a study all that the paper stands on
     wide(rows)                a line for each thing measured, a column for each measure
     read_run(path)            the rows of one result.json
-    read_table(path)          a table of numbers that an experiment has written
+    read(root, name)          a table of numbers that an experiment has written
 
 Columns; empty where they do not apply:
 
@@ -23,7 +23,6 @@ Columns; empty where they do not apply:
     record              the file that says so, below the root
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -49,6 +48,7 @@ COLUMNS = [
 ]  # fmt: skip
 VALUES = ["measure", "value", "is_headline", "low", "high"]
 LIST = "results/records.txt"  # folders of the runs that tables, figures and documents stand on
+FIRST = ("albert", "minilm", "original", "original-readme")  # studies: the questions asked first
 KINDS = {"runs": "fine-tuned", "pretraining": "pretrained", "long_range": "long sequences"}  # by folder of results/
 BASELINES = {"majority": "majority class", "chance": "chance", "counting": "counting, or a coin"}
 NUMBERS = ("attention_mass", "train_seconds", "examples_per_second", "tokens_per_second", "peak_memory_bytes")
@@ -67,7 +67,6 @@ PROBES: tuple[tuple[str, str, dict[str, str]], ...] = (
 )
 HASHED = re.compile(r"-[0-9a-f]{6}$")  # of a notebook's run: what differs from the plain arm
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
-AGAIN = "look at it; moved away, its run is made again"
 Row = dict[str, Any]
 
 
@@ -139,13 +138,19 @@ def list_studies(root: Path) -> pd.DataFrame:
     return table.groupby("study").agg(runs=("seed", "size"), listed=("listed", "sum"), **names)
 
 
+def studies_of(root: Path) -> list[str]:
+    """The studies on LIST: the questions asked first, then the others, the embedded one last."""
+    studies = list_studies(root).query("listed > 0").index
+    return sorted(studies, key=lambda study: (FIRST.index(study) if study in FIRST else len(FIRST), study == "mini"))
+
+
 @contextmanager
 def damage_named(path: Path) -> Iterator[None]:
     """Turn the errors of reading a damaged record into one that names its file."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise OneLineError(f"{path} is damaged ({error!r}); {AGAIN}") from error
+        raise OneLineError(f"{path} is damaged ({error!r}); look at it; moved away, its run is made again") from error
 
 
 def read_run(path: str | Path, root: str | Path | None = None) -> pd.DataFrame:
@@ -158,8 +163,7 @@ def rows_of(path: Path, root: Path) -> tuple[list[Row], Row]:
     place = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
     kind = next((kind for folder, kind in KINDS.items() if place.startswith(f"results/{folder}/")), "fine-tuned")
     with damage_named(path):
-        result = json.loads(path.read_text(encoding="utf-8")) if kind == "pretrained" else read_result(path)
-        run, where = result["parameters"], result["environment"]
+        run, where = (result := read_result(path))["parameters"], result["environment"]
         if kind == "pretrained":
             counts = {"held-out": result["sequences"]["held_out"]}
             names = ("pretraining", "masked tokens", run["size"], "/".join(path.relative_to(root).parts[2:-1]))
@@ -267,21 +271,18 @@ def load_history(folder: str | Path) -> pd.DataFrame:
         return history
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """A table of numbers that an experiment has written; empty if it is not there. `runs` are several: "0.8; 0.9"."""
+def read(root: Path, name: str) -> pd.DataFrame:
+    """The table of numbers results/<name>.csv; empty if it is not there. `runs` are several: "0.8; 0.9"."""
+    path = root / "results" / f"{name}.csv"
     return pd.read_csv(path, dtype={"runs": str}) if path.exists() else pd.DataFrame()
 
 
 def published(root: Path | None = None) -> pd.DataFrame:
     """studies/published.csv; ValueError naming it if a column is missing or a value is no number."""
     path = carried("studies/published.csv", root)
-    table = pd.read_csv(path, keep_default_na=False, dtype=dict.fromkeys(PUBLISHED, str))
-    if list(table) != PUBLISHED:
-        raise ValueError(f"{path} must have the columns {', '.join(PUBLISHED)}; it has {', '.join(map(str, table))}")
-    try:
-        return table.assign(value=table["value"].astype(float))
-    except ValueError as error:
-        raise ValueError(f"{path}: a value is no number ({error})") from error
+    kinds: Any = dict.fromkeys(PUBLISHED, str) | {"value": float}
+    with damage_named(path):
+        return pd.read_csv(path, keep_default_na=False, usecols=PUBLISHED, dtype=kinds)
 
 
 def check_complete(study: str, root: Path) -> None:

@@ -19,10 +19,9 @@ import pandas as pd
 from albert_lsh.files import repository_root, write_atomically
 from albert_study import claims, experiment_tables, tables
 from albert_study.carried import carried
-from albert_study.records import load, load_history
+from albert_study.records import list_studies, load, load_history, read, studies_of
 from albert_study.scores import ARMS, headlines
 from albert_study.show import Parts, Table
-from albert_study.tables import read, studies_of
 
 DOCUMENTS = ("report", "poster", "summary")
 
@@ -32,11 +31,9 @@ def document_tables(root: Path, study: str | None = None) -> dict[str, Table]:
 
     study: whose tables alone are made.
     """
-    rows = load(root, study)
-    studies, common = (
-        ([study], ()) if study else (studies_of(root), (*tables.COMMON, *experiment_tables.COMMON, claims.claim_tables))
-    )
-    makers = [partial(make, study=name) for name in studies for make in tables.OF_STUDIES] + list(common)
+    rows, studies = load(root, study), [study] if study else studies_of(root)
+    makers: list[Any] = [partial(make, study=name) for name in studies for make in tables.OF_STUDIES]
+    makers += [] if study else [*tables.COMMON, *experiment_tables.COMMON, claims.claim_tables]
     named = (made for make in makers for made in make(root, rows))
     return {name: made for name, made in named if made.rows and len(made.titles) > 1}
 
@@ -46,8 +43,7 @@ def figures_of(root: Path, study: str | None = None) -> list[Path]:
     paths = sorted(root.glob("figures/*.svg"))
     if study:
         return [path for path in paths if path.stem.startswith(f"{study}-")]
-    scored = {path.name.removesuffix("-scores.csv") for path in (root / "results/tables").glob("*-scores.csv")}
-    others = tuple(f"{name}-" for name in scored - set(studies_of(root)))
+    others = tuple(f"{name}-" for name in list_studies(root).query("listed == 0").index)
     return [path for path in paths if not path.stem.startswith(others)]
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # a model takes seconds to import
 
 Line = Mapping[Any, Any]  # of a table of numbers
 Parts = list[Any]  # of a cell: texts, and numbers each with how it is written
+Cells = Mapping[str, str | Callable[[Line], str | Parts]]  # by title of a column, see `table`
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ def parts(template: str, line: Line) -> Parts:
 def table(
     lines: pd.DataFrame,
     label: str,
-    cells: Mapping[str, str | Callable[[Line], str | Parts]],
+    cells: Cells,
     across: str | list[str] | None = None,
     order: Iterable[str] | None = None,
     note: str = "",

@@ -1,8 +1,8 @@
 """A study's file, studies/<name>.yaml: its schema; an error names file, line, place and the nearest name.
 
-The file is YAML 1.2, read by PyYAML, which knows 1.1: `no` and `1:30` are texts, `010` is ten, `1e-5` a number; no key
-may be given twice. Types are strict: neither "2.5" nor true becomes a number. Names become parts of paths and commands,
-so they have letters, digits, dots, underscores and hyphens alone. A run's values are checked when it becomes a `Run`.
+PyYAML reads it; no key may be given twice. Types are strict: neither "2.5" nor true becomes a number. Names become
+parts of paths and commands, so they have letters, digits, dots, underscores and hyphens alone. A run's values are
+checked when it becomes a `Run`.
 """
 
 import difflib
@@ -21,13 +21,6 @@ from albert_lsh.errors import OneLineError
 from albert_lsh.run import Count, Run, Seed
 from albert_study.carried import carried
 
-SCALARS = {  # the first pattern that fits; any other scalar is a text
-    "bool": "true|True|TRUE|false|False|FALSE",
-    "null": "~|null|Null|NULL|",
-    "int": "[-+]?[0-9]+",
-    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?",
-    "merge": "<<",
-}
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 SET_BY_THE_STUDY = {"seed": "give seeds, a list", "task": "its key names it", "output_dir": "the study places its runs"}
 SET_BY_THE_STUDY["results_root"] = SET_BY_THE_STUDY["output_dir"]
@@ -36,17 +29,6 @@ Place = tuple[int | str, ...]  # keys and list indices
 
 class StudyError(OneLineError):
     """A study that cannot be made as its file says; the message names the file and the place in it."""
-
-
-class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the scalars above."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's own)
-
-
-for _name, _pattern in SCALARS.items():  # None: whatever it begins with
-    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(rf"(?:{_pattern})\Z"), None)
-Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
 
 
 def distinct(values: list[Any]) -> list[Any]:
@@ -151,16 +133,14 @@ class StudyFile:
             names = ", ".join(sorted(path.stem for path in carried("studies", root).glob("*.yaml")))
             raise StudyError(f"study={name!r} is not one of: {names} (no {self.shown})")
         try:
-            loader = Loader(path.read_text(encoding="utf-8"))
+            loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
             loader.name = self.shown
             if tree := loader.get_single_node():
                 self.number(tree)
             self.study = Study.model_validate(loader.construct_document(tree) if tree else None)
         except ValidationError as failed:
             raise StudyError("\n".join(map(self.described, failed.errors()[:5]))) from failed
-        except RecursionError as error:
-            raise StudyError(f"{self.shown} is no study: its values are nested too deeply") from error
-        except (yaml.YAMLError, ValueError, KeyError) as error:
+        except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
             raise StudyError(f"{self.shown} is no study: {error}") from error
 
     def number(self, node: yaml.Node, place: Place = ()) -> None:

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.tasks import TASKS
 from albert_study.intervals import CLEAR_FROM
-from albert_study.records import LIST, read_table, wide
+from albert_study.records import read, wide
 from albert_study.scores import ARMS, CORRELATIONS, METRICS, are_apart, base_of, scale_of
-from albert_study.show import Line, Parts, Table, columns, form, table
+from albert_study.show import Cells, Line, Parts, Table, columns, form, parts, table, text
 
 Named = Iterator[tuple[str, Table]]
-FIRST = ("albert", "minilm", "original", "original-readme")  # studies: the questions asked first
 TITLES = {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B", "mrpc": "MRPC", "squad": "SQuAD 1.1"}
 TITLES |= {"squad-v2": "SQuAD 2.0", "kor-sts": "KorSTS", "kor-qpair": "Korean question pairs"}
 FRONT_TASKS = {"sst2": "SST-2, MiniLM", "squad": "SQuAD 1.1, MiniLM", "kor-sts": "KorSTS, ALBERT"}
@@ -31,23 +31,6 @@ multiply-adds of the attention, choosing keys included, against softmax's. Witho
 LATER = "†: with runs that were added after scores of the task had been seen. "
 
 
-def studies_of(root: Path) -> list[str]:
-    """The studies that have tables: the questions asked first, then the others, the embedded one last.
-
-    A reader's own are left out where there is a list of records.
-    """
-    studies = sorted(path.name.removesuffix("-scores.csv") for path in (root / "results/tables").glob("*-scores.csv"))
-    if (root / LIST).exists():
-        listed = {Path(line).parts[2] for line in (root / LIST).read_text(encoding="utf-8").split()}
-        studies = [study for study in studies if study in listed]
-    return sorted(studies, key=lambda study: (FIRST.index(study) if study in FIRST else len(FIRST), study == "mini"))
-
-
-def read(root: Path, name: str) -> pd.DataFrame:
-    """results/<name>.csv; empty if it is not there."""
-    return read_table(root / "results" / f"{name}.csv")
-
-
 def between(counts: pd.Series) -> str:
     """ "3", or "1 to 3" where they differ."""
     few, most = int(counts.min()), int(counts.max())
@@ -56,17 +39,31 @@ def between(counts: pd.Series) -> str:
 
 def commits(lines: pd.DataFrame) -> str:
     """The commits at which lines were measured, shortened; of more than two how many, and how many had changes."""
-    names = dict.fromkeys(commit for several in lines["commit"] for commit in str(several).split("; "))
+    names = dict.fromkeys(commit for several in lines["commit"].dropna() for commit in str(several).split("; "))
     if len(names) > 2:
         changed = sum(commit.endswith("-dirty") for commit in names)
         return f"{len(names)} commits (named in results/{f'; {changed} with changes' if changed else ''})"
     return f"commit {', '.join(c[:10] + (' with changes' if c.endswith('-dirty') else '') for c in names)}"
 
 
-def about(study: str, lines: pd.DataFrame) -> str:
-    """Which study, models and commits a table comes from."""
-    models = f": {', '.join(lines['model'].unique())}" if "model" in lines else ""
-    return f"Study {study}{models}, {commits(lines)}."
+def shown(name: str, lines: pd.DataFrame, label: str, cells: Cells | str, note: str = "", **more: Any) -> Named:
+    """A table of lines, where there are any.
+
+    Args:
+        cells: as `table` takes them, or text for `columns`.
+        note: a template of the first line, of `commits` and `devices`, and of `about`: models and commits.
+    """
+    if lines.empty:
+        return
+    if more.get("across") == "length":
+        more["order"] = sorted(set(lines["case"]))
+        lines = lines.sort_values("length", kind="stable")
+    of_lines = {"commits": commits(lines) if "commit" in lines else ""}
+    of_lines["devices"] = "; ".join(lines["device"].dropna().unique()) if "device" in lines else ""
+    models = f": {', '.join(lines['model'].dropna().unique())}" if "model" in lines else ""
+    of_lines |= {"about": f"{models}, {of_lines['commits']}.", "Commits": of_lines["commits"].capitalize()}
+    cells = columns(cells) if isinstance(cells, str) else cells
+    yield name, table(lines, label, cells, note=text(parts(note, lines.iloc[0].to_dict() | of_lines)), **more)
 
 
 def marked(lines: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +119,8 @@ def score_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     """Scores; how varied answers are; settings."""
     if (scores := read(root, f"tables/{study}-scores")).empty:
         return
-    arms, note = scores[scores["is_headline"]], about(study, scores)
+    arms = scores[scores["is_headline"]]
+    note = f"Study {study}: {', '.join(scores['model'].unique())}, {commits(scores)}."
     where = "held-out training examples" if (scores["split"] == "held-out").all() else "development sets"
     mean = f"Mean ± standard deviation (number of seeds), {where}. {footnote(arms)}"
     yield f"{study}-scores", score_table(scores, note=mean + note)
@@ -130,14 +128,12 @@ def score_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     if 1 in digits_of(arms):  # SQuAD's
         meaning += "Of SQuAD: how many answers stand elsewhere than that to the question before. "
     varied, meaning = marked(arms[arms["variety"].notna()]), meaning + footnote(arms)
-    yield f"{study}-variety", table(varied, "{arm}", columns("{task}={variety:%1}{mark}"), "task", note=meaning + note)
+    yield from shown(f"{study}-variety", varied, "{arm}", "{task}={variety:%1}{mark}", meaning + note, across="task")
     same = ["task", "length", "batch_size", "learning_rate", "epochs", "train_examples", "examples"]
     recipes = arms.groupby([*same, "precision", "seeds"], sort=False, dropna=False)["arm"].agg(", ".join).reset_index()
-    cells = columns(
-        "attentions={arm}; length={length}; batch={batch_size}; learning rate={learning_rate}; epochs={epochs:1}; "
-        "examples={train_examples:0} / {examples:0}; precision={precision}; seeds={seeds}"
-    )
-    yield f"{study}-settings", table(recipes, "{task}", cells, note=note)
+    spec = "attentions={arm}; length={length}; batch={batch_size}; learning rate={learning_rate}; epochs={epochs:1}; "
+    spec += "examples={train_examples:0} / {examples:0}; precision={precision}; seeds={seeds}"
+    yield from shown(f"{study}-settings", recipes, "{task}", spec, note)
 
 
 def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
@@ -160,7 +156,7 @@ def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         pairs.loc[~pairs["has_mean"], ["difference", "low", "high"]] = None
         pairs = marked(pairs).assign(digits=scale_of(task, pairs["metric"].iloc[0])[1])
         note = f"{note} {footnote(pairs)}".strip()
-        yield f"{study}-differences-{task}", table(pairs, "{from} → {to}", cells, note=note)
+        yield from shown(f"{study}-differences-{task}", pairs, "{from} → {to}", cells, note)
 
 
 def one_side(end: str) -> Callable[[Line], str]:
@@ -189,13 +185,12 @@ def equivalence_tables(root: Path, rows: pd.DataFrame) -> Named:
     means = ("mean of " + count).where(lines["weights"] == "equal", count + " by precision")
     lines = marked(lines).assign(label=arms.where(lines["tasks"] == 1, means))
     lines["yes"] = lines["within"].map({True: "yes", False: "not shown"}).where(lines["p"].notna(), "")
-    cells = columns(
-        "study, arm={label}; task={task}; pairs seen={pairs:%}; cost={cost:%}; difference, points={difference:+2}; "
-        "95 % interval={low:+2} to {high:+2}; p={p:P}; p (Holm)={p_holm:P}; within 1 point={yes}; runs={seeds:0}{mark}"
-    )
+    spec = "study, arm={label}; task={task}; pairs seen={pairs:%}; cost={cost:%}; difference, points={difference:+2}; "
+    spec += "95 % interval={low:+2} to {high:+2}; p={p:P}; p (Holm)={p_holm:P}; within 1 point={yes}; "
+    spec += "runs={seeds:0}{mark}"
     note = "A point is 0.01 of an accuracy, F1 or correlation, and 1 of SQuAD's F1. p: of a difference of a point or "
     note += f"more, either way. From fewer than {CLEAR_FROM} runs nothing is tested. {footnote(lines)}".strip()
-    yield "equivalence", table(lines, "{share:%}", cells, note=note, corner="asked for")
+    yield from shown("equivalence", lines, "{share:%}", spec, note, corner="asked for")
 
 
 def switched_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
@@ -203,38 +198,37 @@ def switched_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     if (lines := read(root, f"tables/{study}-switched")).empty:
         return
     lines["asked"] = [f"{100 * share:g}%" for share in lines["share"]]
-    cells = columns("{asked}={kept:%} ({kept_low:p} to {kept_high:p})")
-    cells |= columns("{asked}, cost={cost:%}; {asked}, changed={changed:%}")
+    spec = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
     for (split, task), of_task in lines.groupby(["split", "task"], sort=False):
-        first, digits = of_task.iloc[0], str(scale_of(task, of_task["metric"].iloc[0])[1])
-        zero = f"the majority class ({form(first['majority'], digits)})" if first["majority"] else "a score of zero"
+        digits = scale_of(task, of_task["metric"].iloc[0])[1]
+        zero = f"the majority class ({{majority:{digits}}})" if of_task["majority"].iloc[0] else "a score of zero"
         models = between(of_task["seeds"]) + (" models" if of_task["seeds"].max() > 1 else " model")
-        note = f"{first['metric']}, softmax {form(first['softmax'], digits)}, 0% is {zero}; "
-        note += f"{first['examples']:.0f} examples, {models}. {about(study, of_task)}"
+        note = f"{{metric}}, softmax {{softmax:{digits}}}, 0% is {zero}; {{examples:0}} examples, {models}. "
         by_share = of_task.sort_values("share", ascending=False, kind="stable")
+        named = {"across": "asked", "order": of_task["variant"].unique()}
         name = f"{study}-{'held-out' if split == 'held-out' else 'switched'}-{task}"
-        yield name, table(by_share, "{variant}", cells, "asked", of_task["variant"].unique(), note)
+        yield from shown(name, by_share, "{variant}", spec, f"{note}Study {study}{{about}}", **named)
     third = lines[lines["asked"] == "33%"]
     softmax = third.drop_duplicates("task").assign(variant="softmax")
     softmax = softmax.assign(loss=softmax.get("softmax_loss"), auc=softmax.get("softmax_auc"))
     known = pd.concat([softmax, third]).dropna(subset="loss").sort_values("task", kind="stable")
-    note = f"Loss: nats, of numbers their squared error; AUC: area under the ROC curve. {about(study, third)}"
-    cells = columns("{task}: loss={loss:2}; {task}: AUC={auc:3}")
-    yield f"{study}-threshold", table(known, "{variant}", cells, "task", note=note)
-    cells = columns("{task}, all={all:+2}; {task}, at a share={at_a_share:+2}")
+    note = "Loss: nats, of numbers their squared error; AUC: area under the ROC curve. "
+    note += f"Study {study}, {commits(third)}."
+    spec = "{task}: loss={loss:2}; {task}: AUC={auc:3}"
+    yield from shown(f"{study}-threshold", known, "{variant}", spec, note, across="task")
+    spec = "{task}, all={all:+2}; {task}, at a share={at_a_share:+2}"
     lines = read(root, f"tables/{study}-predictors").replace({"diagnostic": {"pairs": "share"}})
-    yield f"{study}-predictors", table(lines, "{diagnostic}", cells, "task", note=f"Study {study}.")
+    yield from shown(f"{study}-predictors", lines, "{diagnostic}", spec, f"Study {study}.", across="task")
 
 
 def reading_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     """What attentions do to the output of a pretrained encoder that reads paragraphs, by length."""
     lines = wide(rows[(rows["kind"] == "reading") & (rows["study"] == study)])
-    cells = columns("pairs={pairs:%1}; cost={cost:%1}; softmax's mass={mass:2}; recall={recall:2}")
-    cells |= columns("error of the output={error:3}; drift of the last hidden state={drift:3}")
+    spec = "pairs={pairs:%1}; cost={cost:%1}; softmax's mass={mass:2}; recall={recall:2}; "
+    spec += "error of the output={error:3}; drift of the last hidden state={drift:3}"
+    note = f"{{examples:0}} sequences of {{length:,}} tokens. Study {study}{{about}}"
     for length, of_length in lines.groupby("length"):
-        count = of_length["examples"].iloc[0]
-        note = f"{count:.0f} sequence{'s' if count > 1 else ''} of {length:,.0f} tokens. {about(study, of_length)}"
-        yield f"{study}-reading-{length:.0f}", table(of_length.sort_values("error"), "{variant}", cells, note=note)
+        yield from shown(f"{study}-reading-{length:.0f}", of_length.sort_values("error"), "{variant}", spec, note)
 
 
 def shuffled_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
@@ -249,12 +243,12 @@ def shuffled_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         below = {"a bag of words": of_task["bag_of_words"], "always the same answer": of_task["majority"]}
         below_it = (same.assign(name=name, score=score, shuffled=score).dropna() for name, score in below.items())
         groups += [of_task, *below_it]
-    cells = columns("attention={name}; as it is={score:3}; shuffled={shuffled:3}")
-    cells |= columns("difference (95 % interval)={difference:+3} ({low:+3} to {high:+3})")
-    cells |= columns("answers that change={changed:%1} ({changed_low:p1} to {changed_high:%1}); runs={seeds:0}{mark}")
-    note = f"Means over runs, intervals over runs and examples. {later}{about(study, lines)}"
+    spec = "attention={name}; as it is={score:3}; shuffled={shuffled:3}; "
+    spec += "difference (95 % interval)={difference:+3} ({low:+3} to {high:+3}); "
+    spec += "answers that change={changed:%1} ({changed_low:p1} to {changed_high:%1}); runs={seeds:0}{mark}"
+    note = f"Means over runs, intervals over runs and examples. {later}Study {study}{{about}}"
     label = "{title} ({metric}), {train_examples:,} examples"
-    yield f"{study}-shuffled", table(pd.concat(groups), label, cells, note=note)
+    yield from shown(f"{study}-shuffled", pd.concat(groups), label, spec, note)
 
 
 def one_by_one(values: Iterable[float], how: str, end: str = "") -> Parts:
@@ -284,26 +278,27 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
     for line in arms.drop_duplicates("title").to_dict("records"):
         without = {"always the same answer": line["majority"], "a bag of words": line["bag_of_words"]}
         how = str(line["digits"])
-        shown = ", ".join(f"{name} {form(value, how)}" for name, value in without.items() if pd.notna(value))
-        floors.append(f"{line['title'].split(',')[0]} {shown}")
+        known = ", ".join(f"{name} {form(value, how)}" for name, value in without.items() if pd.notna(value))
+        floors.append(f"{line['title'].split(',')[0]} {known}")
     if len(arms):
         note = FRONT_NOTE.format(footnote(arms)) + "; ".join(floors) + "."
-        yield "front", table(pd.DataFrame(lines), "{row}", {"{title}": lambda line: line["cell"]}, "title", note=note)
+        cells = {"{title}": lambda line: line["cell"]}
+        yield from shown("front", pd.DataFrame(lines), "{row}", cells, note, across="title")
 
 
 def library_tables(root: Path, rows: pd.DataFrame) -> Named:
     """The attentions of the library with their settings, and its tasks, but for the embedded ones."""
     known = [(name, known.about, ", ".join(known.defaults)) for name, known in attention.ATTENTIONS.items()]
     lines = pd.DataFrame(known, columns=["name", "about", "settings"])
-    yield "attentions", table(lines, "{name}", columns("what it is={about}; settings={settings}"))
+    yield from shown("attentions", lines, "{name}", "what it is={about}; settings={settings}")
     lines = pd.DataFrame({
         "name": task.name, "data": ", ".join(filter(None, (task.dataset, task.config))),
         "read": ", ".join(task.columns),
         "answer": "a span" if task.is_squad else ", ".join(task.labels) or "a number",
         "scores": ", ".join(task.metrics), "on": ", ".join(task.evaluation),
     } for task in TASKS.values() if task.dataset != "mini")  # fmt: skip
-    cells = columns("data on the Hub={data}; what is read={read}; what is answered={answer}; scores={scores}")
-    yield "tasks", table(lines, "{name}", cells | {"scored on": "{on}"})
+    spec = "data on the Hub={data}; what is read={read}; what is answered={answer}; scores={scores}; scored on={on}"
+    yield from shown("tasks", lines, "{name}", spec)
 
 
 OF_STUDIES = (score_tables, difference_tables, switched_tables, reading_tables, shuffled_tables)

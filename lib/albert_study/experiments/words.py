@@ -1,18 +1,11 @@
-"""What needs no model, or no training of one: what counting words scores, what one constant answer does, and which
-details models part on.
-
-    python -m albert_study.experiments.words study=albert task=kor-qpair 'arms=["new", "lsh"]'       details
+"""What needs no model: what counting words scores, and what one constant answer does.
 
 The first is a linear model without attention. Where a published score is that of a constant answer, the model behind it
-has learnt nothing. Details: the original held that similar meaning survives hashing and detail is lost, so examples are
-grouped by what asks for detail. In each group the share of answers that differ between an arm and softmax stands beside
-that between two softmax models with other seeds; what is above that is the arm's. An answer that differs need not be
-worse; how much worse answers are is counted for itself. The texts are read from the Hub, the answers from the runs.
+has learnt nothing.
 """
 
 import re
-import sys
-from itertools import combinations, product, starmap
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -35,12 +28,10 @@ from albert_lsh.sources import TaskError
 from albert_lsh.squad import score
 from albert_lsh.tasks import TASKS, Task, find_task
 from albert_study.candidates import TableSettings
-from albert_study.records import load, published
-from albert_study.scores import answers_of, runs_of
+from albert_study.records import published
 
 REGULARISATION = (0.1, 1.0, 10.0)  # to choose from
 ORIGINAL = {"source": "the original study (2020)", "arm": "reformer"}
-NEGATION = re.compile(r"\b(not|no|never|none|nor|without|cannot)\b|n't\b|(?<!\w)(안|못)\s|않|없|아니", re.IGNORECASE)
 
 
 class Words(TableSettings):
@@ -186,163 +177,3 @@ def write_constants(settings: ConstantAnswers) -> pd.DataFrame:
     """The table of `beside_the_original` for the evaluation splits of all tasks."""
     splits = [(find_task(name), *split) for name in settings.tasks for split in data_of(name)[1].items()]
     return settings.write(beside_the_original(pd.concat(starmap(constant_answers, splits), ignore_index=True)))
-
-
-class Details(Words):
-    """What the command is asked: of which study and task, which arms beside softmax."""
-
-    notebook: ClassVar[str] = "details"
-    usual: ClassVar[str] = "results/runs/details/{study}-{task}.csv"
-    study: str
-    task: str
-    arms: Annotated[list[str], Field(min_length=1)]
-
-    @field_validator("task")
-    @classmethod
-    def of_pairs(cls, task: str) -> str:
-        if len(find_task(task).columns) != 2:
-            raise ValueError(f"task={task!r} must be one of pairs of texts")
-        return task
-
-
-def numbers_in(text: str) -> set[str]:
-    return set(re.findall(r"\d+(?:[.,]\d+)*", text))
-
-
-def common_pieces(one: str, other: str) -> float:
-    """How much two texts have in common: the share of their pairs of letters that both have (Jaccard)."""
-    texts = [text.replace(" ", "") for text in (one, other)]
-    pieces = [{text[i : i + 2] for i in range(len(text) - 1)} for text in texts]
-    either = pieces[0] | pieces[1]
-    return len(pieces[0] & pieces[1]) / len(either) if either else 0.0
-
-
-def distance(question: str, paragraph: str, begins: int) -> float:
-    """Letters between an answer's first and the nearest place of a question's word, a mean over its words of four
-    letters and more that the paragraph has; the whole paragraph, if it has none."""
-    text, nearest = paragraph.lower(), []
-    for word in set(re.findall(r"\w{4,}", question.lower())):
-        if places := [match.start() for match in re.finditer(rf"\b{word}\b", text)]:
-            nearest.append(min(abs(place - begins) for place in places))
-    return float(np.mean(nearest)) if nearest else float(len(text))
-
-
-def groups_of(task: Task, rows: Dataset) -> dict[tuple[str, str], np.ndarray]:
-    """By feature and group, which examples are in it: (examples,) bool. What is measured is cut into thirds.
-
-    Of SQuAD the first of a question's gold answers counts; a question without one has an empty one.
-    """
-    first, second = (rows[column][:] for column in task.columns)
-    if task.is_squad:
-        texts = [(gold["text"] or [""])[0] for gold in rows["answers"]]
-        begins = [(gold["answer_start"] or [0])[0] for gold in rows["answers"]]
-        tests = {
-            "a number in the answer": [bool(numbers_in(text)) for text in texts],
-            "question is negated": [bool(NEGATION.search(question)) for question in first],
-        }
-        measures: dict[str, list[float]] = {
-            "letters of the answer": [len(text) for text in texts],
-            "answer begins at letter": begins,
-            "from the question's words": [distance(*each) for each in zip(first, second, begins, strict=True)],
-        }
-    else:
-        pairs = list(zip(first, second, strict=True))
-        tests = {
-            "numbers differ": [numbers_in(one) != numbers_in(other) for one, other in pairs],
-            "one is negated": [bool(NEGATION.search(one)) != bool(NEGATION.search(other)) for one, other in pairs],
-        }
-        measures = {"in common": [common_pieces(*pair) for pair in pairs], "letters": [len("".join(p)) for p in pairs]}
-    groups: dict[tuple[str, str], np.ndarray] = {("all", ""): np.ones(len(rows), bool)}
-    for name, test in tests.items():
-        groups |= {(name, "yes"): np.array(test), (name, "no"): ~np.array(test)}
-    for name, values in measures.items():
-        third = pd.qcut(pd.Series(values).rank(method="first"), 3, labels=False).to_numpy()
-        groups |= {(name, group): third == number for number, group in enumerate(("least", "middle", "most"))}
-    return groups
-
-
-def parted(task: Task, one: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
-    """By example, whether two models answer differently (SQuAD: with another span); of numbers, by how much."""
-    if task.is_regression:
-        return (one["logit_0"] - other["logit_0"]).abs().to_numpy(float)
-    columns = ["answered", "start", "end"] if task.is_squad else ["answer"]
-    return (one[columns] != other[columns]).any(axis=1).to_numpy(float)
-
-
-def worth(task: Task, table: pd.DataFrame) -> np.ndarray:
-    """By example, what an answer is worth: 1 where it is right, F1 from 0 to 1 (SQuAD), or minus the distance from the
-    gold number."""
-    if task.is_regression:
-        return -(table["logit_0"] - table["label"]).abs().to_numpy(float)
-    return table["f1"].to_numpy(float) if task.is_squad else (table["answer"] == table["label"]).to_numpy(float)
-
-
-def mean_with_interval(values: np.ndarray) -> tuple[float, float, float]:
-    """A mean over examples, and its 95 % interval."""
-    half = 1.96 * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
-    return values.mean(), values.mean() - half, values.mean() + half
-
-
-def details(task: Task, rows: Dataset, arms: dict[str, dict[int, pd.DataFrame]]) -> pd.DataFrame:
-    """A row an arm and group.
-
-    Args:
-        rows: the examples, in the order of the predictions.
-        arms: predictions by arm and seed; of softmax two seeds or more.
-    Returns:
-        arm, feature, group, examples; parted, the share of answers (or mean distance) between arm and softmax with
-        another seed; null, the same between two softmax models; above, their difference, with a 95 % interval low to
-        high; worth, of softmax's answers; gained, what the arm's are worth more with the same seeds (less, if it is
-        negative), from gained_low to gained_high.
-    Raises:
-        ValueError: fewer than two seeds of softmax, an arm without a seed that softmax has, or predictions of other
-            examples than `rows`.
-    """
-    softmax = arms["softmax"]
-    if len(softmax) < 2:
-        raise ValueError(f"softmax has seeds {sorted(softmax)}: two are needed to say how much two models part")
-    for arm, tables in arms.items():
-        for seed, table in tables.items():
-            if len(table) != len(rows) or not table["id"].equals(softmax[min(softmax)]["id"]):
-                said = f"its {len(table)} answers are not those to the {len(rows)} examples"
-                raise ValueError(f"{arm}, seed {seed}: {said}")
-    groups, lines = groups_of(task, rows), []
-    values = {arm: {seed: worth(task, table) for seed, table in tables.items()} for arm, tables in arms.items()}
-    null = np.mean([parted(task, softmax[a], softmax[b]) for a, b in combinations(sorted(softmax), 2)], axis=0)
-    for arm, tables in arms.items():
-        if arm == "softmax":
-            continue
-        if not (both := sorted(set(softmax) & set(tables))):
-            raise ValueError(f"{arm} has seeds {sorted(tables)}, softmax {sorted(softmax)}: none in common")
-        gained = np.mean([values[arm][seed] - values["softmax"][seed] for seed in both], axis=0)
-        pairs = [(a, b) for a, b in product(sorted(softmax), sorted(tables)) if a != b]
-        each = np.mean([parted(task, softmax[a], tables[b]) for a, b in pairs], axis=0)
-        for (feature, group), inside in groups.items():
-            row = {"task": task.name, "arm": arm, "feature": feature, "group": group, "examples": int(inside.sum())}
-            row |= {"parted": each[inside].mean(), "null": null[inside].mean()}
-            row["above"], row["low"], row["high"] = mean_with_interval((each - null)[inside])
-            row["worth"] = np.mean([of_seed[inside].mean() for of_seed in values["softmax"].values()])
-            row["gained"], row["gained_low"], row["gained_high"] = mean_with_interval(gained[inside])
-            lines.append(row)
-    return pd.DataFrame(lines)
-
-
-def write_details(settings: Details) -> pd.DataFrame:
-    """The table of `details` for a study's arms."""
-    root = Path(str(settings.results_root))
-    runs = runs_of(load(root, settings.study), root)
-    runs = runs[(runs["task"] == settings.task) & runs["is_headline"]]
-    arms = ("softmax", *settings.arms)
-    if missing := [arm for arm in arms if arm not in set(runs["arm"])]:
-        raise ValueError(f"study {settings.study!r} has no run of {settings.task!r} with arm {missing[0]!r}")
-    predictions = {arm: answers_of(runs[runs["arm"] == arm], root) for arm in arms}
-    rows = next(iter(data_of(settings.task)[1].values()))
-    return settings.write(details(find_task(settings.task), rows, predictions).assign(study=settings.study))
-
-
-if __name__ == "__main__":
-    try:
-        shown = write_details(Details.parse(dict(argument.split("=", 1) for argument in sys.argv[1:])))
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"error: {error}") from error
-    print(shown.to_string())
