@@ -6,20 +6,16 @@ import pandas as pd
 import pytest
 
 from albert_study.compare import differences, write_tables
-from albert_study.experiment_tables import detail_tables, masked_tables
 from albert_study.records import load
 from albert_study.report import document_tables, numbers, spell, write_numbers
 from albert_study.scores import scores
 from albert_study.show import columns, form, parts, table, text
 from albert_study.tables import (
     difference_tables,
-    equivalence_tables,
-    front_tables,
     score_table,
     score_tables,
-    shuffled_tables,
 )
-from records import F1, answered, tidy, write_run
+from records import F1, answered, write_run
 
 WRITTEN = [
     (58.65, "1", "58.7"), (2.5, "0", "3"), (-0.00005, "4", "-0.0001"), (-0.00004, "4", "0.0000"),
@@ -178,122 +174,6 @@ def test_a_table_names_models_and_machines_and_says_how_many_examples_and_seeds_
     settings = dict(score_tables(tree, load(tree), "mini"))["mini-settings"]
     assert settings.note == "Study mini: some/model, commit 0123456789."
     assert settings.frame()["attentions"].tolist() == ["softmax", "reformer", "lsh"]
-
-
-def test_the_front_page_has_a_row_a_change_and_leaves_empty_what_was_not_run(tmp_path):
-    korean = {"softmax": ([0.9, 0.8], 1.0), "plain-lsh": ([0.1, 0.7], 0.55), "lsh": ([0.8], 1.05)}
-    runs = {("albert", "kor-sts"): korean | {"yoso-e": ([0.5], 2.0)},
-            ("minilm", "squad"): {"softmax": ([67.0], 1.0), "lsh-half": ([66.8], 0.67), "lsh": ([1.0], 0)}}  # fmt: skip
-    lines = [{"study": study, "task": task, "arm": arm, "seed": seed, "value": value, "cost": cost,
-              "record": f"{task}{arm}{seed}"}
-             for (study, task), arms in runs.items() for arm, (values, cost) in arms.items()
-             for seed, value in enumerate(values)]  # fmt: skip
-    rows = tidy(lines)
-    for study, floors in (("albert", (0.0, 0.7)), ("minilm", (0.03, None))):
-        made = scores(rows[rows["study"] == study], tmp_path)
-        write(tmp_path, f"tables/{study}-scores", made.assign(majority=floors[0], bag_of_words=floors[1]))
-    ((name, table),) = front_tables(tmp_path, rows)
-    frame = table.frame()
-    assert name == "front"
-    assert list(frame) == ["SQuAD 1.1, MiniLM (F1)", "KorSTS, ALBERT (Pearson)", "full cost"]
-    assert frame.loc["softmax, unchanged"].tolist() == ["67.0 (1)", "0.850 ± 0.071 (2)", "100%"]
-    assert frame.loc["**lsh**"].tolist() == ["66.8 (1)†", "0.800 (1)", "67% to 105%"]
-    # runs that are far apart have no mean that stands for them
-    assert frame.loc["random hashing (plain-lsh)"].tolist() == ["", "0.100, 0.700", "55%"]
-    assert len(frame) == 3  # what nobody has run is not there, nor what the page does not speak of
-    floors = "SQuAD 1.1 always the same answer 0.0; KorSTS always the same answer 0.000, a bag of words 0.700."
-    assert table.note.endswith(floors)
-    assert list(front_tables(tmp_path / "elsewhere", rows)) == []
-
-
-def test_whether_lsh_stays_near_softmax_is_told_task_by_task_and_over_tasks(tmp_path):
-    line = {"study": "x", "to": "lsh", "task": "mrpc", "share": 0.5, "pairs": 0.4, "cost": 1.0, "difference": -0.25}
-    line |= {
-        "low": -0.9,
-        "high": 0.4,
-        "seeds": 3,
-        "tasks": 1,
-        "weights": None,
-        "later": 0,
-        "p": 0.02,
-        "p_holm": 0.06,
-        "within": False,
-    }
-    few = line | {"task": "squad", "seeds": 1, "p": None, "p_holm": None, "later": 1}
-    over = line | {
-        "study": None,
-        "task": "all",
-        "tasks": 2,
-        "weights": "equal",
-        "p_holm": 0.01,
-        "within": True,
-        "pairs": None,
-        "seeds": 6,
-    }
-    best = over | {"weights": "precision", "p": None, "p_holm": None, "within": False}
-    write(tmp_path, "tables/equivalence", [line, few, over, best])
-    ((_, table),) = equivalence_tables(tmp_path, pd.DataFrame())
-    lines = table.frame().assign(asked=table.frame().index).values.tolist()
-    assert lines == [
-        ["x, lsh", "mrpc", "40%", "100%", "-0.25", "-0.90 to +0.40", "0.020", "0.060", "not shown", "3", "50%"],
-        ["x, lsh", "squad", "40%", "100%", "-0.25", "-0.90 to +0.40", "", "", "", "1†", "50%"],
-        ["mean of 2 tasks", "all", "", "100%", "-0.25", "-0.90 to +0.40", "0.020", "0.010", "yes", "6", "50%"],
-        ["2 tasks by precision", "all", "", "100%", "-0.25", "-0.90 to +0.40", "", "", "", "6", "50%"],
-    ]
-    assert list(equivalence_tables(tmp_path / "elsewhere", pd.DataFrame())) == []
-
-
-def test_what_sees_no_order_stands_below_shuffled_texts(tmp_path):
-    line = {"task": "sst2", "model": "m", "arm": "window-8000", "metric": "accuracy", "train_examples": 8000}
-    line |= {"score": 0.9, "shuffled": 0.8, "difference": -0.1, "low": -0.2, "high": -0.0001, "changed": 0.12}
-    line |= {"changed_low": 0.1, "changed_high": 0.13, "bag_of_words": 0.7, "majority": 0.5, "commit": "c", "later": 0}
-    write(tmp_path, "tables/order-shuffled", [line])
-    frame = made(shuffled_tables, tmp_path, pd.DataFrame(), "order")["order-shuffled"]
-    assert set(frame.index) == {"SST-2 (accuracy), 8,000 examples"}
-    assert frame["attention"].tolist() == ["nearest keys", "a bag of words", "always the same answer"]
-    assert frame.iloc[0, 3:5].tolist() == ["-0.100 (-0.200 to -0.000)", "12.0% (10.0 to 13.0%)"]
-
-
-def test_masked_words_have_a_table_a_share_with_what_has_no_share_in_each(tmp_path):
-    same = {"softmax_loss": 5.0, "standard_error": 0.05, "model": "some/albert", "commit": "0123456789abc"}
-    lines = [("lsh", 0.5, 0.1, 0.2, 0.7), ("window", 0.5, -0.4, 2.5, 0.5), ("yoso-e", None, 1.0, 3.0, 1.0)]
-    lines += [("lsh", 0.25, 0.3, 0.4, 0.4)]
-    table = pd.DataFrame(lines, columns=["variant", "share_asked", "difference", "change", "cost"]).assign(**same)
-    for length in (128, 32):
-        write(tmp_path, f"runs/masked-words/{length}", table.assign(attention=table["variant"], length=length))
-    changes = {"all": 0.9, "pass 1": 0.1, "pass 2": 0.2, "all but pass 1": 0.8, "all but pass 2": 0.7}
-    lines = [{"variant": name, "change": change, "difference": -change} for name, change in changes.items()]
-    passes = pd.DataFrame(lines).assign(attention="lsh", share_asked=0.25, length=64, **same)
-    write(tmp_path, "runs/masked-words/depths", passes)
-    tables = dict(masked_tables(tmp_path, load(tmp_path)))
-    assert list(tables) == ["masked-words-50", "masked-words-25", "masked-words-depths"]
-    half = tables["masked-words-50"].frame()
-    assert list(half.index) == ["lsh", "window", "yoso-e"]  # by how much a word's loss changes
-    assert half.loc["window"].tolist()[:3] == ["-0.40 ± 0.10", "2.50", "50%"]
-    assert next(iter(half)) == "32 tokens"  # the shortest first
-    assert list(tables["masked-words-25"].frame().index) == ["lsh", "yoso-e"]
-    assert "5.00 at 32 tokens, 5.00 at 128 tokens" in tables["masked-words-25"].note
-    assert tables["masked-words-depths"].frame().loc["2"].tolist() == ["-0.20 ± 0.10", "0.20", "-0.70 ± 0.10", "0.70"]
-    assert "In all passes: -0.90 ± 0.10, either way 0.90" in tables["masked-words-depths"].note
-
-
-@pytest.mark.parametrize(
-    ("name", "shown", "worth"),
-    [
-        ("albert-kor-qpair", ["120", "2%", "50% (40 to 60)"], ["120", "98%", "-50%"]),
-        ("albert-kor-sts", ["120", "0.02", "0.50 (0.40 to 0.60)"], ["120", "0.98", "-0.50"]),
-        ("minilm-squad", ["120", "1.7%", "50.0% (40.0 to 60.0)"], ["120", "98.0", "-50.0"]),
-    ],
-)
-def test_details_are_shown_in_the_unit_of_their_task(tmp_path, name, shown, worth):
-    """A group in which all answers are alike has no interval."""
-    study, task = name.split("-", 1)
-    line = {"task": task, "study": study, "arm": "lsh", "feature": "all", "group": None, "examples": 120, "null": 0.017}
-    line |= {"above": 0.5, "low": 0.4, "high": 0.6, "worth": 0.98, "commit": "0123456789abc"}
-    write(tmp_path, f"runs/details/{name}", [line | dict.fromkeys(("gained", "gained_low", "gained_high"), -0.5)])
-    tables = made(detail_tables, tmp_path, pd.DataFrame())
-    assert tables[f"details-{name}"].loc["all"].tolist() == shown
-    assert tables[f"details-{name}-worth"].loc["all"].tolist() == worth
 
 
 def test_every_table_of_a_study_alone_is_its_own(tree):
