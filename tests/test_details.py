@@ -5,9 +5,8 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from albert_lsh.run import ParameterError
 from albert_lsh.tasks import find_task
-from albert_study.experiments.words import Details, common_pieces, details, distance, groups_of
+from albert_study.experiments.words import common_pieces, details, distance, groups_of
 
 TASK = find_task("kor-qpair")
 FIRST = ["3 apples", "it is red", "the same words", "오늘 비가 안 와", "never mind", "a b"] * 20
@@ -99,5 +98,3 @@ def test_numbers_part_by_their_distance():
 def test_what_cannot_be_asked_is_refused(softmax, lsh, said):
     with pytest.raises(ValueError, match=said):
         details(TASK, ROWS, {"softmax": dict.fromkeys(softmax, answers()), "lsh": lsh})
-    with pytest.raises(ParameterError, match="task='sst2' must be one of pairs of texts"):
-        Details.parse({"study": "albert", "task": "sst2", "arms": ["lsh"]})

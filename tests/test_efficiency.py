@@ -5,7 +5,6 @@ import pytest
 
 from albert_lsh.attention import coverage
 from albert_lsh.files import repository_root
-from albert_lsh.run import ParameterError
 from albert_study.experiments.efficiency import CONTENDERS, Efficiency, inputs, measure_efficiency, peak_memory
 from albert_study.growth import crossing_bounds, redraw, save_efficiency, slopes
 from albert_study.study import load_jobs
@@ -67,21 +66,6 @@ def test_the_study_asks_for_everything():
     for job in load_jobs("efficiency").values():
         assert set(job.parameters) == Efficiency.model_fields.keys() - {"results_root"}, job.name
         assert job.parameters["output_dir"].startswith("results/efficiency")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"cases": ["lhs"]}, "cases: 'lhs' is not one of: softmax"),
-        ({"cases": ["lsh"]}, "cases must have 'softmax', with which the others are compared"),
-        ({"step_lengths": [64], "step_cases": ["lsh"]}, "step_cases must have 'softmax'"),
-        ({"lengths": [100]}, "100 is no power of two"),
-        ({"device": "cuda", "memory": True}, "memory=True needs device='cpu', not 'cuda'"),
-    ],
-)
-def test_bad_parameters_are_named(change, message, tmp_path):
-    with pytest.raises(ParameterError, match=message):
-        ask(tmp_path, **change)
 
 
 # What figures and tables make of them

@@ -91,22 +91,6 @@ def test_reviews_are_read_as_bytes_and_cut(tmp_path):
         ask(tmp_path, task="text", data_dir=str(tmp_path / "nowhere")).load_data()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"task": "lists"}, "task='lists' must be 'duplication', 'listops' or 'text' .long_range.ipynb"),
-        ({"task": "duplication", "max_length": 33}, "max_length=33 must be even"),
-        ({"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),
-        ({"evaluate": {"a": {"attention": "lsh", "hashes": 2}}}, "variants: 'a': .*hashes"),
-        ({"variants": {"a/b": {"attention": "lsh"}}}, "variants: 'a/b' cannot be the name of a folder"),
-        ({"only": ["reformer"]}, "only: 'reformer' is not one of the variants: softmax, shared-qk-lsh, lsh"),
-    ],
-)
-def test_bad_parameters_are_named(change, message):
-    with pytest.raises(OneLineError, match=message):
-        LongRange.parse({"task": "listops", **change})
-
-
 def test_what_is_not_given_is_as_published_and_each_change_of_an_unnamed_run_has_its_folder(tmp_path):
     settings = LongRange.parse({"task": "listops", "steps": None})
     assert (settings.max_length, settings.steps, settings.batch_size, settings.learning_rate) == (2000, 5000, 32, 1e-4)

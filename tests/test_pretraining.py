@@ -157,20 +157,6 @@ def test_first_weights_are_counted_or_drawn_and_recorded(small, undisturbed, tmp
     assert undisturbed[1].history["mlm_loss"].iloc[0] < drawn.history["mlm_loss"].iloc[0] - 0.1
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"size": "tiny"}, "size='tiny' must be 'nano', 'small', 'base'.*pretrain.ipynb"),
-        ({"attention": "reformer"}, "to pretrain take shared-qk-lsh"),
-        ({"start": "somewhere"}, "has a tokenizer of its own"),
-        ({"start": "nano", "tokenizer": None, "first_weights": "random"}, "start='nano' has weights of its own"),
-    ],
-)
-def test_wrong_parameters_are_named(small, wrong, message):
-    with pytest.raises(ParameterError, match=message):
-        Pretraining.parse({**small, **wrong})
-
-
 def test_a_text_that_is_too_short_and_a_start_that_is_not_there(small, tmp_path, capsys):
     (tmp_path / "short.txt").write_text("The food was dull.", encoding="utf-8")
     parameters = {**small, "text": str(tmp_path / "short.txt"), "output_dir": str(tmp_path / "run")}

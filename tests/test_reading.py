@@ -9,7 +9,6 @@ import torch
 
 from albert_lsh import attention, load_model, load_tokenizer, record_passes
 from albert_lsh.errors import OneLineError
-from albert_lsh.run import ParameterError
 from albert_study import reading
 from albert_study.reading import MaskedWords, Reading, measure_masked_words, measure_reading, sequences
 
@@ -46,13 +45,6 @@ def test_paragraphs_are_read_whole_or_put_together(tmp_path):
         assert len(sequences(texts, tokenizer, would_do, 2, join=join)) == 2
     with pytest.raises(OneLineError, match="take fewer"):
         sequences(texts, tokenizer, 24, 1_000_000, join=False)
-
-
-def test_bad_parameters_of_reading_are_named():
-    with pytest.raises(ParameterError, match="variants: 'a': attention='lhs' is not one of"):
-        Reading.parse({"variants": {"a": {"attention": "lhs"}}})
-    with pytest.raises(ParameterError, match="task='mrpc' has no paragraphs; squad, squad-v2 and mini-squad have"):
-        Reading.parse({"variants": FEW, "task": "mrpc"})
 
 
 def test_each_candidates_numbers_are_its_own(tmp_path, monkeypatch):
