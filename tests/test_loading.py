@@ -8,8 +8,7 @@ from transformers import AlbertTokenizer
 
 from albert_lsh import load_model, load_tokenizer
 from albert_lsh.model.config import ModelError
-from encoders import batch, config_of, save_encoder
-from weights import change_weights
+from encoders import batch, change_weights, config_of, save_encoder
 
 
 @pytest.fixture(scope="module")
