@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 from statsmodels.stats.weightstats import DescrStatsW
 
-from albert_lsh import metrics
 from albert_lsh.files import repository_root
-from albert_study.compare import differences, equivalence, shuffled, switched, write_tables
+from albert_study.compare import differences, equivalence, write_tables
 from albert_study.intervals import (
     Error,
     difference,
@@ -19,19 +18,17 @@ from albert_study.intervals import (
     p_of_none,
     paired_ratio,
     pooled,
-    score_of,
 )
 from albert_study.records import load
-from albert_study.scores import headlines, scores, variety
+from albert_study.scores import headlines, scores
 from records import answered, tidy, write_run
 
 ROOT = repository_root()
 
 
-def answers(right, labels=None):
+def answers(right):
     """Predictions of two classes that are right where `right` says so."""
-    labels = np.zeros(len(right), int) if labels is None else labels
-    return pd.DataFrame({"id": range(len(right)), "label": labels, "answer": np.where(right, labels, 1 - labels)})
+    return pd.DataFrame({"id": range(len(right)), "label": 0, "answer": np.where(right, 0, 1)})
 
 
 def arms_of(root, shares, seeds=(0, 1, 2), examples=400, **more):
@@ -43,24 +40,6 @@ def arms_of(root, shares, seeds=(0, 1, 2), examples=400, **more):
             right = np.clip(difficulty + generator.normal(0, 0.05, examples), 0, 1) < share
             tables[arm, seed] = answers(right)
     return answered(root, tables, "sst2", **more)
-
-
-def test_weighted_scores_are_the_scores_of_the_repeated_examples():
-    generator = np.random.default_rng(0)
-    labels, chosen = generator.integers(0, 2, 50), generator.integers(0, 50, 50)
-    weights = np.bincount(chosen, minlength=50).astype(float)[None]
-    classes = pd.DataFrame({"label": labels, "answer": generator.integers(0, 2, 50)})
-    for name in ("accuracy", "f1", "matthews"):
-        expected = metrics.METRICS[name](classes["label"][chosen], classes["answer"][chosen])
-        assert score_of(name, classes)(weights).item() == pytest.approx(expected)
-    values = pd.DataFrame({"label": generator.normal(size=50), "logit_0": generator.normal(5, 2, size=50)})
-    expected = metrics.METRICS["pearson"](values["label"].to_numpy()[chosen], values["logit_0"].to_numpy()[chosen])
-    assert score_of("pearson", values)(weights).item() == pytest.approx(expected)
-    assert score_of("pearson", values.assign(logit_0=1.0))(weights).item() == 0  # as `metrics.scores` has it
-    spans = pd.DataFrame({"f1": generator.random(50)})
-    assert score_of("f1", spans)(weights).item() == pytest.approx(100 * spans["f1"].to_numpy()[chosen].mean())
-    with pytest.raises(ValueError, match="metric='bleu' is not one of: accuracy, f1, exact, matthews, pearson"):
-        score_of("bleu", classes)
 
 
 LEVELS = np.random.default_rng(2).normal(size=100_000) * np.sqrt(1.01)
@@ -142,17 +121,6 @@ def test_the_error_of_a_paired_ratio_is_that_of_repeated_experiments():
     means, errors = np.array(ratios).T
     assert means.mean() == pytest.approx(0.1, abs=0.005)
     assert errors.mean() == pytest.approx(means.std(), rel=0.12)
-
-
-def test_scores_are_means_and_sample_deviations_over_the_seeds_there_are(tree):
-    lines = scores(load(tree, "mini"), tree)
-    table = lines[lines["is_headline"]].set_index("arm")
-    assert list(table["seeds"]) == [3, 2, 1]
-    assert table["score"].to_dict() == pytest.approx({"softmax": 0.88, "reformer": 0.81, "lsh": 0.87})
-    assert table["sd"][:2].tolist() == pytest.approx([0.02, 0.02 / 2**0.5])
-    assert pd.isna(table.loc["lsh", "sd"])
-    assert table.loc["softmax", ["majority", "chance", "low", "high"]].tolist() == pytest.approx([0.7, 0.5, 0.86, 0.9])
-    assert lines.set_index(["arm", "measure"]).loc[("softmax", "accuracy"), "score"] == pytest.approx(0.78)
 
 
 def test_scores_of_squad_2_are_those_of_all_its_questions(tree):
@@ -249,17 +217,6 @@ def test_tasks_that_all_answer_alike_are_within_a_point():
     assert table[["task", "within"]].values.tolist() == [["mrpc", True], ["stsb", True], ["all", True]]
 
 
-def test_arms_trained_otherwise_stand_against_those_trained_alike(tmp_path):
-    names = ["softmax-8000", "softmax-20000", "new-8000", "reformer-8000", "lsh-20000", "lsh-10-epochs"]
-    table = differences(arms_of(tmp_path, dict.fromkeys(names, 0.8)), tmp_path)
-    assert table[["from", "to", "change"]].values.tolist() == [
-        ["softmax-8000", "new-8000", "new projections"],
-        ["softmax-8000", "reformer-8000", "the 2020 attention"],
-        ["new-8000", "reformer-8000", "tying, with new projections"],
-        ["softmax-20000", "lsh-20000", "lsh"],
-    ]
-
-
 def test_an_interval_goes_no_further_than_scores(tmp_path):
     """Two seeds that differ widely: Student's factor for one degree of freedom is 12.7."""
     near, far = (arms_of(tmp_path, {"softmax": 0.9, "lsh": lsh}, [seed]) for seed, lsh in ((0, 0.9), (1, 0.3)))
@@ -293,16 +250,6 @@ def test_runs_that_kept_no_predictions_are_compared_over_seeds_alone(tree):
     write_run(tree, "softmax", 0, {"f1": 0.9}, study="apart")
     write_run(tree, "lsh", 1, {"f1": 0.8}, study="apart")
     assert differences(load(tree, "apart"), tree).empty
-
-
-def test_variety_is_0_for_one_answer_and_1_for_answers_as_varied_as_the_gold_ones():
-    numbers = pd.DataFrame({"label": [0.0, 5.0, 2.0, 1.0]})
-    classes = pd.DataFrame({"label": [0, 1, 1, 1]})
-    assert variety(numbers.assign(logit_0=numbers["label"] / 4)) == pytest.approx(0.25)
-    assert variety(classes.assign(answer=0)) == 0
-    assert variety(classes.assign(answer=[0, 1, 0, 1])) == 2
-    places = pd.DataFrame({"start": [4, 4, 4, 9], "end": [9, 9, 12, 12]})
-    assert variety(places) == 0.75  # the first counts as another
 
 
 def test_a_run_that_says_the_same_to_everything_has_no_correlation_and_no_difference(tmp_path):
@@ -351,31 +298,6 @@ def test_of_a_part_of_squad_it_is_not_said_how_varied_answers_are(part, tmp_path
     rows = answered(tmp_path, {("new", 0): pd.DataFrame({"id": ["a", "b"], "start": [4, 4], "end": [9, 9]})}, "squad")
     assert scores(rows, tmp_path)["variety"].item() == 0.5
     assert np.isnan(scores(pd.concat([rows, rows.assign(measure=part, value=100)]), tmp_path)["variety"].item())
-
-
-def test_what_is_kept_lies_in_its_interval_and_softmax_keeps_all():
-    rows = load(ROOT, "no-training")
-    few = rows[(rows["task"] == "mrpc") & rows["variant"].isin(["lsh", "window"])]
-    table = switched(few, ROOT)
-    assert table["kept"].between(table["kept_low"], table["kept_high"], inclusive="neither").all()
-    assert set(table["share"]) == {0.5, 0.33, 0.25, 0.125}
-    assert switched(rows[rows["kind"] == "fine-tuned"], ROOT).empty
-
-
-def test_answers_to_shuffled_texts_stand_beside_those_to_texts_as_they_are(tmp_path):
-    rows = []
-    for seed, moved in ((0, 10), (1, 20)):
-        plain = answers(np.arange(100) < 80).assign(split="validation")
-        mixed = answers(np.arange(100) < 80 - moved).assign(split="shuffled")
-        rows.append(answered(tmp_path, {("softmax", seed): pd.concat([plain, mixed], ignore_index=True)}, "sst2"))
-        rows.append(rows[-1].assign(split="shuffled", value=(80 - moved) / 100))
-    rows += [row.head(1).assign(measure="train_examples", value=64) for row in rows[::2]]
-    (line,) = shuffled(pd.concat(rows), tmp_path).to_dict("records")
-    assert line["difference"] == pytest.approx(-0.15)
-    assert line["changed"] == pytest.approx(0.15)
-    assert line["changed_low"] <= line["changed"] <= line["changed_high"]
-    assert (line["shuffled"], line["seeds"], line["train_examples"]) == (pytest.approx(0.65), 2, 64)
-    assert shuffled(arms_of(tmp_path, {"lsh": 0.9}), tmp_path).empty
 
 
 def test_tables_are_written_and_empty_ones_removed(tree):

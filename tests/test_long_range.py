@@ -9,7 +9,6 @@ from datasets import Dataset
 
 from albert_lsh import record_passes
 from albert_lsh.errors import OneLineError
-from albert_lsh.loop import Clock
 from albert_lsh.sources import TaskError
 from albert_study.experiments import long_tasks
 from albert_study.experiments.long_range import LongRange, build_model, comparison, train_all
@@ -144,20 +143,11 @@ def test_every_variant_is_trained_and_recorded(tmp_path, capsys):
         train_all(ask(tmp_path, eval_steps=2, steps=5), data)
 
 
-def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path, monkeypatch):
+def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path, killed_after):
     whole, broken = (ask(tmp_path / name, only=["lsh"], eval_steps=2, steps=6) for name in ("whole", "broken"))
-    data, on_step_end = whole.load_data(), Clock.on_step_end
+    data = whole.load_data()
     undisturbed = train_all(whole, data)
-
-    def stop(self, args, state, control, **kwargs):
-        on_step_end(self, args, state, control, **kwargs)
-        if state.global_step == 5:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Clock, "on_step_end", stop)
-        with pytest.raises(KeyboardInterrupt):
-            train_all(broken, data)
+    killed_after(5, train_all, broken, data)
     folders = [tmp_path / name / "listops-32" / "lsh" / "seed-0" for name in ("whole", "broken")]
     assert not (folders[1] / "result.json").exists()
     another = broken.model_copy(update={"data_dir": str(tmp_path)})  # another folder may hold other data

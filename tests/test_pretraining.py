@@ -15,7 +15,6 @@ from transformers import trainer
 from transformers.utils import notebook
 
 from albert_lsh import load_model
-from albert_lsh.loop import Clock
 from albert_lsh.model.load import ModelError, max_positions
 from albert_lsh.run import ParameterError
 from albert_study.compare import gaps
@@ -74,22 +73,8 @@ def test_a_run_leaves_a_model_its_curve_and_its_record(small, undisturbed):
         run_in(folder, small)
 
 
-class Killed(BaseException):
-    """Ends a run as a signal does: nothing catches it."""
-
-
-def test_interrupted_it_ends_as_if_undisturbed(small, undisturbed, tmp_path, monkeypatch):
-    on_step_end = Clock.on_step_end
-
-    def kill(self, args, state, control, **kwargs):
-        on_step_end(self, args, state, control, **kwargs)
-        if state.global_step == 11:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Clock, "on_step_end", kill)
-        with pytest.raises(Killed):
-            run_in(tmp_path, small | HASHING)
+def test_interrupted_it_ends_as_if_undisturbed(small, undisturbed, tmp_path, killed_after):
+    killed_after(11, run_in, tmp_path, small | HASHING)
     assert (tmp_path / "checkpoints" / "checkpoint-8").exists()
     assert not (tmp_path / "result.json").exists()
     with pytest.raises(ParameterError, match="holds checkpoints of a run with another learning_rate"):
