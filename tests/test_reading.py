@@ -76,18 +76,6 @@ def test_each_candidates_numbers_are_its_own(tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(read(tmp_path / "apart")[0][numbers], table[numbers], rtol=1e-4)
 
 
-def test_without_a_network_the_error_says_what_to_set_and_that_alone_is_enough(tmp_path, monkeypatch):
-    def no_network(*args, **kwargs):
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr("albert_lsh.sources.load_dataset", no_network)
-    parameters = {"variants": {"few": {"attention": "lsh"}}, "output": str(tmp_path / "table.csv"), "paragraphs": 30}
-    with pytest.raises(OneLineError, match='without a network set task="mini-squad", model="mini"$'):
-        measure_reading(Reading.parse(parameters))
-    table, _ = measure_reading(Reading.parse({**parameters, "task": "mini-squad", "model": "mini"}))
-    assert table["share"].item() < 0.3
-
-
 def test_the_loss_is_the_models_own_and_all_keys_lose_nothing(tmp_path):
     settings = mask(tmp_path)
     table, by_text = measure_masked_words(settings)

@@ -10,11 +10,7 @@ from albert_study.records import load
 from albert_study.report import document_tables, numbers, spell, write_numbers
 from albert_study.scores import scores
 from albert_study.show import columns, form, parts, table, text
-from albert_study.tables import (
-    difference_tables,
-    score_table,
-    score_tables,
-)
+from albert_study.tables import difference_tables, score_table, score_tables
 from records import F1, answered, write_run
 
 WRITTEN = [

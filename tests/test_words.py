@@ -6,18 +6,15 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from albert_lsh.errors import OneLineError
 from albert_lsh.tasks import find_task
 from albert_study.experiments import words
 from albert_study.experiments.words import (
     BagOfWords,
-    ConstantAnswers,
     common_pieces,
     details,
     distance,
     groups_of,
     scores_of,
-    write_constants,
     write_scores,
 )
 
@@ -56,16 +53,6 @@ def test_published_scores_of_sst2_and_squad_2_are_those_of_a_constant():
     rows = Dataset.from_dict({"id": [str(n) for n in range(11873)], "answers": answers})
     table = words.beside_the_original(words.constant_answers(find_task("squad-v2"), "validation", rows))
     assert table.set_index("metric").loc["f1", ["right", "same", "between"]].tolist() == [5945, True, 0]
-
-
-def test_without_a_network_the_error_says_which_task_has_constant_answers(tmp_path, monkeypatch):
-    def no_network(*args, **kwargs):
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr("albert_lsh.sources.load_dataset", no_network)
-    with pytest.raises(OneLineError, match=r'without a network set tasks=\["mini-mrpc"\]$'):
-        write_constants(ConstantAnswers.parse({"tasks": ["mrpc"]}))
-    assert write_constants(ConstantAnswers.parse({"tasks": ["mini-mrpc"], "results_root": str(tmp_path)})).empty
 
 
 TASK = find_task("kor-qpair")

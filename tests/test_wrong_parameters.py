@@ -2,19 +2,21 @@
 
 import json
 import math
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from albert_lsh import attention, load_model, switch_attention
+from albert_lsh.errors import OneLineError
 from albert_lsh.run import ParameterError, Run
 from albert_study.comparison import Comparison
 from albert_study.experiments.efficiency import Efficiency
 from albert_study.experiments.long_range import LongRange
 from albert_study.experiments.pretrain import Pretraining
-from albert_study.experiments.words import BagOfWords, ConstantAnswers, Details
-from albert_study.reading import Reading
+from albert_study.experiments.words import BagOfWords, ConstantAnswers, Details, write_constants
+from albert_study.reading import Reading, measure_reading
 from albert_study.study import NOTEBOOKS, job_of_notebook
 from wrong_values import KEYS, REFUSED, TEXTS, VALUES, answer
 
@@ -130,6 +132,19 @@ def test_what_another_notebook_cannot_do_is_named_before_it_begins(kind, change,
     """Of a comparison, when its runs are listed."""
     with pytest.raises(ParameterError, match=message):
         getattr(kind.parse(GOOD.get(kind, {}) | change), "runs", list)()
+
+
+@pytest.mark.parametrize(
+    ("work", "settings", "instead"),
+    [
+        (measure_reading, Reading.parse({"variants": FEW}), 'task="mini-squad", model="mini"$'),
+        (write_constants, ConstantAnswers.parse({"tasks": ["mrpc"]}), r'tasks=\["mini-mrpc"\]$'),
+    ],
+)
+def test_without_a_network_the_error_says_what_to_set(monkeypatch, work, settings, instead):
+    monkeypatch.setattr("albert_lsh.sources.load_dataset", Mock(side_effect=ConnectionError("no network")))
+    with pytest.raises(OneLineError, match=f"without a network set {instead}"):
+        work(settings)
 
 
 CHOSEN = load_model("mini")
