@@ -1,16 +1,20 @@
-"""Tables as people read them: of numbers, each with how it is written."""
+"""Tables as people read them: of numbers, each with how it is written.
+
+What tables say is held by the committed pages and documents that show them: they must be what today's code makes of
+today's numbers (test_repository.py), as results/tables must be (test_records.py). Here is what these do not show.
+"""
 
 import json
 
 import pandas as pd
 import pytest
 
-from albert_study.compare import differences, write_tables
+from albert_study.compare import write_tables
 from albert_study.records import load
 from albert_study.report import document_tables, numbers, spell, write_numbers
 from albert_study.scores import scores
-from albert_study.show import columns, form, parts, table, text
-from albert_study.tables import difference_tables, score_table, score_tables
+from albert_study.show import form
+from albert_study.tables import score_table, score_tables
 from records import F1, answered, write_run
 
 WRITTEN = [
@@ -20,16 +24,6 @@ WRITTEN = [
     (0.0004, "P", "<.001"), (0.0304, "P", "0.030"), (-0.25, "%", "-25%"),
     (0.02, "+2", "+0.02"), (-0.02, "+2", "-0.02"), (-0.0003, "+3", "-0.000"), (0.0, "+3", "+0.000"),
 ]  # fmt: skip
-
-
-def write(root, name, lines):
-    path = root / "results" / f"{name}.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(lines).to_csv(path, index=False)
-
-
-def made(makers, *arguments):
-    return {name: table.frame() for name, table in makers(*arguments)}
 
 
 @pytest.mark.parametrize(
@@ -73,22 +67,6 @@ def test_documents_mark_runs_that_came_later_and_show_no_mean_where_none_stands_
     ]
 
 
-def test_a_number_that_is_missing_takes_the_text_before_it_along():
-    line = {"score": 0.8484, "sd": float("nan"), "seeds": 3, "digits": 3}
-    assert text(parts("{score:s} ± {sd:s} ({seeds:0})", line)) == "0.848 (3)"
-    assert text(parts("{score:s} ({sd:s} to {sd:s})", line)) == "0.848"
-    assert parts("{sd:s} ({seeds:0})", line) == []
-    assert parts("**{score:+2}** of {name}", line | {"name": "x"}) == ["**", (0.8484, "+2"), "** of ", "x"]
-
-
-def test_a_pivot_has_the_columns_that_there_are_numbers_for():
-    lines = pd.DataFrame({"variant": ["b", "a", "b"], "task": ["x", "x", "y"], "share": [0.5, 0.25, 1], "cost": None})
-    cells = columns("{task}={share:%}; {task}, cost={cost:%}")
-    found = table(lines, "{variant}", cells, "task").frame()
-    assert found.to_dict("index") == {"b": {"x": "50%", "y": "100%"}, "a": {"x": "25%", "y": ""}}
-    assert list(table(lines, "{variant}", cells, "task", ["a", "b"]).frame().index) == ["a", "b"]
-
-
 def test_scores_stand_above_what_can_be_had_without_attention(tree):
     path = write_run(tree, "softmax", 0, {"exact": 70.0, "f1": 80.04}, task="squad") / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "full_cost": 0.75}))
@@ -102,74 +80,16 @@ def test_scores_stand_above_what_can_be_had_without_attention(tree):
     assert "squad (exact)" in score_table(lines, metrics=True).frame()
 
 
-def test_baselines_are_those_of_the_arm_with_most_runs(tree):
-    """Each fold has another majority, and an arm may have been run in one fold alone."""
-    lines = scores(load(tree, "mini"), tree)
-    lines.loc[lines["seeds"] < 3, "majority"] = 0.75
-    for order in (lines, lines[::-1]):
-        assert score_table(order).frame().loc["majority class", "mrpc (f1)"] == "0.700"
-
-
-def test_a_model_is_named_where_an_arm_has_several(tree):
-    lines = scores(load(tree, "mini"), tree)
-    own = lines.assign(model="of " + lines["arm"])
-    assert list(score_table(own).frame().index) == [*F1, "majority class", "chance"]
-    read = score_table(pd.concat([lines, own])).frame()
-    assert read.loc["lsh, some/model", "mrpc (f1)"] == read.loc["lsh, of lsh", "mrpc (f1)"] == "0.870 (1)"
-
-
-def test_runs_are_shown_one_by_one_where_their_mean_stands_for_none_and_marked_where_they_came_later():
-    line = {"task": "stsb", "model": "m", "measure": "pearson", "is_headline": True, "seeds": 3, "sd": 0.01}
-    line |= {"majority": 0, "chance": 0, "bag_of_words": None, "pairs": None, "cost": None}
-    arms = [
-        ("new", None, 3, None, False, 0),
-        ("reformer", 0.1, 1, "0.05; 0.15", False, 0),
-        ("lsh", 0.8, 0, "", False, 1),
-    ]
-    arms += [("random", 0.4, 0, "0.1; 0.2; 0.9", True, 3), ("softmax", 0.8, 0, "", False, 0)]
-    names = ("arm", "score", "constant", "runs", "apart", "later")
-    lines = [line | dict(zip(names, arm, strict=True)) for arm in arms]
-    scored = score_table(pd.DataFrame(lines)).frame()["stsb (pearson)"]
-    assert scored.tolist() == [
-        "constant (3)", "1 constant, 0.050, 0.150", "0.800 ± 0.010 (3)†", "0.100, 0.200, 0.900†", "0.800 ± 0.010 (3)",
-        "0.000", "0.000",
-    ]  # fmt: skip
-    classes = score_table(pd.DataFrame([lines[1] | {"task": "sst2", "measure": "accuracy"}]))
-    assert classes.frame().loc["reformer", "sst2 (accuracy)"] == "0.100 ± 0.010 (3, 1 constant)"
-
-
 def test_runs_of_one_number_an_arm_are_read_as_text(tmp_path):
     """Where every arm has one run that is not constant, the column looks like one of numbers."""
     flat = pd.DataFrame({"id": range(4), "label": [0.0, 5, 2, 1], "logit_0": 2.5})
     runs = {("new", 0): flat, ("new", 1): flat.assign(logit_0=flat["label"])}
-    write(tmp_path, "tables/x-scores", scores(answered(tmp_path, runs, "stsb"), tmp_path).assign(commit="c"))
-    frame = made(score_tables, tmp_path, pd.DataFrame(), "x")["x-scores"]
-    assert frame["stsb (pearson)"].tolist() == ["1 constant, 0.500"]
+    lines = scores(answered(tmp_path, runs, "stsb"), tmp_path).assign(commit="c")
+    (tmp_path / "results/tables").mkdir(parents=True)
+    lines.to_csv(tmp_path / "results/tables/x-scores.csv", index=False)
+    table = dict(score_tables(tmp_path, pd.DataFrame(), "x"))["x-scores"]
+    assert table.frame()["stsb (pearson)"].tolist() == ["1 constant, 0.500"]
     assert numbers(tmp_path)["scores"][0]["runs"] == [0.5]
-
-
-def test_a_table_names_models_and_machines_and_says_how_many_examples_and_seeds_there_are(tree):
-    write_tables("mini", root=tree)
-    table = dict(difference_tables(tree, load(tree), "mini"))["mini-differences-mrpc"]
-    note = "mrpc: F1, intervals over seeds alone. Study mini: some/model. With fewer than 3 seeds nothing is tested. "
-    assert table.note == note + "Whether lsh stays near softmax is tested in a table of its own."
-    cells = table.frame().loc["softmax → reformer", ["from", "to", "difference", "seeds", "pairs seen"]]
-    assert cells.tolist() == ["0.890", "0.810", "-0.080", "2", "100% → 40%"]
-    assert table.frame().loc["softmax → lsh", "95 % interval"] == ""
-    lines = differences(load(tree, "mini"), tree).assign(examples=[400, 80], clear=True, over="folds")
-    write(tree, "tables/mini-differences", lines)
-    ((_, table),) = difference_tables(tree, load(tree), "mini")
-    assert table.note.startswith("mrpc: F1, 80 to 400 examples.")
-    assert table.frame().loc["softmax → lsh", ["difference", "folds"]].tolist() == ["**-0.030**", "1"]
-    lines = lines.assign(constant_from=[1, 0], lowest_to=[0.1, 0.8], highest_to=[0.9, 0.8], pairs_from=0.4, later=1)
-    write(tree, "tables/mini-differences", lines)
-    ((_, table),) = difference_tables(tree, load(tree), "mini")
-    cells = table.frame().loc["softmax → reformer", ["from", "to", "pairs seen", "folds"]]
-    assert cells.tolist() == ["1 of 2 constant", "0.100 to 0.900", "40%", "2†"]
-    assert table.note.endswith("†: with runs that were added after scores of the task had been seen.")
-    settings = dict(score_tables(tree, load(tree), "mini"))["mini-settings"]
-    assert settings.note == "Study mini: some/model, commit 0123456789."
-    assert settings.frame()["attentions"].tolist() == ["softmax", "reformer", "lsh"]
 
 
 def test_every_table_of_a_study_alone_is_its_own(tree):
