@@ -80,13 +80,16 @@ def test_the_reports_figures_are_drawn_again_from_what_was_measured(tmp_path):
         assert path.read_text() == (repository_root() / path.relative_to(tmp_path)).read_text()
 
 
-def times(seconds, origins=("a", "a", "a")):
-    rows = [(case, length, value, "cpu", origin) for case, column in seconds.items()
-            for length, value, origin in zip((2048, 4096, 8192), column, origins, strict=True)]  # fmt: skip
+def times(seconds):
+    rows = [(case, length, value, "cpu", "a") for case, column in seconds.items()
+            for length, value in zip((2048, 4096, 8192), column, strict=True)]  # fmt: skip
     return pd.DataFrame(rows, columns=["case", "length", "seconds", "device", "commit"])
 
 
 def test_a_case_timed_elsewhere_than_softmax_is_not_interpolated_and_on_another_machine_does_not_count():
+    """How lengths between are interpolated is held by docs/efficiency.md."""
+    bounds = crossing_bounds(times({"softmax": [1, 4, 16], "case": [0.5, 1, 2]}))
+    assert bounds.loc["case"].tolist() == [0, 2048]  # faster at the smallest length
     table = times({"softmax": [1, 4, 16], "case": [2, 8, 8]})
     table.loc[table["case"] == "case", "commit"] = "another"
     assert crossing_bounds(table).loc["case"].tolist() == [4096, 8192]

@@ -40,7 +40,6 @@ def test_other_heads_load():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attention": "lhs"}, "attention='lhs' is not one of: softmax"),
         ({"head": "classify"}, "head='classify' is not one of: base, classification"),
         ({"num_lables": 3}, "has no option 'num_lables'$"),
         ({"attention": "lsh", "share": 0.25}, r"has no option 'share'; an attention's settings go into settings="),

@@ -5,7 +5,7 @@ import pytest
 from datasets import Dataset
 
 from albert_lsh import metrics
-from albert_lsh.data import load_data
+from albert_lsh.data import check_rows, load_data
 from albert_lsh.run import ParameterError, Run
 from albert_lsh.sources import TaskError
 from albert_lsh.tasks import TASKS, find_task
@@ -47,6 +47,9 @@ def test_the_labels_of_every_task_are_called_label(tmp_path):
     write(tmp_path, [*rows, {**rows[0], "is_duplicate": 2}], splits=("train",))
     with pytest.raises(TaskError, match="split 'train', row 2: is_duplicate=2 must be 0 to 1"):
         load_data("kor-qpair", tmp_path)
+    number = Dataset.from_list([{"sentence1": "a", "sentence2": "b", "label": float("nan")}])
+    with pytest.raises(TaskError, match="split 'train', row 0: label=nan must be a finite number"):
+        check_rows(number, find_task("stsb"), "train")
 
 
 def test_a_task_without_training_data_is_cut_by_article(tmp_path):
