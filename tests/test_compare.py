@@ -209,13 +209,6 @@ def test_tasks_that_all_answer_alike_are_within_a_point():
     assert table[["task", "within"]].values.tolist() == [["mrpc", True], ["stsb", True], ["all", True]]
 
 
-def test_an_interval_goes_no_further_than_scores(tmp_path):
-    """Two seeds that differ widely: Student's factor for one degree of freedom is 12.7."""
-    near, far = (arms_of(tmp_path, {"softmax": 0.9, "lsh": lsh}, [seed]) for seed, lsh in ((0, 0.9), (1, 0.3)))
-    (line,) = differences(pd.concat([near, far]), tmp_path).to_dict("records")
-    assert (line["low"], line["high"]) == pytest.approx((-line["score_from"], 1 - line["score_from"]))
-
-
 @pytest.mark.parametrize(
     ("shares", "has_mean"), [((0.9, 0.9, 0.85), True), ((0.9, 0.9, 0.3), False), ((0.3, 0.4, 0.45), True)]
 )
@@ -263,16 +256,6 @@ def test_a_run_that_says_the_same_to_everything_has_no_correlation_and_no_differ
     assert lines.loc["window", ["low", "high"]].notna().all()
     classes = answered(tmp_path, {("softmax", 0): numbers.assign(label=[0, 1, 1, 1], answer=1)}, "sst2")
     assert scores(classes, tmp_path)[["score", "constant"]].values.tolist() == [[0.75, 1]]
-
-
-@pytest.mark.parametrize(("task", "values", "apart"), [
-    ("mrpc", [0.7, 0.79], False), ("mrpc", [0.7, 0.81], True), ("squad", [60, 69], False), ("squad", [60, 71], True),
-])  # fmt: skip
-def test_runs_are_far_apart_from_ten_points_on(tmp_path, task, values, apart):
-    lines = [{"task": task, "arm": "a", "seed": seed, "value": value, "record": f"a{seed}"}
-             for seed, value in enumerate(reversed(values))]  # fmt: skip
-    (line,) = scores(tidy(lines), tmp_path).to_dict("records")
-    assert (line["apart"], line["runs"]) == (apart, f"{values[0]:g}; {values[1]:g}")
 
 
 def test_runs_that_the_study_says_came_later_are_counted(tmp_path):
