@@ -12,6 +12,12 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def committed(*patterns: str) -> list[str]:
+    """The files of these patterns that are committed, not what `make study` has made."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", *patterns]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
+
+
 def copy_code(checkout: Path) -> Path:
     left_out = shutil.ignore_patterns("__pycache__", "*.pdf", "*.egg-info", "build")
     for name in ("lib", "notebooks", "profiles", "report"):

@@ -46,6 +46,27 @@ def tree(tmp_path):
 
 
 @pytest.fixture
+def killed_after(monkeypatch):
+    """Calls what trains, which ends after a step as a signal ends it: no `except Exception` catches it."""
+    from albert_lsh.loop import Clock
+
+    def call(step, train, *arguments):
+        on_step_end = Clock.on_step_end
+
+        def kill(self, args, state, control, **kwargs):
+            on_step_end(self, args, state, control, **kwargs)
+            if state.global_step == step:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Clock, "on_step_end", kill)
+            with pytest.raises(KeyboardInterrupt):
+                train(*arguments)
+
+    return call
+
+
+@pytest.fixture
 def root(tmp_path, monkeypatch):
     """A repository of its own, for whatever asks where the repository is."""
     from albert_study.study import NOTEBOOKS

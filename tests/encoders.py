@@ -1,6 +1,7 @@
-"""Small encoders, as Transformers saves them, and a batch of token ids with padding."""
+"""Small encoders, as Transformers saves them, weights changed in their files, and a batch of token ids with padding."""
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
 
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "num_hidden_layers": 3, "vocab_size": 99}
@@ -25,3 +26,9 @@ def save_encoder(kind, path):
     torch.manual_seed(0)
     AutoModel.from_config(config_of(kind)).save_pretrained(path)
     return str(path)
+
+
+def change_weights(folder, change):
+    """Save what `change` makes of the weights by name."""
+    file = folder / "model.safetensors"
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})

@@ -44,25 +44,22 @@ RUN |= {"learning_rate": 1e-3, "eval_steps": 3, "precision": "fp32", "save_model
 SECOND_LOG, CHECKOUT = PLACE / "second-log", PLACE / "checkout"
 DISK, CACHE, BALLAST = PLACE / "disk", PLACE / "disk" / "cache", PLACE / "disk" / "ballast"
 FULL = r"[Nn]o space left|[Nn]ot enough disk space"
+OUT = r"out of memory|MemoryError|[Cc]annot allocate memory|can't allocate|memory allocation of"
 PAGE = 4096  # bytes, in which room is given
 Fault = tuple[str, str, str]  # where it struck, what a user was told, how the run ended
 OPERATIONS: list[str] = []  # what the run does to files, in order
+HUBS: list[Hub] = []  # one, from the campaign's start
+die = partial(signal.raise_signal, signal.SIGKILL)
+study = partial(start_study, CHECKOUT, "faults-mini-mrpc")
 
 
 def folder_of(root: Path, attention: str = "lsh", task: str = "mini-mrpc") -> Path:
     return run_folder(f"faults-{task}", task, "mini", attention, 0, str(root))
 
 
-def run(root: Path, attention: str = "lsh", task: str = "mini-mrpc") -> None:
-    """The run, from its parameters to its record."""
-    values = {**RUN, "task": task, "attention": attention, "attention_settings": ATTENTIONS[attention]}
-    values |= {"output_dir": str(folder_of(root, attention, task)), "results_root": str(root)}
-    fit(Run.parse(values))
-
-
-def watched(root: Path, hook: Callable[[str], Any]) -> None:
-    """The run, in which `hook` is called before each change to one of its files, with what it is."""
-    folder, busy = f"{folder_of(root)}/", list[str]()
+def run(root: Path, attention: str = "lsh", task: str = "mini-mrpc", hook: Callable[[str], Any] | None = None) -> None:
+    """The run; `hook` is called before each change to one of its files, with what it is."""
+    folder, busy = f"{folder_of(root, attention, task)}/", list[str]()
 
     def audit(event: str, arguments: tuple) -> None:
         changes = event in ("os.rename", "os.remove") or (event == "os.mkdir" and not os.path.exists(arguments[0]))
@@ -72,8 +69,10 @@ def watched(root: Path, hook: Callable[[str], Any]) -> None:
             hook(f"{event.removeprefix('os.')} {str(arguments[0]).removeprefix(folder)}")
             busy.clear()
 
-    sys.addaudithook(audit)
-    run(root)
+    if hook:
+        sys.addaudithook(audit)
+    values = {**RUN, "task": task, "attention": attention, "attention_settings": ATTENTIONS[attention]}
+    fit(Run.parse(values | {"output_dir": folder, "results_root": str(root)}))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -116,12 +115,6 @@ def take_up(root: Path, task: str = "mini-mrpc") -> str:
     return "was finished" if finished else f"went on after step {newest}" if newest else "began anew"
 
 
-# Faults of a run: each draws where it strikes, lets it strike, and starts the run again
-
-
-die = partial(signal.raise_signal, signal.SIGKILL)
-
-
 def fill(left: int) -> None:
     """Fill the disk but for so many bytes."""
     room = os.statvfs(DISK)
@@ -140,7 +133,7 @@ def struck(rng: random.Random, act: Work, cause: str = "", root: Path = PLACE / 
     """`act` before what the run does to one of its files."""
     begin(root)
     number, count = rng.randrange(3, len(OPERATIONS)), iter(range(len(OPERATIONS)))
-    message = failed(partial(watched, root, lambda _: next(count, None) == number and act()), cause)
+    message = failed(partial(run, root, hook=lambda _: next(count, None) == number and act()), cause)
     return f"before {OPERATIONS[number]}", message, take_up(root)
 
 
@@ -168,9 +161,7 @@ def out_of_memory(rng: random.Random) -> Fault:
                     held.append(bytes(size))
         del spare
 
-    return struck(
-        rng, limit, r"out of memory|MemoryError|[Cc]annot allocate memory|can't allocate|memory allocation of"
-    )
+    return struck(rng, limit, OUT)
 
 
 def disk_full_for_tables(rng: random.Random) -> Fault:
@@ -186,24 +177,19 @@ def disk_full_for_tables(rng: random.Random) -> Fault:
     return f"{write.__name__}, {left // 1024} kB left", message, take_up(root)
 
 
-def disk_full_for_caches(rng: random.Random) -> Fault:
-    """No room for what comes from the Hub."""
-    root, left = begin(), rng.randrange(24) * PAGE
+def without_a_cache(rng: random.Random, hub: Hub | None = None) -> Fault:
+    """The Hub stops, or answers late or wrongly, from one of the requests on; or no room is left for what it sends."""
+    root, left, trouble = begin(), rng.randrange(24) * PAGE, rng.choice(TROUBLES)
     shutil.rmtree(CACHE)
-    message = failed(lambda: (fill(left), run(root, task="sst2")), FULL)
-    return f"{left // 1024} kB left", message, take_up(root, "sst2")
-
-
-def hub_in_trouble(rng: random.Random, hub: Hub) -> Fault:
-    """It stops, or answers late or wrongly, from one of the requests on, and is well at the next start."""
-    root, hub.trouble, hub.left = begin(), rng.choice(TROUBLES), rng.randrange(12)
-    place = f"{hub.trouble} after {hub.left} requests"
-    shutil.rmtree(CACHE)
+    if not hub:
+        message = failed(lambda: (fill(left), run(root, task="sst2")), FULL)
+        return f"{left // 1024} kB left", message, take_up(root, "sst2")
+    hub.trouble, hub.left = trouble, (requests := rng.randrange(12))
     try:
         message = failed(partial(run, root, task="sst2"), "task='sst2': the data could not be loaded")
     finally:
         hub.trouble = ""
-    return place, message, take_up(root, "sst2")
+    return f"{trouble} after {requests} requests", message, take_up(root, "sst2")
 
 
 def started_twice(rng: random.Random) -> Fault:
@@ -224,7 +210,7 @@ def damaged(rng: random.Random, how: str) -> Fault:
     folder, task = folder_of(root), "sst2" if kind == "cache" else "mini-mrpc"
     pattern = {"model": "model/*", "result": "result.json", "checkpoint": "checkpoints/checkpoint-4/*"}.get(kind, "")
     if kind == "checkpoint":
-        failed(partial(watched, root, lambda operation: operation == "mkdir checkpoints/checkpoint-6" and die()))
+        failed(partial(run, root, hook=lambda operation: operation == "mkdir checkpoints/checkpoint-6" and die()))
     elif kind == "cache":
         shutil.rmtree(CACHE)
         shutil.copytree(PLACE / "cache", folder := CACHE, symlinks=True)
@@ -254,14 +240,9 @@ def ask(folder: Path) -> None:
     assert torch.equal(*answers), "other answers, and nothing is said"
 
 
-# Faults of a study, of two runs of which one is finished, in a copy of the code whose results are on the small disk
-
-
-study = partial(start_study, CHECKOUT, "faults-mini-mrpc")
-
-
 def in_a_study(rng: random.Random, part: str) -> Fault:
-    """Some seconds after a part of it has begun, this is killed; or the disk is full, or the study is started again."""
+    """A study, of two runs of which one is finished, in a copy of the code whose results are on the small disk: some
+    seconds after a part of it has begun, this is killed; or the disk is full, or the study is started again."""
     begin(CHECKOUT)
     process, seconds, parts = study(LOG.open("w")), rng.uniform(0, 12), dict[str, psutil.Process]()
     words = {"job": "albert_study.execute", "kernel": "ipykernel_launcher", "snakemake": "snakemake"}
@@ -305,15 +286,16 @@ def make_again() -> str:
     return "was finished" if done else "made"
 
 
-KINDS: dict[str, tuple[int, Callable[..., Fault]]] = {  # how many there are of each
+# How many there are of each. It draws where it strikes, lets it strike, and starts the run or the study again.
+KINDS: dict[str, tuple[int, Callable[..., Fault]]] = {
     "SIGKILL in training": (24, killed),
     "SIGKILL in saving": (30, killed_in_saving),
     "disk full: files of a run": (30, disk_full),
     "disk full: tables and figures": (10, disk_full_for_tables),
-    "disk full: caches": (10, disk_full_for_caches),
+    "disk full: caches": (10, without_a_cache),
     "truncated": (24, partial(damaged, how="truncated")),
     "bit flipped": (24, partial(damaged, how="bit flipped")),
-    "Hub in trouble": (20, hub_in_trouble),
+    "Hub in trouble": (20, lambda rng: without_a_cache(rng, *HUBS)),
     "out of memory": (12, out_of_memory),
     "run started twice": (10, started_twice),
     "SIGKILL of a kernel": (10, partial(in_a_study, part="kernel")),
@@ -325,9 +307,14 @@ KINDS: dict[str, tuple[int, Callable[..., Fault]]] = {  # how many there are of 
 }
 
 
-def prepare() -> None:
-    """The undisturbed runs, the Hub's cache, and a checkout with the study."""
-    said = finish(partial(watched, WHOLE, lambda operation: print("file:", operation, flush=True)))
+def campaign(rounds: int, kinds: list[str]) -> int:
+    """Make what is undisturbed; draw the faults, kinds in turn, each by its name and number; how many are broken."""
+    mount = f"mount -t tmpfs -o size=32m tmpfs {DISK}"
+    mounted = not subprocess.run(mount.split(), stderr=subprocess.DEVNULL).returncode
+    table, broken = csv.writer(sys.stdout), 0
+    splits = {split: rows.select(range(200)) for split, rows in mini.build("mini-sst2").items()}
+    HUBS.append(Hub(int(os.environ["HF_ENDPOINT"].rpartition(":")[2]), PLACE, "sst2", splits))
+    said = finish(partial(run, WHOLE, hook=lambda operation: print("file:", operation, flush=True)))
     OPERATIONS.extend(re.findall("^file: (.*)$", said, re.MULTILINE))
     finish(partial(run, WHOLE, "softmax"))
     finish(partial(run, WHOLE, task="sst2"))
@@ -337,22 +324,12 @@ def prepare() -> None:
     (copy_code(CHECKOUT) / "results").symlink_to(DISK / "results")
     arms = {name: {"attention_settings": settings} for name, settings in ATTENTIONS.items()}
     write_study(CHECKOUT, "faults-mini-mrpc", parameters=RUN, tasks={"mini-mrpc": {"arms": arms}})
-
-
-def campaign(rounds: int, kinds: list[str]) -> int:
-    """Draw the faults, kinds in turn, each from its name and number; how many broke what must hold."""
-    mount = f"mount -t tmpfs -o size=32m tmpfs {DISK}"
-    mounted = not subprocess.run(mount.split(), stderr=subprocess.DEVNULL).returncode
-    table, broken = csv.writer(sys.stdout), 0
-    splits = {split: rows.select(range(200)) for split, rows in mini.build("mini-sst2").items()}
-    hub = Hub(int(os.environ["HF_ENDPOINT"].rpartition(":")[2]), PLACE, "sst2", splits)
-    prepare()
     table.writerow(["kind", "number", "place", "message", "outcome"])
     for number in range(rounds):
         for kind, (count, make) in KINDS.items():
             if number < count and kind in kinds and (mounted or "disk full" not in kind):
                 try:
-                    row = make(random.Random(f"{kind} {number}"), *([hub] if make is hub_in_trouble else []))
+                    row = make(random.Random(f"{kind} {number}"))
                 except Exception as error:
                     row = ("", "", f"BROKEN: {error!r}")
                     broken += 1

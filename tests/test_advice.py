@@ -34,12 +34,7 @@ def test_a_share_has_the_error_it_has_and_the_model_stays_as_it_is(monkeypatch):
 @pytest.mark.parametrize(
     ("ratios", "longer", "tokens", "sentence"),
     [
-        (
-            (0.8, 0.5),
-            (2.0, 2.0),
-            9,
-            "At your 9 tokens (median) lsh with a share of 0.5 takes 80% of softmax",
-        ),
+        ((0.8, 0.5), (2.0, 2.0), 9, "At your 9 tokens (median) lsh with a share of 0.5 takes 80% of softmax"),
         ((0.95, 1.2), (1.5, 0.8), 9, "time, keep softmax; from about 4,096 one of 0.25 does (80%)."),
         ((1.1, 1.2), (0.8, 0.95), 3000, "keep softmax; nor does any up to 4,096 tokens."),
     ],

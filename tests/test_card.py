@@ -1,8 +1,6 @@
 """The card of a fine-tuned model: what huggingface_hub reads of it, and that it says what the record says."""
 
 import shlex
-import subprocess
-from pathlib import Path
 
 import nbformat
 import numpy as np
@@ -17,10 +15,9 @@ from albert_lsh import Run, find_task, fit
 from albert_lsh.card import HUB_METRICS, write_card
 from albert_lsh.metrics import intervals
 from albert_lsh.record import read_result
+from checkouts import ROOT, committed
 
-ROOT = Path(__file__).resolve().parents[1]
-COMMITTED = ["git", "-C", str(ROOT), "ls-files", "results/runs/*/seed-0/result.json"]  # not what `make study` has made
-RECORDS = [ROOT / path for path in subprocess.check_output(COMMITTED, text=True).splitlines()]
+RECORDS = [ROOT / path for path in committed("results/runs/*/seed-0/result.json")]
 
 
 def kept_run(folder, **changes):

@@ -21,20 +21,6 @@ def test_every_variant_is_a_run_as_glue_makes_it():
     assert runs["a quarter"] == Run.parse({**SMALL, **lsh})
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"task": "squad"}, "task='squad' belongs to squad.ipynb"),
-        ({"variants": {"x": {"attention": "lhs"}}}, "variants: 'x': attention='lhs' is not one of: .*compare.ipynb"),
-        ({"variants": {"x": {"attention": "window", "shares": [0.1, 0.2]}}}, "variants: 'x' is named twice"),
-        ({"attention": "lsh"}, "'attention' is not a parameter of compare.ipynb"),
-    ],
-)
-def test_what_cannot_be_compared_is_said_before_anything_is_trained(change, message):
-    with pytest.raises(ParameterError, match=message):
-        Comparison.parse({**SMALL, "variants": VARIANTS, **change}).runs()
-
-
 def test_hours_are_named_before_anything_is_loaded_where_like_runs_are_recorded(root, capsys):
     """By a run of the same task and model with another attention: an example took a second."""
     hours = Comparison.parse({**SMALL, "variants": VARIANTS, "train_examples": 7200, "results_root": str(root)})

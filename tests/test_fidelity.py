@@ -16,7 +16,7 @@ from albert_lsh.train import keep_model, prepare_model
 from albert_study import probe
 from albert_study.candidates import Candidate
 from albert_study.probe import Fidelity, Subject, measure_fidelity, positions_left, without_a_threshold
-from weights import change_weights
+from encoders import change_weights
 
 SETTINGS = {"n_hashes": 1, "cluster_size": 3}
 FEW = {"few": {"attention": "lsh", **SETTINGS}}

@@ -9,7 +9,6 @@ from datasets import Dataset
 
 from albert_lsh import record_passes
 from albert_lsh.errors import OneLineError
-from albert_lsh.loop import Clock
 from albert_lsh.sources import TaskError
 from albert_study.experiments import long_tasks
 from albert_study.experiments.long_range import LongRange, build_model, comparison, train_all
@@ -91,22 +90,6 @@ def test_reviews_are_read_as_bytes_and_cut(tmp_path):
         ask(tmp_path, task="text", data_dir=str(tmp_path / "nowhere")).load_data()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"task": "lists"}, "task='lists' must be 'duplication', 'listops' or 'text' .long_range.ipynb"),
-        ({"task": "duplication", "max_length": 33}, "max_length=33 must be even"),
-        ({"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),
-        ({"evaluate": {"a": {"attention": "lsh", "hashes": 2}}}, "variants: 'a': .*hashes"),
-        ({"variants": {"a/b": {"attention": "lsh"}}}, "variants: 'a/b' cannot be the name of a folder"),
-        ({"only": ["reformer"]}, "only: 'reformer' is not one of the variants: softmax, shared-qk-lsh, lsh"),
-    ],
-)
-def test_bad_parameters_are_named(change, message):
-    with pytest.raises(OneLineError, match=message):
-        LongRange.parse({"task": "listops", **change})
-
-
 def test_what_is_not_given_is_as_published_and_each_change_of_an_unnamed_run_has_its_folder(tmp_path):
     settings = LongRange.parse({"task": "listops", "steps": None})
     assert (settings.max_length, settings.steps, settings.batch_size, settings.learning_rate) == (2000, 5000, 32, 1e-4)
@@ -160,20 +143,11 @@ def test_every_variant_is_trained_and_recorded(tmp_path, capsys):
         train_all(ask(tmp_path, eval_steps=2, steps=5), data)
 
 
-def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path, monkeypatch):
+def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path, killed_after):
     whole, broken = (ask(tmp_path / name, only=["lsh"], eval_steps=2, steps=6) for name in ("whole", "broken"))
-    data, on_step_end = whole.load_data(), Clock.on_step_end
+    data = whole.load_data()
     undisturbed = train_all(whole, data)
-
-    def stop(self, args, state, control, **kwargs):
-        on_step_end(self, args, state, control, **kwargs)
-        if state.global_step == 5:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Clock, "on_step_end", stop)
-        with pytest.raises(KeyboardInterrupt):
-            train_all(broken, data)
+    killed_after(5, train_all, broken, data)
     folders = [tmp_path / name / "listops-32" / "lsh" / "seed-0" for name in ("whole", "broken")]
     assert not (folders[1] / "result.json").exists()
     another = broken.model_copy(update={"data_dir": str(tmp_path)})  # another folder may hold other data

@@ -149,31 +149,14 @@ def test_two_threads_get_what_one_gets(folder, name):
         assert torch.equal(out, expected)
 
 
-def test_evaluation_settings_hold_in_evaluation_alone(folder, tmp_path):
-    few, many = SETTINGS["lsh"], SETTINGS["lsh"] | {"n_hashes": 5}
-    laid_over = switch_attention(load_model(folder, head="base"), "lsh", few, evaluation_settings={"n_hashes": 5})
-    plain = [load_model(folder, head="base", attention="lsh", settings=settings) for settings in (few, many)]
-    for training, like in ((False, 1), (True, 0), (False, 1)):
-        outs = []
-        for model in (laid_over, plain[like]):
-            torch.manual_seed(0)
-            with record_passes(model) as passes:
-                outs.append(states(model.train(training)))
-            assert {p.settings["n_hashes"] for p in passes} == {2 if training else 5}
-        assert torch.equal(*outs)
-    laid_over.save_pretrained(tmp_path)
-    assert torch.equal(states(load_model(str(tmp_path), head="base")), states(plain[1]))
-    assert torch.equal(states(load_model(str(tmp_path), head="base", settings=few)), states(plain[0].eval()))
-
-
-def test_passes_that_are_not_chosen_have_softmax(folder, tmp_path):
-    model = switch_attention(load_model(folder, head="base"), "lsh", SETTINGS["lsh"], passes=[1])
-    with record_passes(model) as passes:
-        second_alone = states(model)
-    assert [p.attention for p in passes] == ["softmax", "lsh", "softmax"]
+def test_settings_that_are_given_anew_take_the_place_of_those_of_evaluation_too(folder, tmp_path):
+    few = SETTINGS["lsh"]
+    model = switch_attention(load_model(folder, head="base"), "lsh", few, evaluation_settings={"n_hashes": 5})
     model.save_pretrained(tmp_path)
-    assert torch.equal(states(load_model(str(tmp_path), head="base")), second_alone)
-    assert not torch.equal(states(switch_attention(model, "lsh", SETTINGS["lsh"])), second_alone)
+    assert torch.equal(states(load_model(str(tmp_path), head="base")), states(model))
+    plain = states(load_model(folder, head="base", attention="lsh", settings=few))
+    assert torch.equal(states(load_model(str(tmp_path), head="base", settings=few)), plain)
+    assert not torch.equal(plain, states(model))
 
 
 @pytest.mark.parametrize(

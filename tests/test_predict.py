@@ -16,9 +16,9 @@ from transformers import pipeline
 
 from albert_lsh import find_task, fit, load_data, load_model, load_tokenizer
 from albert_lsh.predict import main
+from encoders import change_weights
 from test_repository import PROJECT
 from test_train import make
-from weights import change_weights
 
 MRPC, MNLI = "mini-mrpc", "mini-mnli"
 # Shorter than most texts, so that it matters where they are cut, and that paragraphs have several windows.

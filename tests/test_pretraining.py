@@ -15,7 +15,6 @@ from transformers import trainer
 from transformers.utils import notebook
 
 from albert_lsh import load_model
-from albert_lsh.loop import Clock
 from albert_lsh.model.load import ModelError, max_positions
 from albert_lsh.run import ParameterError
 from albert_study.compare import gaps
@@ -74,22 +73,8 @@ def test_a_run_leaves_a_model_its_curve_and_its_record(small, undisturbed):
         run_in(folder, small)
 
 
-class Killed(BaseException):
-    """Ends a run as a signal does: nothing catches it."""
-
-
-def test_interrupted_it_ends_as_if_undisturbed(small, undisturbed, tmp_path, monkeypatch):
-    on_step_end = Clock.on_step_end
-
-    def kill(self, args, state, control, **kwargs):
-        on_step_end(self, args, state, control, **kwargs)
-        if state.global_step == 11:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Clock, "on_step_end", kill)
-        with pytest.raises(Killed):
-            run_in(tmp_path, small | HASHING)
+def test_interrupted_it_ends_as_if_undisturbed(small, undisturbed, tmp_path, killed_after):
+    killed_after(11, run_in, tmp_path, small | HASHING)
     assert (tmp_path / "checkpoints" / "checkpoint-8").exists()
     assert not (tmp_path / "result.json").exists()
     with pytest.raises(ParameterError, match="holds checkpoints of a run with another learning_rate"):
@@ -155,20 +140,6 @@ def test_first_weights_are_counted_or_drawn_and_recorded(small, undisturbed, tmp
     drawn = run_in(tmp_path, small | HASHING, first_weights="random")
     assert drawn.record["parameters"]["first_weights"] == "random"
     assert undisturbed[1].history["mlm_loss"].iloc[0] < drawn.history["mlm_loss"].iloc[0] - 0.1
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"size": "tiny"}, "size='tiny' must be 'nano', 'small', 'base'.*pretrain.ipynb"),
-        ({"attention": "reformer"}, "to pretrain take shared-qk-lsh"),
-        ({"start": "somewhere"}, "has a tokenizer of its own"),
-        ({"start": "nano", "tokenizer": None, "first_weights": "random"}, "start='nano' has weights of its own"),
-    ],
-)
-def test_wrong_parameters_are_named(small, wrong, message):
-    with pytest.raises(ParameterError, match=message):
-        Pretraining.parse({**small, **wrong})
 
 
 def test_a_text_that_is_too_short_and_a_start_that_is_not_there(small, tmp_path, capsys):

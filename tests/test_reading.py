@@ -9,7 +9,6 @@ import torch
 
 from albert_lsh import attention, load_model, load_tokenizer, record_passes
 from albert_lsh.errors import OneLineError
-from albert_lsh.run import ParameterError
 from albert_study import reading
 from albert_study.reading import MaskedWords, Reading, measure_masked_words, measure_reading, sequences
 
@@ -48,13 +47,6 @@ def test_paragraphs_are_read_whole_or_put_together(tmp_path):
         sequences(texts, tokenizer, 24, 1_000_000, join=False)
 
 
-def test_bad_parameters_of_reading_are_named():
-    with pytest.raises(ParameterError, match="variants: 'a': attention='lhs' is not one of"):
-        Reading.parse({"variants": {"a": {"attention": "lhs"}}})
-    with pytest.raises(ParameterError, match="task='mrpc' has no paragraphs; squad, squad-v2 and mini-squad have"):
-        Reading.parse({"variants": FEW, "task": "mrpc"})
-
-
 def test_each_candidates_numbers_are_its_own(tmp_path, monkeypatch):
     """Held against models loaded with the candidate, and, one layer at a time, against softmax on the same tensors."""
     table, layers = read(tmp_path / "together")
@@ -82,18 +74,6 @@ def test_each_candidates_numbers_are_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "AT_ONCE", 64)  # two sequences, then one
     numbers = ["drift", "share", "mass", "recall"]
     pd.testing.assert_frame_equal(read(tmp_path / "apart")[0][numbers], table[numbers], rtol=1e-4)
-
-
-def test_without_a_network_the_error_says_what_to_set_and_that_alone_is_enough(tmp_path, monkeypatch):
-    def no_network(*args, **kwargs):
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr("albert_lsh.sources.load_dataset", no_network)
-    parameters = {"variants": {"few": {"attention": "lsh"}}, "output": str(tmp_path / "table.csv"), "paragraphs": 30}
-    with pytest.raises(OneLineError, match='without a network set task="mini-squad", model="mini"$'):
-        measure_reading(Reading.parse(parameters))
-    table, _ = measure_reading(Reading.parse({**parameters, "task": "mini-squad", "model": "mini"}))
-    assert table["share"].item() < 0.3
 
 
 def test_the_loss_is_the_models_own_and_all_keys_lose_nothing(tmp_path):

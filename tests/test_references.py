@@ -47,7 +47,7 @@ def test_long_sequences_are_the_references(monkeypatch, name, settings, at_once,
     """Keys are gathered above MASKED_LENGTH tokens: block by block, a few blocks at a time, all at once."""
     monkeypatch.setattr(compute, "MASKED_LENGTH", 20)
     monkeypatch.setattr(compute, "MASKED_PART", 0)
-    monkeypatch.setattr(keys, "AT_ONCE", at_once)
+    monkeypatch.setattr(keys.slices, "__defaults__", (at_once,))
     check_reference(name, settings, (2, 2, 37, 12), "scattered", dropout=dropout)
 
 

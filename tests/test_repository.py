@@ -1,12 +1,15 @@
-"""What the repository promises about itself: one address and version, documented names, clean notebooks."""
+"""What the repository promises about itself: one address and version, documented names, clean notebooks; results/ holds
+records that today's library reads, no folder of a machine, one name for one method."""
 
 import ast
+import csv
 import json
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 
@@ -17,12 +20,15 @@ import yaml
 from packaging.requirements import Requirement
 
 import albert_lsh
+from albert_lsh import attention
 from albert_lsh.predict import main
+from albert_lsh.record import read_result
+from albert_lsh.run import Run
 from albert_study.report import DOCUMENTS, write_numbers
 from albert_study.scores import scale_of
 from albert_study.show import Table, form
+from checkouts import ROOT, committed
 
-ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -187,8 +193,7 @@ def test_notebook_sources_are_clean_and_short_and_papermill_sees_every_parameter
 
 def test_executed_notebooks_show_no_text_of_others():
     """Data sets have their own licences; cells that show what stands in them are kept without what they showed."""
-    command = ["git", "-C", str(ROOT), "ls-files", "results/runs/*notebook.ipynb", "results/runs/*fidelity-*.ipynb"]
-    kept = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    kept = committed("results/runs/*notebook.ipynb", "results/runs/*fidelity-*.ipynb")
     assert kept
     for path in kept:
         cells = json.loads((ROOT / path).read_text())["cells"]
@@ -198,37 +203,36 @@ def test_executed_notebooks_show_no_text_of_others():
 
 
 @pytest.fixture
-def committed(tmp_path):
+def documents(tmp_path):
     """What report and page are made of. What is not committed, such as study mini's results, counts not."""
-    listing = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, check=True, cwd=ROOT)
-    for name in listing.stdout.split("\0"):
+    for name in committed():
         if re.fullmatch(r"(results|figures|report|studies)/.*\.(csv|json|svg|typ|bib|yaml|html|parquet)", name):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
-def test_report_poster_and_summary_are_made_of_todays_results(committed):
+def test_report_poster_and_summary_are_made_of_todays_results(documents):
     """`make report` after the results have changed."""
-    expected = write_numbers(committed)
+    expected = write_numbers(documents)
     for name in DOCUMENTS:
         assert expected.encode() in (ROOT / "report" / f"{name}.pdf").read_bytes(), name
 
 
-def test_the_page_to_explore_is_made_of_todays_results(committed):
+def test_the_page_to_explore_is_made_of_todays_results(documents):
     """`make site` after the results have changed."""
     explore = pytest.importorskip("albert_study.explore")
-    _, filled = explore.page(committed)
+    _, filled = explore.page(documents)
     assert f'content="{filled["fingerprint"]}"' in (ROOT / "report" / "results.html").read_text(encoding="utf-8")
 
 
-def test_poster_and_summary_have_one_page_and_the_report_six_before_its_appendix(committed):
+def test_poster_and_summary_have_one_page_and_the_report_six_before_its_appendix(documents):
     typst = pytest.importorskip("typst")
-    write_numbers(committed)
+    write_numbers(documents)
     for name in ("poster", "summary"):
-        pages = typst.compile(str(committed / f"report/{name}.typ"), root=str(committed), format="svg")
+        pages = typst.compile(str(documents / f"report/{name}.typ"), root=str(documents), format="svg")
         assert isinstance(pages, bytes), name  # a list where there are several
-    report, asked = str(committed / "report/report.typ"), {"field": "value", "one": True, "root": str(committed)}
+    report, asked = str(documents / "report/report.typ"), {"field": "value", "one": True, "root": str(documents)}
     assert json.loads(typst.query(report, "<last-page>", **asked)) <= 6
 
 
@@ -275,3 +279,66 @@ def test_one_version_is_everywhere(capsys, monkeypatch):
     assert f"\nversion: {albert_lsh.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"\n## {albert_lsh.__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
     assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "albert_lsh.__version__"}
+
+
+# What results/ holds ----------------------------------------------------------------------------------------------
+
+KEPT = committed("results")
+RECORDS = [path for path in KEPT if path.endswith("/result.json")]
+TABLES = [path for path in KEPT if path.endswith(".csv")]
+FOLDER = re.compile(r"/(?:home|work|root|tmp|content|usr|opt|mnt|srv|private|Users)/")
+NO_PATH = re.compile(r'"image/\w+": (?:"[^"]*"|\[[^\]]*\])|https?://[^\s"]+')  # pictures, encoded, and addresses
+# Measured beside our attentions.
+PEERS = {"reformer-pytorch", "product of 2048 x 2048", "fused kernel", "truncation"}
+# What has left the code. Its rows stay as they were, with the commit that made them.
+LEFT = {"far_field", "window", "block_size"}  # settings of `lsh`
+DEAD = {"plain lsh": "four rounds, duplicates='each'; `plain-lsh` counts a key once"}
+
+
+def rows():
+    for path in TABLES:
+        with (ROOT / path).open(newline="") as file:
+            yield from ((path, row) for row in csv.DictReader(file))
+
+
+def settings(row):
+    """A row's settings of its attention; tables have them as JSON or as Python shows a dictionary."""
+    text = row.get("settings") or row.get("attention_settings") or "{}"
+    names = {"'": '"', "None": "null", "True": "true", "False": "false"}
+    return json.loads(re.sub("|".join(names), lambda name: names[name[0]], text))
+
+
+def test_records_are_read_have_one_schema_and_attentions_that_can_be_had_again():
+    assert RECORDS
+    for path in RECORDS:
+        record = json.loads((ROOT / path).read_text())
+        parameters, defaults = record["parameters"], Run.defaults()
+        assert (record["status"], record["schema"]) == ("complete", 3), path
+        for name in record.get("inferred", ()):  # of records that were converted
+            reduce(dict.__getitem__, name.split("."), record)
+        assert parameters["output_dir"] == str(Path(path).parent)
+        kept = {name: value for name, value in parameters["attention_settings"].items() if name not in LEFT}
+        today = attention.check(parameters["attention"], parameters["attention_settings"])
+        assert kept.items() <= today.items(), path
+        if path.startswith("results/runs/"):
+            lacking = defaults.keys() - {*parameters, "results_root"}
+            assert all(defaults[name] is None for name in lacking), path  # added later, to records that had none
+            assert read_result(ROOT / path)["metrics"] == record["metrics"], path
+            arm = Path(path).parts[-3]  # one named after an attention has it
+            assert parameters["attention"] == arm or arm not in attention.names(), path
+
+
+def test_no_file_names_a_folder_of_a_machine():
+    assert KEPT
+    assert not [path for path in KEPT if FOLDER.search(NO_PATH.sub("", (ROOT / path).read_text(errors="ignore")))]
+
+
+def test_attentions_in_tables_are_known_or_said_to_be_dead_and_their_settings_can_be_asked_for_again():
+    names, columns = set(), ("attention", "case", "what")
+    for path, row in rows():
+        names |= {(path, row[column].split(",")[0]) for column in columns if row.get(column)}
+        name, chosen = row.get("attention"), settings(row)
+        if name in attention.names() and not any(chosen.get(setting) for setting in LEFT):
+            attention.check(name, chosen)
+    assert names
+    assert not {(path, name) for path, name in names if name not in {*attention.names(), *PEERS, *DEAD}}

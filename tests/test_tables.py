@@ -1,25 +1,21 @@
-"""Tables as people read them: of numbers, each with how it is written."""
+"""Tables as people read them: of numbers, each with how it is written.
+
+What tables say is held by the committed pages and documents that show them: they must be what today's code makes of
+today's numbers (test_repository.py), as results/tables must be (test_records.py). Here is what these do not show.
+"""
 
 import json
 
 import pandas as pd
 import pytest
 
-from albert_study.compare import differences, write_tables
-from albert_study.experiment_tables import masked_tables
+from albert_study.compare import write_tables
 from albert_study.records import load
 from albert_study.report import document_tables, numbers, spell, write_numbers
 from albert_study.scores import scores
-from albert_study.show import columns, form, parts, table, text
-from albert_study.tables import (
-    difference_tables,
-    equivalence_tables,
-    front_tables,
-    score_table,
-    score_tables,
-    shuffled_tables,
-)
-from records import F1, answered, tidy, write_run
+from albert_study.show import form
+from albert_study.tables import score_table, score_tables
+from records import F1, answered, write_run
 
 WRITTEN = [
     (58.65, "1", "58.7"), (2.5, "0", "3"), (-0.00005, "4", "-0.0001"), (-0.00004, "4", "0.0000"),
@@ -28,16 +24,6 @@ WRITTEN = [
     (0.0004, "P", "<.001"), (0.0304, "P", "0.030"), (-0.25, "%", "-25%"),
     (0.02, "+2", "+0.02"), (-0.02, "+2", "-0.02"), (-0.0003, "+3", "-0.000"), (0.0, "+3", "+0.000"),
 ]  # fmt: skip
-
-
-def write(root, name, lines):
-    path = root / "results" / f"{name}.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(lines).to_csv(path, index=False)
-
-
-def made(makers, *arguments):
-    return {name: table.frame() for name, table in makers(*arguments)}
 
 
 @pytest.mark.parametrize(
@@ -81,22 +67,6 @@ def test_documents_mark_runs_that_came_later_and_show_no_mean_where_none_stands_
     ]
 
 
-def test_a_number_that_is_missing_takes_the_text_before_it_along():
-    line = {"score": 0.8484, "sd": float("nan"), "seeds": 3, "digits": 3}
-    assert text(parts("{score:s} ± {sd:s} ({seeds:0})", line)) == "0.848 (3)"
-    assert text(parts("{score:s} ({sd:s} to {sd:s})", line)) == "0.848"
-    assert parts("{sd:s} ({seeds:0})", line) == []
-    assert parts("**{score:+2}** of {name}", line | {"name": "x"}) == ["**", (0.8484, "+2"), "** of ", "x"]
-
-
-def test_a_pivot_has_the_columns_that_there_are_numbers_for():
-    lines = pd.DataFrame({"variant": ["b", "a", "b"], "task": ["x", "x", "y"], "share": [0.5, 0.25, 1], "cost": None})
-    cells = columns("{task}={share:%}; {task}, cost={cost:%}")
-    found = table(lines, "{variant}", cells, "task").frame()
-    assert found.to_dict("index") == {"b": {"x": "50%", "y": "100%"}, "a": {"x": "25%", "y": ""}}
-    assert list(table(lines, "{variant}", cells, "task", ["a", "b"]).frame().index) == ["a", "b"]
-
-
 def test_scores_stand_above_what_can_be_had_without_attention(tree):
     path = write_run(tree, "softmax", 0, {"exact": 70.0, "f1": 80.04}, task="squad") / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "full_cost": 0.75}))
@@ -110,172 +80,16 @@ def test_scores_stand_above_what_can_be_had_without_attention(tree):
     assert "squad (exact)" in score_table(lines, metrics=True).frame()
 
 
-def test_baselines_are_those_of_the_arm_with_most_runs(tree):
-    """Each fold has another majority, and an arm may have been run in one fold alone."""
-    lines = scores(load(tree, "mini"), tree)
-    lines.loc[lines["seeds"] < 3, "majority"] = 0.75
-    for order in (lines, lines[::-1]):
-        assert score_table(order).frame().loc["majority class", "mrpc (f1)"] == "0.700"
-
-
-def test_a_model_is_named_where_an_arm_has_several(tree):
-    lines = scores(load(tree, "mini"), tree)
-    own = lines.assign(model="of " + lines["arm"])
-    assert list(score_table(own).frame().index) == [*F1, "majority class", "chance"]
-    read = score_table(pd.concat([lines, own])).frame()
-    assert read.loc["lsh, some/model", "mrpc (f1)"] == read.loc["lsh, of lsh", "mrpc (f1)"] == "0.870 (1)"
-
-
-def test_runs_are_shown_one_by_one_where_their_mean_stands_for_none_and_marked_where_they_came_later():
-    line = {"task": "stsb", "model": "m", "measure": "pearson", "is_headline": True, "seeds": 3, "sd": 0.01}
-    line |= {"majority": 0, "chance": 0, "bag_of_words": None, "pairs": None, "cost": None}
-    arms = [
-        ("new", None, 3, None, False, 0),
-        ("reformer", 0.1, 1, "0.05; 0.15", False, 0),
-        ("lsh", 0.8, 0, "", False, 1),
-    ]
-    arms += [("random", 0.4, 0, "0.1; 0.2; 0.9", True, 3), ("softmax", 0.8, 0, "", False, 0)]
-    names = ("arm", "score", "constant", "runs", "apart", "later")
-    lines = [line | dict(zip(names, arm, strict=True)) for arm in arms]
-    scored = score_table(pd.DataFrame(lines)).frame()["stsb (pearson)"]
-    assert scored.tolist() == [
-        "constant (3)", "1 constant, 0.050, 0.150", "0.800 ± 0.010 (3)†", "0.100, 0.200, 0.900†", "0.800 ± 0.010 (3)",
-        "0.000", "0.000",
-    ]  # fmt: skip
-    classes = score_table(pd.DataFrame([lines[1] | {"task": "sst2", "measure": "accuracy"}]))
-    assert classes.frame().loc["reformer", "sst2 (accuracy)"] == "0.100 ± 0.010 (3, 1 constant)"
-
-
 def test_runs_of_one_number_an_arm_are_read_as_text(tmp_path):
     """Where every arm has one run that is not constant, the column looks like one of numbers."""
     flat = pd.DataFrame({"id": range(4), "label": [0.0, 5, 2, 1], "logit_0": 2.5})
     runs = {("new", 0): flat, ("new", 1): flat.assign(logit_0=flat["label"])}
-    write(tmp_path, "tables/x-scores", scores(answered(tmp_path, runs, "stsb"), tmp_path).assign(commit="c"))
-    frame = made(score_tables, tmp_path, pd.DataFrame(), "x")["x-scores"]
-    assert frame["stsb (pearson)"].tolist() == ["1 constant, 0.500"]
-    write_run(tmp_path, "new", 0, {"pearson": 0.5}, task="stsb", study="x", headline="pearson")
+    lines = scores(answered(tmp_path, runs, "stsb"), tmp_path).assign(commit="c")
+    (tmp_path / "results/tables").mkdir(parents=True)
+    lines.to_csv(tmp_path / "results/tables/x-scores.csv", index=False)
+    table = dict(score_tables(tmp_path, pd.DataFrame(), "x"))["x-scores"]
+    assert table.frame()["stsb (pearson)"].tolist() == ["1 constant, 0.500"]
     assert numbers(tmp_path)["scores"][0]["runs"] == [0.5]
-
-
-def test_a_table_names_models_and_machines_and_says_how_many_examples_and_seeds_there_are(tree):
-    write_tables("mini", root=tree)
-    table = dict(difference_tables(tree, load(tree), "mini"))["mini-differences-mrpc"]
-    note = "mrpc: F1, intervals over seeds alone. Study mini: some/model. With fewer than 3 seeds nothing is tested. "
-    assert table.note == note + "Whether lsh stays near softmax is tested in a table of its own."
-    cells = table.frame().loc["softmax → reformer", ["from", "to", "difference", "seeds", "pairs seen"]]
-    assert cells.tolist() == ["0.890", "0.810", "-0.080", "2", "100% → 40%"]
-    assert table.frame().loc["softmax → lsh", "95 % interval"] == ""
-    lines = differences(load(tree, "mini"), tree).assign(examples=[400, 80], clear=True, over="folds")
-    write(tree, "tables/mini-differences", lines)
-    ((_, table),) = difference_tables(tree, load(tree), "mini")
-    assert table.note.startswith("mrpc: F1, 80 to 400 examples.")
-    assert table.frame().loc["softmax → lsh", ["difference", "folds"]].tolist() == ["**-0.030**", "1"]
-    lines = lines.assign(constant_from=[1, 0], lowest_to=[0.1, 0.8], highest_to=[0.9, 0.8], pairs_from=0.4, later=1)
-    write(tree, "tables/mini-differences", lines)
-    ((_, table),) = difference_tables(tree, load(tree), "mini")
-    cells = table.frame().loc["softmax → reformer", ["from", "to", "pairs seen", "folds"]]
-    assert cells.tolist() == ["1 of 2 constant", "0.100 to 0.900", "40%", "2†"]
-    assert table.note.endswith("†: with runs that were added after scores of the task had been seen.")
-    settings = dict(score_tables(tree, load(tree), "mini"))["mini-settings"]
-    assert settings.note == "Study mini: some/model, commit 0123456789."
-    assert settings.frame()["attentions"].tolist() == ["softmax", "reformer", "lsh"]
-
-
-def test_the_front_page_has_a_row_a_change_and_leaves_empty_what_was_not_run(tmp_path):
-    korean = {"softmax": ([0.9, 0.8], 1.0), "plain-lsh": ([0.1, 0.7], 0.55), "lsh": ([0.8], 1.05)}
-    runs = {("albert", "kor-sts"): korean | {"yoso-e": ([0.5], 2.0)},
-            ("minilm", "squad"): {"softmax": ([67.0], 1.0), "lsh-half": ([66.8], 0.67), "lsh": ([1.0], 0)}}  # fmt: skip
-    lines = [{"study": study, "task": task, "arm": arm, "seed": seed, "value": value, "cost": cost,
-              "record": f"{task}{arm}{seed}"}
-             for (study, task), arms in runs.items() for arm, (values, cost) in arms.items()
-             for seed, value in enumerate(values)]  # fmt: skip
-    rows = tidy(lines)
-    for study, floors in (("albert", (0.0, 0.7)), ("minilm", (0.03, None))):
-        made = scores(rows[rows["study"] == study], tmp_path)
-        write(tmp_path, f"tables/{study}-scores", made.assign(majority=floors[0], bag_of_words=floors[1]))
-    ((name, table),) = front_tables(tmp_path, rows)
-    frame = table.frame()
-    assert name == "front"
-    assert list(frame) == ["SQuAD 1.1, MiniLM (F1)", "KorSTS, ALBERT (Pearson)", "full cost"]
-    assert frame.loc["softmax, unchanged"].tolist() == ["67.0 (1)", "0.850 ± 0.071 (2)", "100%"]
-    assert frame.loc["**lsh**"].tolist() == ["66.8 (1)†", "0.800 (1)", "67% to 105%"]
-    # runs that are far apart have no mean that stands for them
-    assert frame.loc["random hashing (plain-lsh)"].tolist() == ["", "0.100, 0.700", "55%"]
-    assert len(frame) == 3  # what nobody has run is not there, nor what the page does not speak of
-    floors = "SQuAD 1.1 always the same answer 0.0; KorSTS always the same answer 0.000, a bag of words 0.700."
-    assert table.note.endswith(floors)
-    assert list(front_tables(tmp_path / "elsewhere", rows)) == []
-
-
-def test_whether_lsh_stays_near_softmax_is_told_task_by_task_and_over_tasks(tmp_path):
-    line = {"study": "x", "to": "lsh", "task": "mrpc", "share": 0.5, "pairs": 0.4, "cost": 1.0, "difference": -0.25}
-    line |= {
-        "low": -0.9,
-        "high": 0.4,
-        "seeds": 3,
-        "tasks": 1,
-        "weights": None,
-        "later": 0,
-        "p": 0.02,
-        "p_holm": 0.06,
-        "within": False,
-    }
-    few = line | {"task": "squad", "seeds": 1, "p": None, "p_holm": None, "later": 1}
-    over = line | {
-        "study": None,
-        "task": "all",
-        "tasks": 2,
-        "weights": "equal",
-        "p_holm": 0.01,
-        "within": True,
-        "pairs": None,
-        "seeds": 6,
-    }
-    best = over | {"weights": "precision", "p": None, "p_holm": None, "within": False}
-    write(tmp_path, "tables/equivalence", [line, few, over, best])
-    ((_, table),) = equivalence_tables(tmp_path, pd.DataFrame())
-    lines = table.frame().assign(asked=table.frame().index).values.tolist()
-    assert lines == [
-        ["x, lsh", "mrpc", "40%", "100%", "-0.25", "-0.90 to +0.40", "0.020", "0.060", "not shown", "3", "50%"],
-        ["x, lsh", "squad", "40%", "100%", "-0.25", "-0.90 to +0.40", "", "", "", "1†", "50%"],
-        ["mean of 2 tasks", "all", "", "100%", "-0.25", "-0.90 to +0.40", "0.020", "0.010", "yes", "6", "50%"],
-        ["2 tasks by precision", "all", "", "100%", "-0.25", "-0.90 to +0.40", "", "", "", "6", "50%"],
-    ]
-    assert list(equivalence_tables(tmp_path / "elsewhere", pd.DataFrame())) == []
-
-
-def test_what_sees_no_order_stands_below_shuffled_texts(tmp_path):
-    line = {"task": "sst2", "model": "m", "arm": "window-8000", "metric": "accuracy", "train_examples": 8000}
-    line |= {"score": 0.9, "shuffled": 0.8, "difference": -0.1, "low": -0.2, "high": -0.0001, "changed": 0.12}
-    line |= {"changed_low": 0.1, "changed_high": 0.13, "bag_of_words": 0.7, "majority": 0.5, "commit": "c", "later": 0}
-    write(tmp_path, "tables/order-shuffled", [line])
-    frame = made(shuffled_tables, tmp_path, pd.DataFrame(), "order")["order-shuffled"]
-    assert set(frame.index) == {"SST-2 (accuracy), 8,000 examples"}
-    assert frame["attention"].tolist() == ["nearest keys", "a bag of words", "always the same answer"]
-    assert frame.iloc[0, 3:5].tolist() == ["-0.100 (-0.200 to -0.000)", "12.0% (10.0 to 13.0%)"]
-
-
-def test_masked_words_have_a_table_a_share_with_what_has_no_share_in_each(tmp_path):
-    same = {"softmax_loss": 5.0, "standard_error": 0.05, "model": "some/albert", "commit": "0123456789abc"}
-    lines = [("lsh", 0.5, 0.1, 0.2, 0.7), ("window", 0.5, -0.4, 2.5, 0.5), ("yoso-e", None, 1.0, 3.0, 1.0)]
-    lines += [("lsh", 0.25, 0.3, 0.4, 0.4)]
-    table = pd.DataFrame(lines, columns=["variant", "share_asked", "difference", "change", "cost"]).assign(**same)
-    for length in (128, 32):
-        write(tmp_path, f"runs/masked-words/{length}", table.assign(attention=table["variant"], length=length))
-    changes = {"all": 0.9, "pass 1": 0.1, "pass 2": 0.2, "all but pass 1": 0.8, "all but pass 2": 0.7}
-    lines = [{"variant": name, "change": change, "difference": -change} for name, change in changes.items()]
-    passes = pd.DataFrame(lines).assign(attention="lsh", share_asked=0.25, length=64, **same)
-    write(tmp_path, "runs/masked-words/depths", passes)
-    tables = dict(masked_tables(tmp_path, load(tmp_path)))
-    assert list(tables) == ["masked-words-50", "masked-words-25", "masked-words-depths"]
-    half = tables["masked-words-50"].frame()
-    assert list(half.index) == ["lsh", "window", "yoso-e"]  # by how much a word's loss changes
-    assert half.loc["window"].tolist()[:3] == ["-0.40 ± 0.10", "2.50", "50%"]
-    assert next(iter(half)) == "32 tokens"  # the shortest first
-    assert list(tables["masked-words-25"].frame().index) == ["lsh", "yoso-e"]
-    assert "5.00 at 32 tokens, 5.00 at 128 tokens" in tables["masked-words-25"].note
-    assert tables["masked-words-depths"].frame().loc["2"].tolist() == ["-0.20 ± 0.10", "0.20", "-0.70 ± 0.10", "0.70"]
-    assert "In all passes: -0.90 ± 0.10, either way 0.90" in tables["masked-words-depths"].note
 
 
 def test_every_table_of_a_study_alone_is_its_own(tree):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from albert_lsh import load_tokenizer, metrics
-from albert_lsh.data import check_rows, encode, load_data
+from albert_lsh import metrics
+from albert_lsh.data import check_rows, load_data
 from albert_lsh.run import ParameterError, Run
 from albert_lsh.sources import TaskError
 from albert_lsh.tasks import TASKS, find_task
@@ -47,6 +47,9 @@ def test_the_labels_of_every_task_are_called_label(tmp_path):
     write(tmp_path, [*rows, {**rows[0], "is_duplicate": 2}], splits=("train",))
     with pytest.raises(TaskError, match="split 'train', row 2: is_duplicate=2 must be 0 to 1"):
         load_data("kor-qpair", tmp_path)
+    number = Dataset.from_list([{"sentence1": "a", "sentence2": "b", "label": float("nan")}])
+    with pytest.raises(TaskError, match="split 'train', row 0: label=nan must be a finite number"):
+        check_rows(number, find_task("stsb"), "train")
 
 
 def test_a_task_without_training_data_is_cut_by_article(tmp_path):
@@ -139,30 +142,6 @@ def test_data_that_cannot_be_had_is_one_clear_error(tmp_path):
         (tmp_path / f"{split}.parquet").write_text("garbage")
     with pytest.raises(TaskError, match=r"task='sst2': the data could not be loaded from .*damaged file.*"):
         load_data("sst2", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "row", "message"),
-    [
-        ("sst2", {"sentence": 7, "label": 1}, ", row 0: sentence=7 must be text"),
-        ("sst2", {"sentence": "good", "label": 2}, r", row 0: label=2 must be 0 to 1 \(negative, positive\)"),
-        ("stsb", {"sentence1": "a", "sentence2": "b", "label": float("nan")}, ", row 0: label=nan must be a finite"),
-        ("sst2", {"sentence": "good"}, " has no label"),
-    ],
-)
-def test_a_row_that_is_no_example_of_the_task_is_named(name, row, message):
-    with pytest.raises(TaskError, match=f"task='{name}': split 'train'{message}"):
-        check_rows(Dataset.from_list([row]), find_task(name), "train")
-
-
-def test_encoding_cuts_and_keeps_labels_and_segments():
-    data = load_data("mini-mnli", train_examples=30, eval_examples=10)
-    encoded = encode(data, find_task("mini-mnli"), load_tokenizer("mini"), max_length=16)
-    assert list(encoded) == ["train", "validation_matched", "validation_mismatched"]
-    row = encoded["train"][0]
-    assert (row["labels"], row["idx"]) == (data["train"][0]["label"], data["train"][0]["idx"])
-    assert len(row["input_ids"]) == row["length"] == 16
-    assert set(row["token_type_ids"]) == {0, 1}
 
 
 def test_scores_by_hand():

@@ -76,21 +76,28 @@ def test_a_step_of_several_batches_is_that_of_one_of_all_their_examples(tmp_path
     assert apart == 0.1 or torch.allclose(*weights, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["mini-mnli", "mini-squad-v2"])
-def test_scores_follow_from_predictions_which_hold_no_text(name, tmp_path):
-    trained = fit(make(tmp_path, task=name, epochs=1))
-    task, data, table = find_task(name), load_data(name, eval_examples=40), trained.predictions
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("mini-mnli", "accuracy_mismatched"), ("mini-sst2", "accuracy_shuffled"), ("mini-squad-v2", None)],
+)
+def test_scores_follow_from_predictions_which_hold_no_text(name, more, tmp_path):
+    shuffle = {"shuffle_words": 0} if more == "accuracy_shuffled" else {}
+    trained = fit(make(tmp_path, task=name, epochs=1, **shuffle))
+    task, data, table = find_task(name), load_data(name, eval_examples=40, **shuffle), trained.predictions
+    record, right = trained.record, {}
+    assert record["examples"] == {"train": 64} | {split: 40 for split in data if split != "train"}
     if task.is_squad:
         assert table["id"].tolist() == data["validation"]["id"][:]
-        assert squad.scores_of(data["validation"], table) == trained.record["metrics"]
+        assert squad.scores_of(data["validation"], table) == record["metrics"]
         for metric in ("exact", "f1"):
-            assert 100 * table[metric].astype(float).mean() == pytest.approx(trained.record["metrics"][metric])
+            assert 100 * table[metric].astype(float).mean() == pytest.approx(record["metrics"][metric])
     else:
-        assert metrics.scores_of(task, table) == trained.record["metrics"]
-        assert set(trained.record["metrics"]) == {"accuracy", "accuracy_mismatched"}
-        for split, rows in table.groupby("split"):
+        for split, rows in table.groupby("split", sort=False):
             assert rows["label"].tolist() == data[split]["label"][:]
             assert rows["id"].tolist() == data[split]["idx"][:]
+            right[more if right else "accuracy"] = (rows["label"] == rows["answer"]).mean()
+        assert metrics.scores_of(task, table) == record["metrics"] == right
+        assert record["headline"] == {"name": "accuracy", "value": right["accuracy"]}
     whole = (tmp_path / "predictions.parquet").read_bytes()
     assert not any(text in whole for text in (b"Anna", b"lovely"))
 

@@ -2,12 +2,21 @@
 
 import json
 import math
+from unittest.mock import Mock
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from albert_lsh import attention, load_model, switch_attention
-from albert_lsh.run import Run
+from albert_lsh.errors import OneLineError
+from albert_lsh.run import ParameterError, Run
+from albert_study.comparison import Comparison
+from albert_study.experiments.efficiency import Efficiency
+from albert_study.experiments.long_range import LongRange
+from albert_study.experiments.pretrain import Pretraining
+from albert_study.experiments.words import BagOfWords, ConstantAnswers, Details, write_constants
+from albert_study.reading import Reading, measure_reading
 from albert_study.study import NOTEBOOKS, job_of_notebook
 from wrong_values import KEYS, REFUSED, TEXTS, VALUES, answer
 
@@ -81,6 +90,61 @@ def test_other_notebooks_name_their_parameters(notebook, given):
     values = {"variants": {"few": {"attention": "lsh"}}} if notebook in WITH_VARIANTS else {}
     values |= {str(key): value for key, value in given.items() if key not in ("label", "notebook")}
     answer(lambda: job_of_notebook("a", notebook, **values), f"{notebook}.ipynb", "notebook=", "is not in results/")
+
+
+FEW = {"few": {"attention": "lsh"}}
+LISTS, TIMES = {"lengths": [128], "cases": ["softmax"]}, {"step_lengths": [], "step_cases": [], "keys": 64}
+GOOD = {
+    Reading: {"variants": FEW},
+    LongRange: {"task": "text"},
+    Comparison: {"task": "mini-mrpc", "model": "mini", "variants": FEW},
+    Efficiency: {**LISTS, **TIMES, "repeats": 1, "memory": False, "output_dir": "results/e", "figures_dir": "figures"},
+}
+NOT_FOR_THESE = [
+    (Reading, {"task": "mrpc"}, "task='mrpc' has no paragraphs; squad, squad-v2 and mini-squad have"),
+    (LongRange, {"task": "lists"}, "task='lists' must be 'duplication', 'listops' or 'text' .long_range.ipynb"),
+    (LongRange, {"task": "duplication", "max_length": 33}, "max_length=33 must be even"),
+    (LongRange, {"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),
+    (LongRange, {"evaluate": {"a": {"attention": "lsh", "hashes": 2}}}, "variants: 'a': .*hashes"),
+    (LongRange, {"variants": {"a/b": {"attention": "lsh"}}}, "variants: 'a/b' cannot be the name of a folder"),
+    (LongRange, {"only": ["reformer"]}, "only: 'reformer' is not one of the variants: softmax, shared-qk-lsh, lsh"),
+    (Pretraining, {"size": "tiny"}, "size='tiny' must be 'nano', 'small', 'base'.*pretrain.ipynb"),
+    (Pretraining, {"attention": "reformer"}, "to pretrain take shared-qk-lsh"),
+    (Pretraining, {"start": "somewhere", "tokenizer": "nano"}, "has a tokenizer of its own"),
+    (Pretraining, {"start": "nano", "first_weights": "random"}, "start='nano' has weights of its own"),
+    (Comparison, {"task": "squad"}, "task='squad' belongs to squad.ipynb"),
+    (Comparison, {"variants": {"x": {"attention": "lhs"}}}, "variants: 'x': .*'lhs' is not one of: .*compare.ipynb"),
+    (Comparison, {"variants": {"x": {"attention": "window", "shares": [0.1, 0.2]}}}, "variants: 'x' is named twice"),
+    (Comparison, {"attention": "lsh"}, "'attention' is not a parameter of compare.ipynb"),
+    (Efficiency, {"cases": ["lhs"]}, "cases: 'lhs' is not one of: softmax"),
+    (Efficiency, {"cases": ["lsh"]}, "cases must have 'softmax', with which the others are compared"),
+    (Efficiency, {"step_lengths": [64], "step_cases": ["lsh"]}, "step_cases must have 'softmax'"),
+    (Efficiency, {"lengths": [100]}, "100 is no power of two"),
+    (Efficiency, {"device": "cuda", "memory": True}, "memory=True needs device='cpu', not 'cuda'"),
+    (ConstantAnswers, {"tasks": ["stsb"]}, "tasks: 'stsb' predicts a number"),
+    (BagOfWords, {"tasks": ["squad"]}, "'squad' asks for a span"),
+    (Details, {"study": "albert", "task": "sst2", "arms": ["lsh"]}, "task='sst2' must be one of pairs of texts"),
+]
+
+
+@pytest.mark.parametrize(("kind", "change", "message"), NOT_FOR_THESE)
+def test_what_another_notebook_cannot_do_is_named_before_it_begins(kind, change, message):
+    """Of a comparison, when its runs are listed."""
+    with pytest.raises(ParameterError, match=message):
+        getattr(kind.parse(GOOD.get(kind, {}) | change), "runs", list)()
+
+
+@pytest.mark.parametrize(
+    ("work", "settings", "instead"),
+    [
+        (measure_reading, Reading.parse({"variants": FEW}), 'task="mini-squad", model="mini"$'),
+        (write_constants, ConstantAnswers.parse({"tasks": ["mrpc"]}), r'tasks=\["mini-mrpc"\]$'),
+    ],
+)
+def test_without_a_network_the_error_says_what_to_set(monkeypatch, work, settings, instead):
+    monkeypatch.setattr("albert_lsh.sources.load_dataset", Mock(side_effect=ConnectionError("no network")))
+    with pytest.raises(OneLineError, match=f"without a network set {instead}"):
+        work(settings)
 
 
 CHOSEN = load_model("mini")

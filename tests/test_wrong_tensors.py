@@ -7,7 +7,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from albert_lsh import attention
-from attention_cases import QUARTER, each, tensors
+from attention_cases import tensors
 from wrong_values import REFUSED, VALUES, answer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* does not hold ")  # a budget that does not hold what is fixed
@@ -132,19 +132,6 @@ def test_neither_padding_nor_the_others_of_a_batch_change_anything(
     for part in (order, [0]):
         out = attend(chosen, [x[part] for x in inputs], mask[part], seed=seed)
         torch.testing.assert_close(out, expected[part], atol=1e-5, rtol=1e-4)
-
-
-@each(QUARTER)
-def test_the_number_of_threads_changes_no_more_than_rounding(name, settings):
-    """Measured with torch 2.13 on x86: they change nothing at all."""
-    inputs, before, outputs = tensors((2, 4, 600, 32)), torch.get_num_threads(), []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            outputs.append(attention.attend(name, *inputs, seed=1, **settings))
-    finally:
-        torch.set_num_threads(before)
-    torch.testing.assert_close(*outputs)
 
 
 DAMAGES = {
