@@ -89,6 +89,7 @@ def test_runs_of_one_number_an_arm_are_read_as_text(tmp_path):
     lines.to_csv(tmp_path / "results/tables/x-scores.csv", index=False)
     table = dict(score_tables(tmp_path, pd.DataFrame(), "x"))["x-scores"]
     assert table.frame()["stsb (pearson)"].tolist() == ["1 constant, 0.500"]
+    write_run(tmp_path, "new", 0, {"pearson": 0.5}, task="stsb", study="x", headline="pearson")
     assert numbers(tmp_path)["scores"][0]["runs"] == [0.5]
 
 

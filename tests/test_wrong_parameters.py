@@ -15,7 +15,7 @@ from albert_study.comparison import Comparison
 from albert_study.experiments.efficiency import Efficiency
 from albert_study.experiments.long_range import LongRange
 from albert_study.experiments.pretrain import Pretraining
-from albert_study.experiments.words import BagOfWords, ConstantAnswers, Details, write_constants
+from albert_study.experiments.words import BagOfWords, ConstantAnswers, write_constants
 from albert_study.reading import Reading, measure_reading
 from albert_study.study import NOTEBOOKS, job_of_notebook
 from wrong_values import KEYS, REFUSED, TEXTS, VALUES, answer
@@ -123,7 +123,6 @@ NOT_FOR_THESE = [
     (Efficiency, {"device": "cuda", "memory": True}, "memory=True needs device='cpu', not 'cuda'"),
     (ConstantAnswers, {"tasks": ["stsb"]}, "tasks: 'stsb' predicts a number"),
     (BagOfWords, {"tasks": ["squad"]}, "'squad' asks for a span"),
-    (Details, {"study": "albert", "task": "sst2", "arms": ["lsh"]}, "task='sst2' must be one of pairs of texts"),
 ]
 
 
