@@ -134,8 +134,8 @@ def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame, root: Path) -> Figu
     most_runs = runs.groupby(["task", "arm"]).size().max()
     for task in most["task"].unique():
         of_task = runs[runs["task"] == task]
-        count = of_task.groupby("arm").size().iloc[0]
-        panels[f"{TITLES.get(task, task)}, {count} run{'s' if count > 1 else ''}"] = of_task
+        counts = of_task.groupby("arm").size()
+        panels[f"{TITLES.get(task, task)}, {between(counts)} run{'s' if counts.max() > 1 else ''}"] = of_task
     figure = dots(panels, {arm: ARMS.get(arm, arm) for arm in in_order(runs["name"])}, max(0.3, 0.1 * most_runs))
     for axis, of_task in zip(figure.axes, panels.values(), strict=True):
         axis.axvline(of_task["bag_of_words"].iloc[0], color=GREY, linestyle=":", linewidth=0.9)
