@@ -14,7 +14,7 @@ from accelerate.state import AcceleratorState
 from transformers import trainer
 from transformers.utils import notebook
 
-from albert_lsh import load_model
+from albert_lsh import load_model, loop
 from albert_lsh.model.load import ModelError, max_positions
 from albert_lsh.run import ParameterError
 from albert_study.compare import gaps
@@ -89,13 +89,14 @@ def on_a_device(words, node=False):
     """`main` in a process that `debug_launcher` has forked; it may count itself the first of its node."""
     os.environ |= {"LOCAL_RANK": "0"} if node else {}
     AcceleratorState._reset_state(reset_partial_state=True)  # the parent's, a single device
+    loop.SAVE_AFTER = 600 * torch.distributed.get_rank()  # one device would save by its clock, and wait for the other
     assert main(words) == 0
 
 
 def test_two_devices_equal_one_with_twice_the_batch(small, tmp_path):
     """Rounding may put a token into another bucket, which was seen to change a loss by 2e-4; other hashes on one of the
     two devices change it by 1.5e-3."""
-    parameters = {**small, **HASHING, "steps": 2, "eval_steps": 2, "accumulation": 2, "device": "cpu"}
+    parameters = {**small, **HASHING, "steps": 3, "eval_steps": 3, "accumulation": 2, "device": "cpu"}
     one = run_in(tmp_path / "one", parameters)
     halves = {**parameters, "batch_size": 2, "output_dir": str(tmp_path / "two")}
     words = [f"{name}={json.dumps(value) if isinstance(value, dict) else value}" for name, value in halves.items()]

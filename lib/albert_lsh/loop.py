@@ -139,7 +139,8 @@ class Watch(TrainerCallback):
 
     Trainer keeps the sum of losses since the last log in memory only; a resumed run would lose it. It evaluates at the
     end of every epoch, or every `eval_steps`; here also both. And it saves when it evaluates; here also when a loss is
-    logged and the last checkpoint is ten minutes old, so that little of a long epoch is lost with a machine.
+    logged and the last checkpoint is ten minutes old, so that little of a long epoch is lost with a machine: of one
+    device, since the clocks of several would not agree at which step, and one would wait for the others.
     """
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -148,7 +149,8 @@ class Watch(TrainerCallback):
     on_save = on_train_begin
 
     def on_step_end(self, args, state, control, **kwargs):
-        control.should_save |= control.should_log and time.monotonic() - self.saved > SAVE_AFTER
+        is_late = time.monotonic() - self.saved > SAVE_AFTER
+        control.should_save |= control.should_log and is_late and args.world_size == 1
         within_epoch = args.eval_strategy == "epoch" and abs(state.epoch - round(state.epoch)) > 1e-6
         if within_epoch and args.eval_steps and state.global_step % args.eval_steps == 0:
             control.should_evaluate = control.should_save = True
