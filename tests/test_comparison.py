@@ -45,12 +45,14 @@ def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_pat
     records = [json.loads(Path(path).read_text()) for path in paths]
     assert [record["parameters"]["attention"] for record in records] == ["softmax", "lsh"]
 
-    table = score_and_cost(rows)
+    table = score_and_cost(rows.assign(cores_of_others=0.1))
     assert list(table.index) == ["softmax", "a quarter", "majority class", "chance"]
     assert table.loc["softmax", ["pairs", "cost"]].to_list() == ["100%", "100%"]
     assert table.loc["a quarter", "pairs"] < "30%"
     assert {"mini-mrpc (accuracy)", "mini-mrpc (f1)"} <= set(table)
     assert table.loc["softmax", "training"].endswith(" s")
+    assert "training" not in score_and_cost(rows.assign(cores_of_others=[0.1, *[1.0] * (len(rows) - 1)]))
+    assert "training times are left out: other programs" in capsys.readouterr().out
 
     dates = [record["environment"]["date"] for record in records]
     compare(runs, data)

@@ -58,7 +58,7 @@ def test_a_task_without_training_data_is_cut_by_article(tmp_path):
     write(tmp_path, [row], splits=("train",))
     for rows, message in (
         ([], "task='korquad': there is no split 'validation'"),
-        ([row], "task='korquad': articles: 1, of which 113 are to be trained on, others evaluated"),
+        ([row], "task='korquad': articles: there is 1, too few to train on 113 and evaluate on others"),
         ([{k: v for k, v in row.items() if k != "title"}], "task='korquad': split 'validation' has no title"),
     ):
         if rows:

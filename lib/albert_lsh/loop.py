@@ -6,6 +6,7 @@ whole.
 """
 
 import json
+import logging
 import math
 import time
 from collections.abc import Iterator
@@ -23,11 +24,12 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from albert_lsh import record
 from albert_lsh.errors import OneLineError, explain_out_of_memory
 from albert_lsh.files import delete, explain_disk, write_atomically
-from albert_lsh.model.load import quietly
+from albert_lsh.model.load import without_bars
 from albert_lsh.run import ParameterError
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
 SAVE_AFTER = 600  # seconds without a checkpoint
+logging.getLogger("transformers.trainer_utils").setLevel(logging.ERROR)  # it warns of checkpoints made within a second
 
 
 class DivergedError(OneLineError):
@@ -217,7 +219,7 @@ def train_loop(trainer: Trainer, checkpoint: Path | None) -> tuple[pd.DataFrame,
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     less = "a smaller batch_size or max_length, recompute=True, or feed_forward_chunk"
-    with explain_disk(Path(str(trainer.args.output_dir))), explain_out_of_memory(less), quietly():
+    with explain_disk(Path(str(trainer.args.output_dir))), explain_out_of_memory(less), without_bars():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     model: Any = trainer.model
     model.forward = getattr(model, "_original_forward", model.forward)  # accelerate leaves its autocast there

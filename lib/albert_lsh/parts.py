@@ -35,7 +35,8 @@ def cut_by(rows: Dataset, keys: Sequence[Any], training: int, what: str) -> Data
     """
     different = sorted({*keys})
     if not 0 < training < len(different):
-        raise TaskError(f"{what}: {len(different)}, of which {training} are to be trained on, others evaluated")
+        few = f"too few to train on {max(1, training)} and evaluate on others"
+        raise TaskError(f"{what}: there {'is' if len(different) == 1 else 'are'} {len(different)}, {few}")
     chosen = {*random.Random(SUBSET_SEED).sample(different, training)}
     return divided(rows, ["train" if key in chosen else "validation" for key in keys], "validation")
 

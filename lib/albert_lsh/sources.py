@@ -90,8 +90,9 @@ def check_place(source: str, place: str) -> None:
         raise TaskError(f"{place}: a file must be one of: {kinds}")
     if path.suffix.lower() in FORMATS and not is_local(source):
         beside = [file.name for file in path.parent.glob("*") if file.suffix.lower() in FORMATS]
-        near = ", ".join(difflib.get_close_matches(path.name, beside, 3, cutoff=0)) or f"no others of {kinds}"
-        raise TaskError(f"{place}: there is no such file in {path.parent.resolve()}; there are: {near}")
+        near = ", ".join(difflib.get_close_matches(path.name, beside, 3, cutoff=0))
+        others = f"there are: {near}" if near else f"nor any other of: {kinds}"
+        raise TaskError(f"{place}: there is no such file in {path.parent.resolve()}; {others}")
 
 
 def fingerprint(source: str, place: str, revision: str | None = None) -> str:

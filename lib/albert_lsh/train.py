@@ -29,7 +29,7 @@ from albert_lsh.files import delete, lock, write_atomically
 from albert_lsh.loop import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.model.layers import draw_projections, save_memory
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, quietly, switch_attention
+from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention, without_bars
 from albert_lsh.predict import predict
 from albert_lsh.run import OfTask, ParameterError, Run
 from albert_lsh.tasks import SAVED_TASK, Task
@@ -194,7 +194,7 @@ def keep_model(run: Run, model: PreTrainedModel, tokenizer: Any, task: Task) -> 
     """Save the trained model, with the parameters that say what its task is, and its tokenizer in output_dir/model."""
     about = {name: value for name, value in run.recorded().items() if name in OfTask.model_fields}
     setattr(model.config, SAVED_TASK, about | {"no_answer": task.no_answer})
-    with quietly():
+    with without_bars():
         model.save_pretrained(run.folder / "model")
     tokenizer.save_pretrained(run.folder / "model")
 

@@ -1,5 +1,6 @@
 """One task under several attentions: fine-tuned one after the other, each run as glue.ipynb makes it."""
 
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ from pydantic import Field, field_validator
 
 from albert_lsh.data import encode
 from albert_lsh.model.load import load_tokenizer
+from albert_lsh.record import seconds_of_others
 from albert_lsh.run import Count, Device, NameOrPath, OfTask, ParameterError, Place, Positive, Precision, Run, Seed
 from albert_lsh.train import fit
 from albert_study.candidates import candidates_of
@@ -19,6 +21,7 @@ from albert_study.show import form
 from albert_study.tables import score_table
 
 HALF_AN_HOUR = 1800  # seconds
+BUSY = 0.3  # of a core
 
 
 class Comparison(OfTask):
@@ -87,8 +90,11 @@ def compare(runs: dict[str, Run], data: DatasetDict) -> pd.DataFrame:
     encoded = encode(data, shared.about, load_tokenizer(shared.model, shared.revision), shared.max_length)
     for number, (label, run) in enumerate(runs.items(), 1):
         print(f"{number} of {len(runs)}: {label}", flush=True)
+        began, used = time.monotonic(), seconds_of_others()
         made = read_run(fit(run, data, encoded).folder / "result.json")
-        rows.append(made.assign(arm=made["arm"].where(made["arm"].isin(BASELINES.values()), label)))
+        others = (seconds_of_others() - used) / (time.monotonic() - began)
+        arms = made["arm"].where(made["arm"].isin(BASELINES.values()), label)
+        rows.append(made.assign(arm=arms, cores_of_others=others))
     return pd.concat(rows, ignore_index=True)
 
 
@@ -97,4 +103,8 @@ def score_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
     table = score_table(scores(rows, Path()), metrics=True).frame()
     by_label = wide(rows[rows["attention"] != ""]).set_index("arm")
     costs = by_label[["pairs", "cost"]].map(lambda share: form(share, "%"))
-    return table.join(costs.assign(training=by_label["train_seconds"].map("{:.0f} s".format))).fillna("")
+    if (rows["cores_of_others"] > BUSY).any():
+        print("training times are left out: other programs kept the machine busy, so that they cannot be compared")
+    else:
+        costs["training"] = by_label["train_seconds"].map("{:.0f} s".format)
+    return table.join(costs).fillna("")

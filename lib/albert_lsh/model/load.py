@@ -45,15 +45,13 @@ HEADS = {
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """Within, Transformers shows no warnings, and no bar for each file that it writes or reads; Trainer's bar stays."""
-    verbosity, shown = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
+def without_bars() -> Iterator[None]:
+    """Within, Transformers shows no bar for each file that it writes or reads; Trainer's own bar stays."""
+    shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
         yield
     finally:
-        transformers_logging.set_verbosity(verbosity)
         if shown:
             transformers_logging.enable_progress_bar()
 
@@ -77,19 +75,21 @@ def read_weights(
     folder = pretrained.folder_of(name)
     files = ", ".join(sorted(path.name for path in Path(folder).glob("*.safetensors")))
     what = f"model={name!r}: its weights{f' ({files})' * bool(files)} cannot be read"
-    with (
-        hub.reading(folder, ModelError, what),
-        quietly(),
-    ):  # no table of new and unused weights; those that matter follow
-        loaded: Any = model_class.from_pretrained(
-            folder,
-            config=config,
-            revision=revision or "main",
-            attn_implementation=INTERFACE,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # an error below
-            use_safetensors=True if complete else None,
-        )
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # no table of new and unused weights; those that matter follow
+    try:
+        with hub.reading(folder, ModelError, what), without_bars():
+            loaded: Any = model_class.from_pretrained(
+                folder,
+                config=config,
+                revision=revision or "main",
+                attn_implementation=INTERFACE,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # an error below
+                use_safetensors=True if complete else None,
+            )
+    finally:
+        transformers_logging.set_verbosity(verbosity)
     model, report = loaded
     if report["mismatched_keys"]:
         key, saved, expected = min(report["mismatched_keys"])

@@ -39,7 +39,7 @@ from albert_lsh import attention as attentions
 from albert_lsh.files import delete, lock, write_atomically
 from albert_lsh.loop import CURVE_POINTS, StudyTrainer, history_of, newest, train_loop, training_arguments
 from albert_lsh.model.layers import save_memory
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, quietly
+from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, without_bars
 from albert_lsh.model.passes import mean_attended
 from albert_lsh.record import check_made, choose_threads, environment, read_result, resolved, write_result
 from albert_lsh.run import Count, NameOrPath, ParameterError, Place, Positive, Seed, Settings, Share, on_this_machine
@@ -332,7 +332,7 @@ def train(run: Pretraining, arguments: TrainingArguments) -> Pretrained:
     sums = trainer.predict(material.held_out).predictions
     record, history = record_of(run, material, trainer, cost, scores_of(sums), started), history_of(trainer)
     if trainer.is_world_process_zero():
-        with quietly():
+        with without_bars():
             model.save_pretrained(run.folder / "model")
         material.tokenizer.save_pretrained(run.folder / "model")
         each = pd.DataFrame(sums, columns=["tokens", "lost", "found", "order"])
