@@ -166,7 +166,7 @@ def test_every_committed_record_is_in_the_table_and_the_committed_tables_are_wha
     for path in [ROOT / "studies", *(ROOT / "results").iterdir()]:
         if path.name != "tables":
             (tmp_path / path.relative_to(ROOT)).symlink_to(path)
-    written = write_tables("minilm", "no-training", "word-order", "pretrained", root=tmp_path)
+    written = write_tables("minilm", "albert", "transplants", "no-training", "word-order", "pretrained", root=tmp_path)
     for path in written:
         kept = pd.read_csv(ROOT / path.relative_to(tmp_path))
         pd.testing.assert_frame_equal(pd.read_csv(path), kept, rtol=1e-3, obj=path.name)

@@ -42,6 +42,7 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
         ({"learning_rte": 1e-5}, "'learning_rte' is not a parameter of glue.ipynb; did you mean 'learning_rate'"),
         ({"zzz": 1}, "'zzz' is not a parameter of glue.ipynb; there are: results_root, task, text_columns"),
         ({"task": "mprc"}, "task='mprc' is not one of: mrpc, mnli"),
+        ({"task": ""}, "task='' is not one of: mrpc, mnli"),  # nor the folder that paths begin at
         ({"task": "squad"}, "task='squad' belongs to squad.ipynb"),
         ({"attention_settings": '{"a":' * 50_000}, "must be a valid dictionary"),
         ({"learning_rate": "fast"}, "learning_rate='fast' must be a valid number"),

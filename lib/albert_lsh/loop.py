@@ -28,7 +28,7 @@ from albert_lsh.model.load import without_bars
 from albert_lsh.run import ParameterError
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
-SAVE_AFTER = 600  # seconds without a checkpoint
+SAVE_AFTER = 600  # seconds after which a logged loss is followed by a checkpoint
 logging.getLogger("transformers.trainer_utils").setLevel(logging.ERROR)  # it warns of checkpoints made within a second
 
 
@@ -139,10 +139,11 @@ class Clock(TrainerCallback, ExportableState):
 class Watch(TrainerCallback):
     """Logs the training loss before every checkpoint, and stops a run whose loss is not finite.
 
-    Trainer keeps the sum of losses since the last log in memory only; a resumed run would lose it. It evaluates at the
-    end of every epoch, or every `eval_steps`; here also both. And it saves when it evaluates; here also when a loss is
-    logged and the last checkpoint is ten minutes old, so that little of a long epoch is lost with a machine: of one
-    device, since the clocks of several would not agree at which step, and one would wait for the others.
+    Trainer keeps the sum of losses since the last log in memory only; a resumed run would lose it. Trainer evaluates at
+    the end of every epoch, or every `eval_steps`; here it does both. Trainer saves when it evaluates; here a single
+    process also saves when a loss is logged and the last checkpoint is ten minutes old, so that a machine that is lost
+    takes little of a long epoch along. Several processes do not: their clocks would not agree on the step, and one
+    would wait for the others.
     """
 
     def on_train_begin(self, args, state, control, **kwargs):

@@ -44,11 +44,14 @@ def in_root(value: str, info: ValidationInfo) -> str:
 
 
 def or_path(value: str, info: ValidationInfo) -> str:
-    """A name of ours, or a path (of a data file also where there is none: the error says where), or any other name."""
-    if value in KNOWN:
+    """What names a task or model: as it is, or as an absolute path, if it is no name of ours and a file or folder.
+
+    A name that ends as a data file does is a path also where there is no such file: the error then says where.
+    """
+    if value in (*KNOWN, *OPEN):
         return value
     path = in_root(value, info)
-    is_path = os.path.exists(path) or os.path.splitext(value)[1].lower() in FORMATS  # no name is too long
+    is_path = os.path.exists(path) or os.path.splitext(value)[1].lower() in FORMATS
     return path if is_path else value
 
 
@@ -72,7 +75,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Place = Annotated[str, AfterValidator(in_root)]
 NameOrPath = Annotated[str, AfterValidator(or_path)]
 Names = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(listed), AfterValidator(each_once)]
-USUAL: Any = None  # the default of what follows from task and model, see `usual_recipe`
+USUAL: Any = None  # what follows from task and model is open until `completed` puts `usual_recipe` there
 
 
 class ParameterError(OneLineError):
@@ -82,8 +85,9 @@ class ParameterError(OneLineError):
 class Settings(BaseModel):
     """The parameters of a notebook.
 
-    Text becomes what it spells, where the field is not text: papermill's command line and YAML hand over "1e-5", "None"
-    and '{"n_hashes": 4}' as text. Otherwise types are strict: neither 2.5 nor True becomes a whole number.
+    Text becomes what it spells, where the field is not text: papermill's command line and YAML hand over "1e-5" and
+    '{"n_hashes": 4}' as text. What is left open (None, "" or "None") has its default. Otherwise types are strict:
+    neither 2.5 nor True becomes a whole number.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")

@@ -1,7 +1,7 @@
 """A fine-tuning run from its parameters to its record, with one recipe for every task and attention.
 
 AdamW, linear warm-up and decay, dynamic padding with batches of similar length, bf16 autocast where the device is fast
-at it, evaluation after every epoch and every `eval_steps`, and a checkpoint at each evaluation. The reported scores are
+at it, evaluation after every epoch and every `eval_steps`, and checkpoints (see `loop.Watch`). The reported scores are
 those after the last step; no checkpoint is chosen by its score. The loop itself is in `loop`.
 """
 
