@@ -109,6 +109,16 @@ def write_pairs(folder):
     return str(folder)
 
 
+def write_trial(checkout, last):
+    """A notebook that writes its result and then does what the line `last` says."""
+    source = f"import pathlib\npathlib.Path('results/x.csv').write_text('new')\n{last}"
+    cells = [nbformat.v4.new_code_cell(text) for text in ("", source)]
+    cells[0].metadata.tags = ["parameters"]
+    kernel = {"name": "python3", "display_name": "Python", "language": "python"}
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(notebook, checkout / "notebooks" / "masked_words.ipynb")
+
+
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
     """A checkout in which the study `small` was made: killed, then with a job that fails, at last as a whole."""
@@ -122,10 +132,11 @@ def made(tmp_path_factory):
     }
     reading = {"notebook": "reading", "model": "mini", "task": "mini-squad", "max_length": 300, "paragraphs": 2}
     reading |= {"variants": {"lsh": variants["lsh"]}, "output": "results/runs/small/reading/300.csv"}
+    trial = {"notebook": "masked_words", "variants": {"lsh": variants["lsh"]}, "output": "results/x.csv"}
     content = {
         "parameters": {"model": "mini", "batch_size": 16, "max_length": 64, "epochs": 1, "eval_examples": 16},
         "switched": {"validation": {"looked_into": 2, "shares": [0.5, 0.25], "variants": variants}},
-        "notebooks": {READING: reading},
+        "notebooks": {READING: reading, "trial": trial},
     }
     broken = {"model": "no/such-model", "train_examples": 8, "arms": {"softmax": None}}
     write_study(checkout, "small", tasks={**tasks, "mini-sst2": broken}, **content)
@@ -135,18 +146,24 @@ def made(tmp_path_factory):
         time.sleep(0.1)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
+    backup = checkout / ".snakemake" / "backups" / "results" / "x.csv"
+    backup.parent.mkdir(parents=True)
+    backup.write_text("old")
+    write_trial(checkout, "raise ValueError('broken')")
     failed = make(checkout, "small")
+    result = (checkout / "results" / "x.csv").read_text()
+    write_trial(checkout, "")
     write_study(checkout, "small", tasks=tasks, **content)
     whole = make(checkout, "small")
     assert whole.returncode == 0, whole.stderr
-    return {"checkout": checkout, "runs": runs, "failed": failed, "whole": whole}
+    return {"checkout": checkout, "runs": runs, "failed": failed, "result": result, "whole": whole}
 
 
 def test_every_step_has_a_line_and_a_failed_job_is_named_and_stops_no_other(made):
     lines, said = made["failed"].stdout.splitlines(), made["failed"].stdout
     assert made["failed"].returncode != 0
-    assert lines[0] == "study small: 0 of 5 jobs are done, 5 are made now, each with a line; more in logs/small/"
-    steps = {line.split()[3]: line for line in lines if re.match(r" *\d of 5 ", line)}
+    assert lines[0] == "study small: 0 of 6 jobs are done, 6 are made now, each with a line; more in logs/small/"
+    steps = {line.split()[3]: line for line in lines if re.match(r" *\d of 6 ", line)}
     assert set(steps) == {GLUE, SQUAD, f"{GLUE}/fidelity-validation", READING}
     assert re.search(r"f1 [\d.]+ +\d+ s$", steps[GLUE])
     assert re.search(r"^failed +mini-sst2/such-model/softmax/seed-0 +\d+ s$", said, re.MULTILINE)
@@ -156,8 +173,8 @@ def test_every_step_has_a_line_and_a_failed_job_is_named_and_stops_no_other(made
 def test_the_end_shows_scores_and_where_everything_is(made):
     end = made["whole"].stdout
     lines = end.splitlines()
-    assert lines[0].startswith("study small: 4 of 4 jobs are done")  # before, and not again
-    assert [line.split(":")[0] for line in lines[1:3]] == ["tables and figures", "report"]
+    assert lines[0].startswith("study small: 4 of 5 jobs are done, 1 is made now")  # four before, and not again
+    assert [line.split(":")[0] for line in lines[2:4]] == ["tables and figures", "report"]
     assert re.search(r"softmax +0\.\d+", end)
     for path in ("results/tables/small-scores.csv", "figures/small-loss-mrpc.svg", "report/build/small.pdf"):
         assert f"  {path}\n" in end
@@ -207,31 +224,18 @@ def test_nothing_that_is_there_is_lost_when_a_job_is_made_again_or_fails(made):
     before = {path: path.read_bytes() for path in files if path.parent.name != "away"}
     again = make(made["checkout"], "small")
     (folder / "away").rename(folder / "model")
-    assert again.stdout.startswith("study small: 2 of 4 jobs are done, 2 are made now")
+    assert again.stdout.startswith("study small: 3 of 5 jobs are done, 2 are made now")
     assert f"{GLUE}/model is not there (models are not kept" in again.stdout
     assert again.stdout.count("FAILED ") == 1
     assert (made["runs"] / SQUAD / "notebook.ipynb").exists()
     assert [path for path, content in before.items() if path.read_bytes() != content] == []
 
 
-def test_a_job_that_fails_after_its_result_loses_nothing(tmp_path):
+def test_a_job_that_fails_after_its_result_loses_nothing(made):
     """Not even if an older backup of Snakemake's lies there; its notebook is executed again."""
-    checkout, backup = copy_code(tmp_path), tmp_path / ".snakemake" / "backups" / "results" / "x.csv"
-    entry = {"notebook": "reading", "variants": {"lsh": {"attention": "lsh"}}, "output": "results/x.csv"}
-    write_study(checkout, "x", notebooks={"trial": entry})
-    backup.parent.mkdir(parents=True)
-    backup.write_text("old")
-    kernel = {"name": "python3", "display_name": "Python", "language": "python"}
-    source = "import pathlib\npathlib.Path('results/x.csv').write_text('new')\n"
-    for last, status in (("raise ValueError('broken')", 1), ("", 0)):
-        cells = [nbformat.v4.new_code_cell(text) for text in ("", source + last)]
-        cells[0].metadata.tags = ["parameters"]
-        notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
-        nbformat.write(notebook, checkout / "notebooks" / "reading.ipynb")
-        done = make(checkout, "x")
-        assert (done.returncode, "ValueError: broken" in done.stdout) == (status, bool(status))
-        assert (checkout / "results" / "x.csv").read_text() == "new"
-    assert {path.name for path in (checkout / "results").glob("[!.]*")} == {"x.csv", "x.ipynb"}
+    assert "ValueError: broken" in made["failed"].stdout
+    assert made["result"] == "new"
+    assert {path.name for path in (made["checkout"] / "results").glob("x.*")} == {"x.csv", "x.ipynb"}
 
 
 def test_the_same_study_is_not_made_twice_at_once(made):
