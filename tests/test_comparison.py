@@ -65,8 +65,11 @@ def test_a_forecast_takes_the_times_of_like_runs_and_counts_the_others(root, cap
     assert say_how_long([run, other]) == 0
     record_of_a_second(root)
     assert say_how_long([run, run, other], 4) == 1800
-    took = "expected: about 30 minutes of training, 2 at a time, by the times of like runs; 1 runs are not counted\n"
+    took = "expected: about 30 minutes of training, 2 at a time, by the times of like runs; without 1 of 3 runs\n"
     assert capsys.readouterr().out == took
+    run.folder.mkdir(parents=True)
+    (run.folder / "result.json").write_text("{}")
+    assert say_how_long([run, other]) == 0  # it is made
 
 
 def record_of_a_second(root):

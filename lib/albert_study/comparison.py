@@ -72,8 +72,7 @@ def check_time(comparison: Comparison, runs: dict[str, Run]) -> None:
     Raises:
         ParameterError: more than half an hour, and `take_hours` is not set; it names parameters that take minutes.
     """
-    missing = [run for run in runs.values() if not (run.folder / "result.json").exists()]
-    if say_how_long(missing) > HALF_AN_HOUR and not comparison.take_hours:
+    if say_how_long(list(runs.values())) > HALF_AN_HOUR and not comparison.take_hours:
         raise ParameterError(
             'nothing was started: set task="mini-mrpc", model="mini" for a comparison of minutes, train_examples for a '
             "part of the task, or take_hours=True to go on (compare.ipynb)"

@@ -28,9 +28,9 @@ def recorded_seconds(root: Path) -> tuple[dict[tuple[Any, ...], float], dict[str
 
 
 def say_how_long(runs: list[Any], at_once: int = 1) -> float:
-    """Say how long training will take, so many runs at a time; the seconds of those that are like recorded ones."""
+    """Say how long training of what is not made yet will take, so many runs at a time; the seconds of like runs."""
     paces, sizes = recorded_seconds(repository_root())
-    known = []
+    runs, known = [run for run in runs if not (run.folder / "result.json").exists()], []
     for run in runs:
         alike = [tuple(getattr(run, name) for name in LIKE[:depth]) for depth in DEPTHS]
         pace, examples = next(filter(None, map(paces.get, alike)), 0), run.train_examples or sizes.get(run.task, 0)
@@ -39,7 +39,7 @@ def say_how_long(runs: list[Any], at_once: int = 1) -> float:
         return 0.0
     seconds = sum(known) / (at_once := min(at_once, len(known)))
     unit, size = next(unit for unit in (("hours", 3600), ("minutes", 60), ("seconds", 0)) if seconds >= 1.5 * unit[1])
-    others = f"; {len(runs) - len(known)} runs are not counted" if len(known) < len(runs) else ""
+    others = f"; without {len(runs) - len(known)} of {len(runs)} runs" if len(known) < len(runs) else ""
     about = f"{float(f'{seconds / max(size, 1):.2g}'):,g} {unit} of training, {at_once} at a time"
     print(f"expected: about {about}, by the times of like runs{others}", flush=True)
     return seconds
