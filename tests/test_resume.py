@@ -73,6 +73,21 @@ def test_a_killed_run_goes_on_and_ends_as_if_undisturbed(place, undisturbed, tmp
     assert read_result(tmp_path / "result.json")["metrics"] == read_result(whole / "result.json")["metrics"]
 
 
+def test_who_is_interrupted_in_the_last_evaluation_does_not_train_again(tmp_path, monkeypatch, capsys):
+    """It takes an hour, where the attention is slow."""
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    run = make(tmp_path, **LONG | {"epochs": 1, "eval_steps": None})
+    with monkeypatch.context() as patch:
+        patch.setattr("albert_lsh.metrics.score_split", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            fit(run)
+    fit(run)
+    assert "going on after step 22, from checkpoint-22\n" in capsys.readouterr().out
+
+
 def checkpoints(folder, steps, identity):
     """Checkpoints as Trainer leaves them, as far as `newest` reads them."""
     newest(folder, identity)

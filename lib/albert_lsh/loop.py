@@ -143,7 +143,8 @@ class Watch(TrainerCallback):
     the end of every epoch, or every `eval_steps`; here it does both. Trainer saves when it evaluates; here a single
     process also saves when a loss is logged and the last checkpoint is ten minutes old, so that a machine that is lost
     takes little of a long epoch along. Several processes do not: their clocks would not agree on the step, and one
-    would wait for the others.
+    would wait for the others. After the last step the checkpoint comes first, since an evaluation may take an hour:
+    `train_loop` evaluates then.
     """
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -157,10 +158,11 @@ class Watch(TrainerCallback):
         within_epoch = args.eval_strategy == "epoch" and abs(state.epoch - round(state.epoch)) > 1e-6
         if within_epoch and args.eval_steps and state.global_step % args.eval_steps == 0:
             control.should_evaluate = control.should_save = True
-        control.should_log |= control.should_save
+        self.on_epoch_end(args, state, control)
 
     def on_epoch_end(self, args, state, control, **kwargs):
         control.should_log |= control.should_save
+        control.should_evaluate &= state.global_step < state.max_steps
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         for name, value in (logs or {}).items():
@@ -205,7 +207,7 @@ def newest(folder: Path, identity: dict[str, Any], *, resume: bool = True) -> Pa
 
 
 def train_loop(trainer: Trainer, checkpoint: Path | None) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Train, from a checkpoint of `newest` on if there is one. The trained model computes in float32.
+    """Train, from a checkpoint of `newest` on if there is one, and evaluate. The trained model computes in float32.
 
     Args:
         trainer: its arguments are of `training_arguments`.
@@ -222,8 +224,9 @@ def train_loop(trainer: Trainer, checkpoint: Path | None) -> tuple[pd.DataFrame,
     less = "a smaller batch_size or max_length, recompute=True, or feed_forward_chunk"
     with explain_disk(Path(str(trainer.args.output_dir))), explain_out_of_memory(less), without_bars():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    model: Any = trainer.model
-    model.forward = getattr(model, "_original_forward", model.forward)  # accelerate leaves its autocast there
+        model: Any = trainer.model
+        model.forward = getattr(model, "_original_forward", model.forward)  # accelerate leaves its autocast there
+        trainer.evaluate()
     clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))  # a resume makes another
     return history_of(trainer), {"train_seconds": clock.seconds, "peak_memory_bytes": record.peak_memory(on_gpu)}
 

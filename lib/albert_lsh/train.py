@@ -82,20 +82,18 @@ def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: Datas
     started, model = record.environment(run.device), prepare_model(run)
     _, first, *others = encoded
     trainer = prepare_trainer(run, model, tokenizer, encoded["train"], encoded[first])
-    evaluated: dict[int, Any] = {}  # logits of the newest evaluation, by its step
+    evaluated: Any = None  # logits of the newest evaluation
 
     def compute_metrics(seen: EvalPrediction) -> dict[str, float]:
-        evaluated.clear()
-        evaluated[trainer.state.global_step] = seen.predictions
+        nonlocal evaluated
+        evaluated = seen.predictions
         return metrics.score_split(task, data[first], encoded[first], seen.predictions)
 
     trainer.compute_metrics = compute_metrics
     identity = run.identity() | {"data": fingerprint(encoded["train"])}  # `data_dir` may hold other data
     history, cost = train_loop(trainer, newest(run.folder / "checkpoints", identity, resume=run.resume))
     cost["examples_per_second"] = len(encoded["train"]) * run.epochs / cost["train_seconds"]
-    if trainer.state.max_steps not in evaluated:  # another process took the last step
-        trainer.evaluate()
-    logits = {first: next(iter(evaluated.values()))}
+    logits = {first: evaluated}
     logits |= {split: trainer.predict(encoded[split]).predictions for split in others}
     scores, predictions = metrics.score(task, data, encoded, logits)
     coverage = metrics.attended(model, tokenizer, encoded[first])

@@ -37,7 +37,7 @@ from transformers import (
 
 from albert_lsh import attention as attentions
 from albert_lsh.files import delete, lock, write_atomically
-from albert_lsh.loop import CURVE_POINTS, StudyTrainer, history_of, newest, train_loop, training_arguments
+from albert_lsh.loop import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, without_bars
 from albert_lsh.model.passes import mean_attended
@@ -327,10 +327,9 @@ def train(run: Pretraining, arguments: TrainingArguments) -> Pretrained:
         data_collator=DataCollatorForTokenClassification(material.tokenizer),
         compute_metrics=lambda seen: scores_of(seen.predictions),
     )  # fmt: skip
-    _, cost = train_loop(trainer, checkpoint)
-    trainer.evaluate()  # for the history
+    history, cost = train_loop(trainer, checkpoint)
     sums = trainer.predict(material.held_out).predictions
-    record, history = record_of(run, material, trainer, cost, scores_of(sums), started), history_of(trainer)
+    record = record_of(run, material, trainer, cost, scores_of(sums), started)
     if trainer.is_world_process_zero():
         with without_bars():
             model.save_pretrained(run.folder / "model")
