@@ -157,6 +157,32 @@ def tree_one(x: Tensor, n_leaves: int, start: Tensor) -> list[list[int]]:
     return split(torch.arange(len(x)), 0, 2 ** math.ceil(math.log2(n_leaves)))
 
 
+def axes_one(x: Tensor, n_leaves: int, n_axes: int) -> list[list[int]]:
+    """Split in two at the median along the axis that its members vary most in, and each half again; see `tree_one`."""
+    n = len(x)
+    count = min(n, max(8, min(math.isqrt(16 * n), n // 4)))
+    sample = x[[i * n // count for i in range(count)]]
+    mean = sample.mean(0)
+    sample = sample - mean
+    axes = torch.stack([sample[a :: n_axes + 1].sum(0) for a in range(n_axes)], dim=1)
+    for _ in range(2):
+        axes = sample.T @ (sample @ (axes / axes.norm(dim=0).clamp(min=1e-12)))
+    along = ((x - mean) @ torch.linalg.qr(axes)[0])[:, : max(4, n // 10)]
+    bounds = [c * n // n_leaves for c in range(n_leaves + 1)]
+
+    def split(members: Tensor, first: int, width: int) -> list[list[int]]:
+        if width == 1:
+            return [members.tolist()]
+        half = first + width // 2
+        if half >= n_leaves:
+            return split(members, first, width // 2)
+        axis = along[members].var(0, correction=0).argmax()
+        members, left = members[along[members, axis].argsort(stable=True)], bounds[half] - bounds[first]
+        return split(members[:left], first, width // 2) + split(members[left:], half, width // 2)
+
+    return split(torch.arange(n), 0, 2 ** math.ceil(math.log2(n_leaves)))
+
+
 def meetings(rounds, n: int, size: int) -> Tensor:
     """How often query i and key j stand in clusters of the same number: (n, n); rounds of values to sort both by."""
     counts = torch.zeros(n, n)
@@ -209,7 +235,9 @@ def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **sett
         others = [j for j in range(len(q)) if j not in global_one(q, k, own["global_tokens"])]
         clusters = []
         if others:
-            leaves = tree_one(k[others], math.ceil(len(others) / own["cluster_size"]), draws[h])
+            n_leaves = math.ceil(len(others) / own["cluster_size"])
+            n_axes = min(own["axes"], k.shape[-1])
+            leaves = axes_one(k[others], n_leaves, n_axes) if n_axes else tree_one(k[others], n_leaves, draws[h])
             clusters = [[others[j] for j in leaf] for leaf in leaves]
         counts = torch.zeros(len(q), len(q))
         for i in range(len(q)):

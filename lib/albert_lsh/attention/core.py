@@ -16,7 +16,7 @@ import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
-from albert_lsh.attention.compute import attend, mean_unseen, with_mean_key
+from albert_lsh.attention.compute import attend, attend_with_mean
 from albert_lsh.attention.convolution import add_convolution
 from albert_lsh.attention.keys import Keys, clear_padding, count_tokens, token_mask
 
@@ -262,11 +262,10 @@ class ChoosesKeys(Budgeted):
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
         """Gradients flow to the queries, to the keys and values seen, and through the rest; the choice has none."""
         keys = self.keys_for(query, key, padding_mask, generator, scaling)
-        out, log_sum = attend(query, key, value, keys, scaling=scaling, dropout=dropout)
-        if not self.has_rest:
-            return out
-        means = mean_unseen(key.float(), value.float(), keys, token_mask(query, padding_mask))
-        return with_mean_key(query, out, log_sum, *means, scaling)
+        options = {"scaling": scaling, "dropout": dropout}
+        if self.has_rest:
+            return attend_with_mean(query, key, value, keys, token_mask(query, padding_mask), **options)
+        return attend(query, key, value, keys, **options)[0]
 
     def pairs(self, query, key, padding_mask, generator) -> Tensor:
         return self.keys_for(query, key, padding_mask, generator).count_pairs(query.shape[2])

@@ -8,6 +8,7 @@ and empty places need no special case.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -134,7 +135,7 @@ def tokens_first(mask: Tensor) -> Tensor:
 def in_place(mask: Tensor) -> Tensor:
     """Each position as a block of its own: (batch, heads, length, 1); `length` where mask has no token."""
     length = mask.shape[-1]
-    return torch.arange(length, device=mask.device).where(mask, length).unsqueeze(-1)
+    return torch.arange(length, device=mask.device).expand_as(mask).masked_fill(~mask, length).unsqueeze(-1)
 
 
 def best(scores: Tensor, mask: Tensor, count: Tensor | int) -> Tensor:
@@ -147,8 +148,15 @@ def best(scores: Tensor, mask: Tensor, count: Tensor | int) -> Tensor:
     """
     length = scores.shape[-1]
     values, positions = scores.masked_fill(~mask, -torch.inf).topk(min(largest(count), length), dim=-1)
-    rank = torch.arange(positions.shape[-1], device=scores.device)
-    return positions.masked_fill((values == -torch.inf) | (rank >= per_sequence(count, scores.dim())), length)
+    return beyond(positions.masked_fill(values == -torch.inf, length), count, length)
+
+
+def beyond(chosen: Tensor, count: Tensor | int, nothing: int) -> Tensor:
+    """Choices (batch, ..., n), best first, with `nothing` behind the first `count`: one number, or (batch,)."""
+    if not isinstance(count, Tensor):
+        return chosen[..., :count]
+    rank = torch.arange(chosen.shape[-1], device=chosen.device)
+    return chosen.masked_fill(rank >= per_sequence(count, chosen.dim()), nothing)
 
 
 def cut(order: Tensor, n_tokens: Tensor, size: int | Tensor) -> Tensor:
@@ -179,8 +187,14 @@ def take(rows: Tensor, index: Tensor) -> Tensor:
     """Rows of (batch, heads, length, dim) at index (batch, heads, ...): (batch, heads, ..., dim), zeros at `length`."""
     batch, heads, length, dim = rows.shape
     rows = F.pad(rows, (0, 0, 0, 1)).reshape(-1, dim)
-    first = torch.arange(batch * heads, device=rows.device).view(batch, heads, *[1] * (index.dim() - 2)) * (length + 1)
+    first = first_rows(batch, heads, length, rows.device).view(batch, heads, *[1] * (index.dim() - 2))
     return rows.index_select(0, (first + index).flatten()).view(*index.shape, dim)
+
+
+@lru_cache(maxsize=64)
+def first_rows(batch: int, heads: int, length: int, device: torch.device) -> Tensor:
+    """Where each sequence and head begins, (batch, heads, 1, 1), in a table of their rows with one more after each."""
+    return (torch.arange(batch * heads, device="cpu").view(batch, heads, 1, 1) * (length + 1)).to(device)
 
 
 def means_of_groups(rows: Tensor, group: Tensor, count: int) -> Tensor:

@@ -1,6 +1,7 @@
 """LSH attention that keeps a pretrained encoder's projections and stands in for its softmax.
 
-Keys are put into clusters of equal size by a tree of median splits along principal directions (`select.tree`). A query
+Keys are put into clusters of equal size by a tree of median splits. Each node is split along the principal direction of
+its own members (`select.tree`), or with `axes` along one of so many principal axes of the head's keys (`axes`). A query
 sees, in one float32 softmax and each key once,
 
     the keys of `n_hashes` clusters   those whose mean key it scores highest (Vyas et al. 2020; Roy et al. 2021)
@@ -17,10 +18,12 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from albert_lsh.attention.axes import ITERATIONS, axes_tree, axes_used, sample_size
 from albert_lsh.attention.core import ChoosesKeys, Count, CountOrZero, InRounds
-from albert_lsh.attention.keys import MASKED, Keys, in_place, largest, per_sequence, slices, take
+from albert_lsh.attention.keys import Keys, beyond, in_place, largest, slices, take
 from albert_lsh.attention.select import TREE_PRODUCTS, find_global_tokens, tree
 
 SINGLE = 512  # tokens, up to which nothing is computed cluster by cluster
@@ -40,20 +43,31 @@ class LSH(InRounds, ChoosesKeys):
     cluster_size: Count = 32
     global_tokens: CountOrZero = GLOBAL_TOKENS
     rest: bool = False
+    axes: CountOrZero = 0
 
     def choose_keys(self, query, key, mask, scaling, generator) -> Keys:
         length = query.shape[2]
         positions, is_global = find_global_tokens(query, key, mask, self.global_tokens)
-        clusters = tree(key, mask & ~is_global, self.cluster_size, generator)
+        clusters = self.make_clusters(key, mask & ~is_global, generator)
         chosen = choose_clusters(query, key, clusters, self.n_hashes, scaling)
         count, size = clusters.shape[2:]
-        padded = torch.cat([clusters, torch.full_like(clusters[:, :, :1], length)], dim=2)
+        padded = F.pad(clusters, (0, 0, 0, 1), value=length)
         if length > SINGLE:
             queries, owner = by_cluster(mask, chosen, count, max(SMALLEST, size))
         else:
             queries, owner = in_place(mask).unsqueeze(2), chosen.unsqueeze(2)
         keys = padded.gather(2, owner.flatten(2).unsqueeze(-1).expand(-1, -1, -1, size)).view(*queries.shape[:4], -1)
-        return Keys(queries, keys, chosen=(clusters, chosen)).with_global(positions, is_global)
+        seen_by_all = F.pad(positions[:, :, None, None], (0, 0, 0, 0, 0, keys.shape[2] - 1), value=length)
+        keys = torch.cat([seen_by_all.expand(*keys.shape[:4], -1), keys], dim=-1)  # no cluster has them
+        return Keys(queries, keys, chosen=(clusters, chosen))
+
+    def make_clusters(self, key: Tensor, mask: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Positions (batch, heads, clusters, members), the length of the sequence where there is none."""
+        size = self.cluster_size
+        if not self.axes:
+            return tree(key, mask, size, generator)
+        sizes = size.tolist() if isinstance(size, Tensor) else [size] * len(key)
+        return axes_tree(key, mask, tuple(sizes), self.axes)
 
     def spent(self, length: int, keys: int) -> int:
         """Global tokens, two unless given or too few keys are there, and the rest, unless all keys are seen."""
@@ -86,8 +100,15 @@ class LSH(InRounds, ChoosesKeys):
         clusters = max(1, -(-kept // self.cluster_size))
         chosen = min(self.n_hashes, clusters)
         seen = min(length, self.global_tokens) + min(kept, chosen * self.cluster_size)
-        choosing = math.ceil(math.log2(clusters)) * TREE_PRODUCTS + (self.global_tokens > 0) + clusters
-        return length * (choosing + 2 * seen + (2 * (1 + chosen) if self.rest else 0)) * head_dim
+        choosing = (self.global_tokens > 0) + clusters + 2 * seen + (2 * (1 + chosen) if self.rest else 0)
+        return length * choosing * head_dim + self.cost_of_clusters(kept, math.ceil(math.log2(clusters)), head_dim)
+
+    def cost_of_clusters(self, length: int, levels: int, head_dim: int) -> float:
+        """Multiply-adds of the tree, or of the axes, the keys along them, and how much a node's members vary there."""
+        if not self.axes:
+            return length * levels * TREE_PRODUCTS * head_dim
+        axes = axes_used(length, min(self.axes, head_dim))
+        return axes * (((1 + 2 * ITERATIONS) * sample_size(length) + length) * head_dim + levels * length)
 
 
 @torch.no_grad()
@@ -98,15 +119,15 @@ def choose_clusters(query: Tensor, key: Tensor, clusters: Tensor, n_hashes: int 
     """
     batch, heads, length, _ = query.shape
     count = clusters.shape[2]
-    size = (clusters < length).sum(-1, keepdim=True)
+    size = (clusters < length).sum(-1, keepdim=True, dtype=torch.float32)
     mean_key = (take(key, clusters).sum(3) / size.clamp(min=1)).transpose(-1, -2)
-    offset = size.clamp(min=1).float().log().masked_fill(size == 0, MASKED).transpose(-1, -2)
+    offset = size.log().transpose(-1, -2)  # -inf for an empty one
     chosen = []
     for part in slices(length, count * batch * heads, query.device, SCORES_AT_ONCE):
-        best = ((query[:, :, part] @ mean_key) * scaling + offset).topk(min(largest(n_hashes), count), dim=-1)
-        chosen.append(best.indices.masked_fill(best.values < MASKED / 2, count))
-    numbers = torch.arange(chosen[0].shape[3], device=key.device)
-    return torch.cat(chosen, dim=2).masked_fill(numbers >= per_sequence(n_hashes, 4), count)
+        scores = torch.add(offset, query[:, :, part] @ mean_key, alpha=scaling)
+        best = scores.topk(min(largest(n_hashes), count), dim=-1)
+        chosen.append(best.indices.masked_fill(best.values == -torch.inf, count))
+    return beyond(torch.cat(chosen, dim=2) if len(chosen) > 1 else chosen[0], n_hashes, count)
 
 
 def by_cluster(mask: Tensor, chosen: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:

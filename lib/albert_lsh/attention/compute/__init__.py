@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.compute.gathered import Gathered
-from albert_lsh.attention.compute.masked import Masked
+from albert_lsh.attention.compute.masked import Masked, MaskedWithMean
 from albert_lsh.attention.keys import Keys, refuse_second_derivative, take
 
 # Computing all scores and masking most of them is faster than gathering keys in sequences of up to MASKED_LENGTH
@@ -43,14 +43,35 @@ def attend(
         (batch, heads, length, head_dim) in query's dtype, and the log-sum-exp (batch, heads, length) of the scores,
         float32. Both have gradients. Rows of padding are undefined.
     """
-    rows = [x.flatten(0, 1).contiguous() for x in (query, key, value)]
     if can_use_kernels(query, key, value, dropout):
         way = import_module("albert_lsh.attention.compute.triton").Kernels(keys.flat(), scaling)
     else:
-        length, each_once = query.shape[2], keys.clusters is not None or keys.queries.shape[2] == 1
-        many = keys.queries.shape[-1] == 1 and keys.keys.shape[-1] * MASKED_PART > length
-        short = each_once and (many or length <= MASKED_LENGTH)
-        way = (Masked if short else Gathered)(keys.flat(), scaling, dropout)
+        way = (Masked if is_short(keys, query.shape[2]) else Gathered)(keys.flat(), scaling, dropout)
+    return compute(way, query, key, value)
+
+
+def attend_with_mean(query, key, value, keys: Keys, mask: Tensor, *, scaling: float, dropout: float = 0.0) -> Tensor:
+    """`attend` with one key more for each query, the mean of those that it does not see; the output alone.
+
+    mask: (batch, heads, length) bool, True where there is a token. keys and values are zeros elsewhere.
+    """
+    if is_short(keys, length := query.shape[2]) and length <= MASKED_LENGTH:
+        way = MaskedWithMean(keys.flat(), scaling, dropout, mask.flatten(0, 1))
+        return compute(way, query, key, value)[0]
+    out, log_sum = attend(query, key, value, keys, scaling=scaling, dropout=dropout)
+    return with_mean_key(query, out, log_sum, *mean_unseen(key.float(), value.float(), keys, mask), scaling)
+
+
+def is_short(keys: Keys, length: int) -> bool:
+    """Whether all scores are computed, and most of them masked."""
+    each_once = keys.clusters is not None or keys.queries.shape[2] == 1
+    many = keys.queries.shape[-1] == 1 and keys.keys.shape[-1] * MASKED_PART > length
+    return each_once and (many or length <= MASKED_LENGTH)
+
+
+def compute(way: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp, computed in this way."""
+    rows = [x.flatten(0, 1).contiguous() for x in (query, key, value)]
     with torch.autocast(query.device.type, enabled=False):
         out, log_sum = ChosenAttention.apply(way, *rows)
     return out.unflatten(0, query.shape[:2]), log_sum.unflatten(0, query.shape[:2])

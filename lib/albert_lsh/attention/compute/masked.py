@@ -1,10 +1,14 @@
 """Attention of short sequences: all scores in one product, most of them masked, which beats gathering rows.
 
+The mean of all keys that a query does not see is part of that product: its score is the mean of theirs, and each of
+them has an equal part of its weight.
+
 Sequences and heads are computed a few at a time, so that their scores stay in the cache, and once more in the backward
 pass, so that none are stored.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,17 +76,64 @@ class Masked(Pieces):
             yield rows, bias
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        out, total = torch.empty_like(value), query.new_empty(query.shape[:2], dtype=torch.float32)
         self.restart()
-        for rows, bias in self.biases(query):
-            out[rows], total[rows] = self.attend(bias, query[rows], key[rows], value[rows])
-        return out, total
+        out, total = together([self.attend(bias, query[x], key[x], value[x]) for x, bias in self.biases(query)])
+        return out.to(value.dtype), total
 
     def backward(self, *tensors: Tensor) -> list[Tensor]:
-        grads = [torch.empty_like(x) for x in tensors[:3]]
         self.restart()
-        for rows, bias in self.biases(tensors[0]):
-            parts = self.gradients(bias, *(x[rows] for x in tensors))
-            for grad, part in zip(grads, parts, strict=True):
-                grad[rows] = part
-        return grads
+        parts = [self.gradients(bias, *(x[rows] for x in tensors)) for rows, bias in self.biases(tensors[0])]
+        return [grad.to(x.dtype) for grad, x in zip(together(parts), tensors, strict=False)]
+
+
+def together(parts: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
+    """The tensors of all pieces, one after another."""
+    return [torch.cat(tensors) if len(tensors) > 1 else tensors[0] for tensors in zip(*parts, strict=True)]
+
+
+class MaskedWithMean(Masked):
+    """The same with one key more for each query: the mean of those not seen, with the logarithm of their number added.
+
+    Dropout drops weights of keys that are seen.
+    """
+
+    def __init__(self, keys: Keys, scaling: float, dropout: float, mask: Tensor):
+        """mask: (rows, length) bool, True where there is a token."""
+        super().__init__(keys, scaling, dropout)
+        # a pair's bias over this is 1 or 0, see `biases`
+        divisor = torch.full(mask.shape, -torch.inf, dtype=torch.float32, device=mask.device)
+        self.divisor = divisor.masked_fill_(mask, MASKED).unsqueeze(1)
+
+    def biases(self, query: Tensor) -> Iterator[tuple[slice, Any]]:
+        """And 1 for pairs that are not seen, 0 for others and where the key is padding."""
+        for rows, bias in super().biases(query):
+            yield rows, (bias, bias / self.divisor[rows])
+
+    def weigh_all(self, masks: Any, q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+        """Weights of the keys seen, (..., queries, keys), and (..., queries, 1) the log-sum-exp of their scores, the
+        weight of the mean key, and how many keys it stands for, at least 1. float32.
+        """
+        bias, unseen = masks
+        scores = product(q, k.transpose(-1, -2)).float().mul_(self.scaling)
+        number = unseen.sum(-1, keepdim=True)
+        of_mean = torch.linalg.vecdot(scores, unseen).unsqueeze(-1) / number + number.log()  # NaN where there is none
+        weights = scores.add_(bias).softmax(-1)  # an exp of MASKED is slow elsewhere
+        log_sum = (scores.amax(-1) - weights.amax(-1).log()).unsqueeze(-1)
+        weight_of_mean = torch.sigmoid(of_mean - log_sum).masked_fill_(number == 0, 0.0)
+        return weights.mul_(1 - weight_of_mean), log_sum, weight_of_mean, number.clamp_(min=1)
+
+    def attend(self, masks: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Output, and the log-sum-exp over the keys seen."""
+        weights, log_sum, weight_of_mean, number = self.weigh_all(masks, q, k)
+        weights = self.drop(weights)[0].addcmul_(masks[1], weight_of_mean / number)
+        return product(weights, v), log_sum.squeeze(-1)
+
+    def gradients(self, masks, q, k, v, up, total, delta) -> tuple[Tensor, Tensor, Tensor]:
+        weights, _, weight_of_mean, number = self.weigh_all(masks, q, k)
+        of_weights, delta = product(up, v.transpose(-1, -2)).float(), delta.unsqueeze(-1)
+        of_mean = torch.linalg.vecdot(of_weights, masks[1]).unsqueeze(-1) / number  # the mean value times `up`
+        part = weight_of_mean / number
+        dropped, of_weights = self.drop(weights, of_weights)
+        of_scores = of_weights.sub_(delta).mul_(weights).addcmul_(masks[1], (of_mean - delta) * part).mul_(self.scaling)
+        dropped = torch.addcmul(dropped, masks[1], part)
+        return product(of_scores, k), product(of_scores.transpose(-1, -2), q), product(dropped.transpose(-1, -2), up)

@@ -1,0 +1,145 @@
+"""Clusters of equal size by a k-d tree (Bentley 1975) in the principal axes of a head's keys.
+
+The axes are found once for a head, from a sample of its keys: subspace iteration from sums of sampled keys, then
+orthonormal columns. Each node of the tree is split at the median along the axis in which its own members vary most. So
+a level of the tree is some ten operations, for all sequences, heads and nodes at once.
+
+How many tokens every node has follows from the lengths alone: `plan` says on the host which place of a level goes where
+on the next, and keeps what it has said.
+"""
+
+import math
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from albert_lsh.attention.keys import first_rows, tokens_first
+from albert_lsh.attention.select import deal
+
+ITERATIONS = 2  # of the subspace; each takes two products for an axis and sampled key
+SAMPLE = (8, 4)  # keys: a quarter, but at least 8 and at most 4 sqrt(n)
+FEWEST = 4  # axes; a tenth of the keys above that
+
+
+class Level(NamedTuple):
+    """The nodes of a level, all sequences' in one form: (batch, 1, nodes, places), the last place always empty."""
+
+    empty: Tensor  # bool, places without a token
+    members: Tensor  # (batch, 1, nodes, 1) float32, tokens of each node, at least 1
+    source: Tensor  # (batch, 1, nodes * places) the place on the level above, sorted there, nodes one after another
+
+
+class Plan(NamedTuple):
+    """What follows from the numbers of tokens and the sizes of clusters."""
+
+    sample: Tensor  # (batch, 1, keys) ranks among a sequence's tokens; its number of tokens for none
+    sampled: Tensor  # (batch, 1, keys, 1) float32: 1 for a key, 0 for none
+    number: Tensor  # (batch, 1, 1, 1) float32, keys sampled, at least 1
+    used: Tensor  # (batch, 1, 1, axes) float32: 1 for an axis, 0 for one that so few tokens do without
+    levels: tuple[Level, ...]  # the first is the root, the last has the clusters
+    leaves: Tensor | None  # (batch, 1, clusters, 1) the node of each cluster; None where every node is one
+
+
+def sample_size(n: int) -> int:
+    """How many of n keys the axes are found from."""
+    least, most = SAMPLE
+    return min(n, max(least, min(math.isqrt(most**2 * n), n // 4)))
+
+
+def axes_used(n: int, n_axes: int) -> int:
+    """How many of `n_axes` axes n keys are split along."""
+    return min(n_axes, max(FEWEST, n // 10))
+
+
+@lru_cache(maxsize=4)  # a batch is the same in all layers; in long sequences a plan takes as much memory as their keys
+def plan(counts: tuple[int, ...], sizes: tuple[int, ...], n_axes: int, device: torch.device) -> Plan:
+    """For sequences of `counts` tokens in clusters of at most `sizes`."""
+    n, size = torch.tensor(counts, device="cpu"), torch.tensor(sizes, device="cpu")
+    wanted = torch.tensor([sample_size(count) for count in counts], device="cpu")[:, None]
+    number = torch.arange(max(1, int(wanted.max())), device="cpu")
+    sampled = number < wanted
+    sample = torch.where(sampled, number * n[:, None] // wanted.clamp(min=1), n[:, None])
+    leaves = (-(-n // size)).clamp(min=1)
+    depth = torch.ceil(torch.log2(leaves.double())).long()
+    first, members = torch.zeros_like(n)[:, None], n[:, None]
+    levels, above = [], 1
+    for level in range(int(depth.max()) + 1):
+        if level:
+            first, members = deal(level - 1, n, leaves, depth)
+        place = torch.arange(int(members.max()) + 1, device="cpu")
+        empty = place >= members[..., None]
+        parent = torch.arange(members.shape[1], device="cpu")[:, None] // 2 * above
+        source = torch.where(empty, parent + above - 1, parent + first[..., None] + place).flatten(1)
+        parts = empty[:, None], members[:, None, :, None].clamp(min=1).float(), source[:, None]
+        levels.append(Level(*(part.to(device) for part in parts)))
+        above = len(place)
+    deepest = int(depth.max())
+    slot = torch.arange(int(leaves.max()), device="cpu") << (deepest - depth)[:, None]
+    slot = slot.clamp(max=2**deepest - 1)  # behind a sequence's leaves: an empty node
+    every = torch.equal(slot, torch.arange(2**deepest, device="cpu").expand(len(slot), -1))
+    number = wanted[..., None, None].clamp(min=1).float().to(device)
+    sample, sampled = sample[:, None].to(device), sampled[:, None, :, None].float().to(device)
+    axes = torch.tensor([axes_used(count, n_axes) for count in counts], device="cpu")[:, None]
+    used = (torch.arange(n_axes, device="cpu") < axes)[:, None, None].float().to(device)
+    return Plan(sample, sampled, number, used, tuple(levels), None if every else slot[:, None, :, None].to(device))
+
+
+@lru_cache(maxsize=64)
+def every_nth(count: int, n_axes: int, device: torch.device) -> Tensor:
+    """(count, n_axes) float32, column a with 1 in every (n_axes + 1)th row from a on.
+
+    The last group has no column: the sums of centred rows over all groups are 0 together.
+    """
+    return torch.eye(n_axes + 1, n_axes, device="cpu").repeat(count // (n_axes + 1) + 1, 1)[:count].float().to(device)
+
+
+def principal_axes(rows: Tensor, sampled: Tensor, number: Tensor, n_axes: int) -> tuple[Tensor, Tensor]:
+    """Orthonormal columns (..., dim, n_axes) along which rows vary most, about; and their mean (..., 1, dim).
+
+    rows: (..., n, dim) float32, zeros where there is none. sampled: (..., n, 1), 1 for a row, 0 for none, and `number`
+    their sum; both broadcast.
+    """
+    mean = rows.sum(-2, keepdim=True) / number
+    rows = (rows - mean) * sampled
+    rows = rows / torch.linalg.matrix_norm(rows, keepdim=True).clamp(min=1e-30)
+    axes = rows.mT @ every_nth(rows.shape[-2], n_axes, rows.device)
+    for _ in range(ITERATIONS):
+        axes = rows.mT @ (rows @ axes)
+    return torch.linalg.qr(axes)[0], mean
+
+
+def axes_tree(rows: Tensor, mask: Tensor, sizes: tuple[int, ...], n_axes: int) -> Tensor:
+    """Clusters of at most `sizes` tokens, ceil(n / size) of them for n tokens, whose sizes differ by one at most.
+
+    Args:
+        rows: (batch, heads, length, dim) float32.
+        mask: (batch, heads, length) bool, as many True in each head of a sequence; only those are dealt out.
+        sizes: one for each sequence. n_axes: at most dim are used, and fewer for few tokens (`axes_used`).
+    Returns:
+        (batch, heads, clusters, members) positions; `length` in places without a token.
+    """
+    batch, heads, length, dim = rows.shape
+    n_axes, counts = min(n_axes, dim), tuple(mask[:, 0].sum(-1).tolist())
+    sample, sampled, number, used, levels, leaves = plan(counts, sizes, n_axes, rows.device)
+    first = first_rows(batch, heads, length, rows.device)
+    order = F.pad(tokens_first(mask), (0, 1), value=length) + first.squeeze(-1)
+    taken = F.pad(rows, (0, 0, 0, 1)).view(-1, dim)[order.gather(2, sample.expand(-1, heads, -1))]
+    axes, mean = principal_axes(taken, sampled, number, n_axes)
+    along = (rows - mean) @ (axes * used)
+    table = F.pad(torch.cat([along, along.square()], dim=-1), (0, 0, 0, 1)).flatten(0, 2)
+    nodes = order[:, :, None, : levels[0].empty.shape[-1]]
+    for level, below in pairwise(levels):
+        inside = table[nodes]  # (batch, heads, nodes, places, 2 * axes)
+        sums, squares = inside.sum(3).split(n_axes, dim=-1)
+        axis = squares.addcdiv(sums.square(), level.members, value=-1).argmax(-1)
+        values = inside.gather(4, axis[..., None, None].expand(*nodes.shape, 1)).squeeze(4)
+        places = values.masked_fill(level.empty, torch.inf).argsort(dim=-1, stable=True)
+        ordered = nodes.gather(3, places).flatten(2)
+        nodes = ordered.gather(2, below.source.expand(-1, heads, -1)).unflatten(2, below.empty.shape[2:])
+    if leaves is not None:
+        nodes = nodes.gather(2, leaves.expand(-1, heads, -1, nodes.shape[3]))
+    return nodes[..., :-1] - first
