@@ -17,7 +17,7 @@ from torch import Tensor
 
 from albert_lsh.attention.compute.gathered import Gathered
 from albert_lsh.attention.compute.masked import Masked, MaskedWithMean
-from albert_lsh.attention.keys import Keys, refuse_second_derivative, take
+from albert_lsh.attention.keys import Keys, first_rows, refuse_second_derivative, take
 
 # Computing all scores and masking most of them is faster than gathering keys in sequences of up to MASKED_LENGTH
 # tokens, and where each query has a list of its own with more than 1 / MASKED_PART of the keys (measured on a CPU).
@@ -142,10 +142,10 @@ def mean_unseen(key: Tensor, value: Tensor, keys: Keys, mask: Tensor) -> tuple[T
     """
     if keys.chosen is not None:
         clusters, chosen = keys.chosen
-        sums = [take(rows, clusters).sum(3) for rows in (key, value)]
-        size = (clusters < mask.shape[-1]).sum(-1, keepdim=True).to(key.dtype)
-        of_keys, of_values, count = (sum_of_others(rows, chosen) for rows in (*sums, size))
-        return of_keys / count.clamp(min=1), of_values / count.clamp(min=1), count.squeeze(-1)
+        rows = torch.cat([key, value, mask.unsqueeze(-1).to(key.dtype)], dim=-1)  # the sum of ones is their number
+        *sums, count = sum_of_others(take(rows, clusters).sum(3), chosen).split([key.shape[-1], value.shape[-1], 1], -1)
+        of_keys, of_values = (x / count.clamp(min=1) for x in sums)
+        return of_keys, of_values, count.squeeze(-1)
     # Attention with queries of zero weighs all keys alike: it gives the mean of what is seen, and how much that is.
     zeros = torch.zeros_like(key)
     seen_keys, log_count = attend(zeros, key, key, keys, scaling=1.0)
@@ -165,7 +165,6 @@ def sum_of_others(rows: Tensor, chosen: Tensor) -> Tensor:
     chosen: (batch, heads, length, n) numbers of clusters; the number of clusters stands for none.
     """
     batch, heads, count, dim = rows.shape
-    flat = F.pad(rows, (0, 0, 0, 1)).reshape(-1, dim)
-    first = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1, 1) * (count + 1)
+    flat, first = F.pad(rows, (0, 0, 0, 1)).reshape(-1, dim), first_rows(batch, heads, count, rows.device)
     seen = F.embedding_bag((chosen + first).flatten(0, 2), flat, mode="sum")
     return rows.sum(2, keepdim=True) - seen.view(*chosen.shape[:3], dim)
