@@ -158,7 +158,7 @@ def masked_tables(root: Path, rows: pd.DataFrame) -> Named:
     if masked.empty:
         return
     masked = masked.assign(error=2 * masked["standard_error"]).sort_values("length", kind="stable")
-    for study in ("masked-words", "lsh-choice"):
+    for study in ("masked-words", "lsh-choice", "axes"):
         lines = masked[(masked["study"] == study) & (masked["kind"] == "masked words")]
         losses = lines.groupby("length")["softmax_loss"].first()
         per = ", ".join(f"{loss:.2f} at {length:.0f} tokens" for length, loss in losses.items())
