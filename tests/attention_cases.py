@@ -22,11 +22,9 @@ SETTINGS = {
     ],
     "lsh": [
         {"n_hashes": 3, "cluster_size": 3},
-        {"share": 0.3},
-        {"keys": 9, "rest": True},
-        {"n_hashes": 2, "cluster_size": 5, "global_tokens": 0, "rest": True},
         {"share": 0.3, "axes": 4},
-        {"n_hashes": 2, "cluster_size": 3, "rest": True, "axes": 8},
+        {"keys": 9, "rest": True},
+        {"n_hashes": 2, "cluster_size": 5, "global_tokens": 0, "rest": True, "axes": 8},
     ],
     "plain-lsh": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2}, {"share": 0.4, "rest": True}],
     "random": [
@@ -38,6 +36,7 @@ SETTINGS = {
     "top-k": [{"keys": 6}, {"share": 0.2, "rest": True}],
     "reformer": [{"bucket_size": 4, "n_hashes": 2, "full_attn_thres": 8}],
     "smyrf": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2}, {"share": 0.4}],
+    "hyper": [{"cluster_size": 5, "sample_size": 7}, {"share": 0.4}],
     "improved-clustered": [{"num_clusters": 3, "top_keys": 5}, {"share": 0.4}],
     "nystrom": [{"num_landmarks": 7}, {"share": 0.5}, {"num_landmarks": 7, "conv_kernel_size": 5}],
     "yoso": [{"n_hashes": 5, "hash_code_len": 3}, {"share": 0.5, "hash_code_len": 3, "conv_kernel_size": 5}],
@@ -49,7 +48,7 @@ BUDGETED = [name for name in attention.names() if "share" in attention.check(nam
 WITH_REST = [name for name in attention.names() if "rest" in attention.check(name)]
 QUARTER = [(name, {"share": 0.25} if name in BUDGETED else settings) for name, settings in ALL]
 # With all that follow from it, an attention that is new is tested as far as it can be without a list of settings.
-HASHED = ["shared-qk-lsh", "lsh", "plain-lsh", "random", "smyrf", "improved-clustered", "yoso"]
+HASHED = ["shared-qk-lsh", "lsh", "plain-lsh", "random", "smyrf", "hyper", "improved-clustered", "yoso"]
 # (batch, heads, length, head_dim): a lone token, fewer tokens than a cluster, no multiple of anything, a multiple
 SHAPES = [(1, 1, 1, 3), (2, 3, 5, 5), (2, 2, 37, 12), (1, 2, 60, 16)]
 

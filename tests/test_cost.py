@@ -62,6 +62,7 @@ OTHERWISE = [
     ("plain-lsh", ROUNDS, -4 * 2, -4 * 2 * 2),
     ("plain-lsh", {**ROUNDS, "rest": True}, -4 * 2, -4 * 2 * 2),
     ("smyrf", ROUNDS, -4 * 2, -4 * 2 * 2),
+    ("hyper", {"cluster_size": 32, "sample_size": 32}, -2 * 7, 0),
     # A row is added to a table and one is read: these are sums, which the formula has as products of one number.
     ("yoso", {"n_hashes": 8}, -2 * 8, 0),
     ("yoso", {"n_hashes": 8, "conv_kernel_size": 5}, -2 * 8, 0),
@@ -80,10 +81,11 @@ def test_the_formula_is_what_is_counted(name, settings, times, more, head_dim):
     assert said == pytest.approx(counted(name, head_dim, **settings), rel=0.01)
 
 
+@pytest.mark.parametrize("axes", [0, 8])
 @pytest.mark.parametrize("head_dim", [16, 64])
-def test_empty_places_where_queries_stand_by_cluster_are_computed_too(head_dim):
+def test_empty_places_where_queries_stand_by_cluster_are_computed_too(head_dim, axes):
     """How many there are depends on the data: here half as many as queries. The formula leaves them out."""
-    settings = {**ROUNDS, "global_tokens": 0}
+    settings = {**ROUNDS, "global_tokens": 0, "axes": axes}
     query, key, _ = tensors((1, 2, LENGTH, head_dim))
     chosen = attention.make("lsh", settings).keys_for(query, key, None, torch.Generator().manual_seed(0))
     empty = (chosen.queries == LENGTH).sum().item() / 2 * ROUNDS["cluster_size"] / LENGTH**2
@@ -140,6 +142,13 @@ def test_more_heads_and_sequences_take_no_more_operations(monkeypatch, name, len
     few, many = (operations(name, (*shape, length, 16), settings, monkeypatch) for shape in ((1, 2), heads))
     assert sum(few.values()) >= 1
     assert many == few
+
+
+@pytest.mark.parametrize("length", [32, 128, 512])
+def test_axes_take_less_than_half_of_the_operations_of_a_tree_and_two_waits(monkeypatch, length):
+    tree, axes = (operations("lsh", (1, 2, length, 16), {"share": 0.25, "axes": n}, monkeypatch) for n in (0, 8))
+    assert sum(axes.values()) < 0.5 * sum(tree.values())
+    assert axes["tolist"] + axes["_local_scalar_dense"] <= 2
 
 
 def test_lsh_needs_no_table_of_all_queries_and_clusters():

@@ -166,7 +166,7 @@ def axes_one(x: Tensor, n_leaves: int, n_axes: int) -> list[list[int]]:
     sample = sample - mean
     axes = torch.stack([sample[a :: n_axes + 1].sum(0) for a in range(n_axes)], dim=1)
     for _ in range(2):
-        axes = sample.T @ (sample @ (axes / axes.norm(dim=0).clamp(min=1e-12)))
+        axes = sample.T @ (sample @ axes)
     along = ((x - mean) @ torch.linalg.qr(axes)[0])[:, : max(4, n // 10)]
     bounds = [c * n // n_leaves for c in range(n_leaves + 1)]
 

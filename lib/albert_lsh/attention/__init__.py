@@ -22,6 +22,7 @@ from albert_lsh.attention.clustered import ImprovedClustered
 from albert_lsh.attention.controls import TopK, Window
 from albert_lsh.attention.core import Attention, Budgeted, check_whole, keys_of
 from albert_lsh.attention.hashed import PlainLSH, Random, Smyrf
+from albert_lsh.attention.hyper import Hyper
 from albert_lsh.attention.keys import MASKED, clear_padding, count_tokens, token_mask
 from albert_lsh.attention.lsh import LSH
 from albert_lsh.attention.nystrom import Nystrom
@@ -52,7 +53,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     kind.name: kind
     for kind in (
         Softmax, SoftmaxEager, Reformer, SharedQK, SharedQKLSH, LSH, PlainLSH, Window, Random, TopK, Smyrf,
-        ImprovedClustered, Nystrom, Linear, Yoso, YosoE,
+        Hyper, ImprovedClustered, Nystrom, Linear, Yoso, YosoE,
     )
 }  # fmt: skip
 # The last release that had an earlier version of an attention, for instance {("lsh", 1): "0.1.0"}.

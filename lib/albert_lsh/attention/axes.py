@@ -105,7 +105,6 @@ def principal_axes(rows: Tensor, sampled: Tensor, number: Tensor, n_axes: int) -
     """
     mean = rows.sum(-2, keepdim=True) / number
     rows = (rows - mean) * sampled
-    rows = rows / torch.linalg.matrix_norm(rows, keepdim=True).clamp(min=1e-30)
     axes = rows.mT @ every_nth(rows.shape[-2], n_axes, rows.device)
     for _ in range(ITERATIONS):
         axes = rows.mT @ (rows @ axes)
