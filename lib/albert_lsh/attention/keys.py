@@ -8,7 +8,6 @@ and empty places need no special case.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -191,10 +190,10 @@ def take(rows: Tensor, index: Tensor) -> Tensor:
     return rows.index_select(0, (first + index).flatten()).view(*index.shape, dim)
 
 
-@lru_cache(maxsize=64)
 def first_rows(batch: int, heads: int, length: int, device: torch.device) -> Tensor:
     """Where each sequence and head begins, (batch, heads, 1, 1), in a table of their rows with one more after each."""
-    return (torch.arange(batch * heads, device="cpu").view(batch, heads, 1, 1) * (length + 1)).to(device)
+    step = length + 1
+    return torch.arange(0, batch * heads * step, step, device=device).view(batch, heads, 1, 1)
 
 
 def means_of_groups(rows: Tensor, group: Tensor, count: int) -> Tensor:
