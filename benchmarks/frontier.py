@@ -5,8 +5,7 @@
 For an idle machine. Queries, keys and values are those of the model with softmax, its positions repeated up to the
 length, on paragraphs of SQuAD one after another. The error is the norm of the difference from softmax's output over
 that of softmax's, mean over LAYERS. Times are a forward pass of one of these layers, float32; all cases of a length
-take turns in one process. What any choice of so many keys could reach at best is `top-k`'s error in softmax's time,
-times the pairs ("ideal").
+take turns in one process.
 """
 
 import statistics

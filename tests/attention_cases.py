@@ -22,9 +22,9 @@ SETTINGS = {
     ],
     "lsh": [
         {"n_hashes": 3, "cluster_size": 3},
-        {"share": 0.3, "axes": 4},
+        {"share": 0.3, "axes": 8},
         {"keys": 9, "rest": True},
-        {"n_hashes": 2, "cluster_size": 5, "global_tokens": 0, "rest": True, "axes": 8},
+        {"n_hashes": 2, "cluster_size": 5, "global_tokens": 0, "rest": True, "axes": 4},
     ],
     "plain-lsh": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2}, {"share": 0.4, "rest": True}],
     "random": [

@@ -52,9 +52,25 @@ def test_long_sequences_are_the_references(monkeypatch, name, settings, at_once,
 
 
 @pytest.mark.parametrize("kind", ["full", "scattered"])
-@pytest.mark.parametrize("more", [{"global_tokens": 0}, {"rest": True}, {"n_hashes": 1}], ids=label)
+@pytest.mark.parametrize(
+    "more", [{"global_tokens": 0}, {"rest": True}, {"n_hashes": 1}, {"rest": True, "axes": 3}], ids=label
+)
 def test_above_512_tokens_queries_of_lsh_are_computed_by_cluster(more, kind):
     check_reference("lsh", {"n_hashes": 4, "cluster_size": 8, **more}, (2, 1, 530, 4), kind)
+
+
+def test_sequences_of_a_batch_have_as_many_axes_and_sampled_keys_as_their_own_lengths_ask_for():
+    """Of 300 tokens eight axes from 69 keys, of one token none."""
+    check_reference("lsh", {"share": 0.25, "axes": 8}, (4, 2, 300, 16), "padded")
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6, 1e12])
+def test_axes_are_those_of_keys_of_any_size(scale):
+    query, key, _ = tensors((1, 2, 200, 16))
+    chosen = [
+        attention.pairs("lsh", query / size, key * size, share=0.25, axes=8, global_tokens=0) for size in (1.0, scale)
+    ]
+    assert (chosen[0] != chosen[1]).float().mean() < 0.01  # rounding decides a few
 
 
 @KINDS

@@ -159,15 +159,16 @@ def tree_one(x: Tensor, n_leaves: int, start: Tensor) -> list[list[int]]:
 
 def axes_one(x: Tensor, n_leaves: int, n_axes: int) -> list[list[int]]:
     """Split in two at the median along the axis that its members vary most in, and each half again; see `tree_one`."""
-    n = len(x)
+    n, n_axes = len(x), min(n_axes, max(4, len(x) // 10))
     count = min(n, max(8, min(math.isqrt(16 * n), n // 4)))
     sample = x[[i * n // count for i in range(count)]]
     mean = sample.mean(0)
     sample = sample - mean
     axes = torch.stack([sample[a :: n_axes + 1].sum(0) for a in range(n_axes)], dim=1)
     for _ in range(2):
-        axes = sample.T @ (sample @ axes)
-    along = ((x - mean) @ torch.linalg.qr(axes)[0])[:, : max(4, n // 10)]
+        axes, factor = torch.linalg.qr((sample.T @ (sample @ axes)).double())
+        axes = (axes * factor.diagonal().sign()).float()
+    along = (x - mean) @ axes
     bounds = [c * n // n_leaves for c in range(n_leaves + 1)]
 
     def split(members: Tensor, first: int, width: int) -> list[list[int]]:

@@ -1,11 +1,11 @@
 """Clusters of equal size by a k-d tree (Bentley 1975) in the principal axes of a head's keys.
 
-The axes are found once for a head, from a sample of its keys: subspace iteration from sums of sampled keys, then
-orthonormal columns. Each node of the tree is split at the median along the axis in which its own members vary most. So
-a level of the tree is some ten operations, for all sequences, heads and nodes at once.
+The axes are found once for a head, from every so manyth of its keys: subspace iteration from sums of these keys. Each
+node of the tree is split at the median along the axis in which its own members vary most. So a level of the tree is
+some ten operations, for all sequences, heads and nodes at once. Nothing is drawn: a seed changes nothing.
 
-How many tokens every node has follows from the lengths alone: `plan` says on the host which place of a level goes where
-on the next, and keeps what it has said.
+How many tokens every node has follows from the lengths alone: `plan` says on the host, for each place of a level, from
+which place of the level above it comes, and keeps what it has said.
 """
 
 import math
@@ -21,8 +21,9 @@ from albert_lsh.attention.keys import first_rows, tokens_first
 from albert_lsh.attention.select import deal
 
 ITERATIONS = 2  # of the subspace; each takes two products for an axis and sampled key
-SAMPLE = (8, 4)  # keys: a quarter, but at least 8 and at most 4 sqrt(n)
-FEWEST = 4  # axes; a tenth of the keys above that
+SAMPLE = (8, 4)  # keys sampled: n / 4, at least 8, at most 4 sqrt(n)
+FEWEST = 4  # axes used: n / 10, at least FEWEST, at most those that are asked for
+RIDGE = 1e-6  # of a column's square; what is left of a direction below that is rounding
 
 
 class Level(NamedTuple):
@@ -30,7 +31,7 @@ class Level(NamedTuple):
 
     empty: Tensor  # bool, places without a token
     members: Tensor  # (batch, 1, nodes, 1) float32, tokens of each node, at least 1
-    source: Tensor  # (batch, 1, nodes * places) the place on the level above, sorted there, nodes one after another
+    source: Tensor  # (batch, 1, nodes * places) the place on the level above, after its nodes were sorted
 
 
 class Plan(NamedTuple):
@@ -39,7 +40,7 @@ class Plan(NamedTuple):
     sample: Tensor  # (batch, 1, keys) ranks among a sequence's tokens; its number of tokens for none
     sampled: Tensor  # (batch, 1, keys, 1) float32: 1 for a key, 0 for none
     number: Tensor  # (batch, 1, 1, 1) float32, keys sampled, at least 1
-    used: Tensor  # (batch, 1, 1, axes) float32: 1 for an axis, 0 for one that so few tokens do without
+    groups: Tensor  # (batch, 1, axes, keys) float32: 1 where a key belongs to the sum in which an axis begins
     levels: tuple[Level, ...]  # the first is the root, the last has the clusters
     leaves: Tensor | None  # (batch, 1, clusters, 1) the node of each cluster; None where every node is one
 
@@ -55,7 +56,8 @@ def axes_used(n: int, n_axes: int) -> int:
     return min(n_axes, max(FEWEST, n // 10))
 
 
-@lru_cache(maxsize=4)  # a batch is the same in all layers; in long sequences a plan takes as much memory as their keys
+@torch.compiler.disable
+@lru_cache(maxsize=4)  # a batch is the same in all layers; a plan takes some hundred bytes a token
 def plan(counts: tuple[int, ...], sizes: tuple[int, ...], n_axes: int, device: torch.device) -> Plan:
     """For sequences of `counts` tokens in clusters of at most `sizes`."""
     n, size = torch.tensor(counts, device="cpu"), torch.tensor(sizes, device="cpu")
@@ -81,34 +83,38 @@ def plan(counts: tuple[int, ...], sizes: tuple[int, ...], n_axes: int, device: t
     slot = torch.arange(int(leaves.max()), device="cpu") << (deepest - depth)[:, None]
     slot = slot.clamp(max=2**deepest - 1)  # behind a sequence's leaves: an empty node
     every = torch.equal(slot, torch.arange(2**deepest, device="cpu").expand(len(slot), -1))
-    number = wanted[..., None, None].clamp(min=1).float().to(device)
-    sample, sampled = sample[:, None].to(device), sampled[:, None, :, None].float().to(device)
-    axes = torch.tensor([axes_used(count, n_axes) for count in counts], device="cpu")[:, None]
-    used = (torch.arange(n_axes, device="cpu") < axes)[:, None, None].float().to(device)
-    return Plan(sample, sampled, number, used, tuple(levels), None if every else slot[:, None, :, None].to(device))
+    axes = torch.tensor([axes_used(count, n_axes) for count in counts], device="cpu")[:, None, None]
+    # An axis begins in the sum of every (axes + 1)th key. The sums of all groups are 0 together: the last has no axis.
+    axis = torch.arange(int(axes.max()), device="cpu")[:, None]
+    groups = (number % (axes + 1) == axis) & (axis < axes) & sampled[:, None]
+    tables = sampled[..., None], wanted[..., None].clamp(min=1), groups
+    sampled, wanted, groups = (table[:, None].float().to(device) for table in tables)
+    leaf = None if every else slot[:, None, :, None].to(device)
+    return Plan(sample[:, None].to(device), sampled, wanted, groups, tuple(levels), leaf)
 
 
-@lru_cache(maxsize=64)
-def every_nth(count: int, n_axes: int, device: torch.device) -> Tensor:
-    """(count, n_axes) float32, column a with 1 in every (n_axes + 1)th row from a on.
+def principal_axes(rows: Tensor, about: Plan) -> tuple[Tensor, Tensor]:
+    """Columns (..., dim, axes) of length 1 at right angles along which rows vary most, approximately; and their mean.
 
-    The last group has no column: the sums of centred rows over all groups are 0 together.
+    rows: (..., n, dim) float32, zeros where there is none. A column without a group, or in which nothing is left but
+    rounding, is 0, or shorter.
     """
-    return torch.eye(n_axes + 1, n_axes, device="cpu").repeat(count // (n_axes + 1) + 1, 1)[:count].float().to(device)
-
-
-def principal_axes(rows: Tensor, sampled: Tensor, number: Tensor, n_axes: int) -> tuple[Tensor, Tensor]:
-    """Orthonormal columns (..., dim, n_axes) along which rows vary most, about; and their mean (..., 1, dim).
-
-    rows: (..., n, dim) float32, zeros where there is none. sampled: (..., n, 1), 1 for a row, 0 for none, and `number`
-    their sum; both broadcast.
-    """
-    mean = rows.sum(-2, keepdim=True) / number
-    rows = (rows - mean) * sampled
-    axes = rows.mT @ every_nth(rows.shape[-2], n_axes, rows.device)
+    mean = rows.sum(-2, keepdim=True) / about.number
+    rows = (rows - mean) * about.sampled
+    rows = rows / rows.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+    axes = (about.groups @ rows).mT
     for _ in range(ITERATIONS):
-        axes = rows.mT @ (rows @ axes)
-    return torch.linalg.qr(axes)[0], mean
+        axes = at_right_angles(rows.mT @ (rows @ axes))
+    return axes, mean
+
+
+def at_right_angles(columns: Tensor) -> Tensor:
+    """Columns (..., dim, n) made orthonormal by a Cholesky factor of their products, which a GPU does in batches."""
+    products = columns.mT @ columns
+    largest = products.diagonal(dim1=-2, dim2=-1).amax(-1)[..., None, None]
+    ridge = torch.eye(columns.shape[-1], device=columns.device) * (RIDGE * largest + torch.finfo(torch.float32).tiny)
+    factor = torch.linalg.cholesky_ex(products + ridge).L
+    return torch.linalg.solve_triangular(factor.mT, columns, upper=True, left=False)
 
 
 def axes_tree(rows: Tensor, mask: Tensor, sizes: tuple[int, ...], n_axes: int) -> Tensor:
@@ -122,23 +128,23 @@ def axes_tree(rows: Tensor, mask: Tensor, sizes: tuple[int, ...], n_axes: int) -
         (batch, heads, clusters, members) positions; `length` in places without a token.
     """
     batch, heads, length, dim = rows.shape
-    n_axes, counts = min(n_axes, dim), tuple(mask[:, 0].sum(-1).tolist())
-    sample, sampled, number, used, levels, leaves = plan(counts, sizes, n_axes, rows.device)
+    counts = tuple(mask[:, 0].sum(-1).tolist())
+    about = plan(counts, sizes, min(n_axes, dim), rows.device)
     first = first_rows(batch, heads, length, rows.device)
     order = F.pad(tokens_first(mask), (0, 1), value=length) + first.squeeze(-1)
-    taken = F.pad(rows, (0, 0, 0, 1)).view(-1, dim)[order.gather(2, sample.expand(-1, heads, -1))]
-    axes, mean = principal_axes(taken, sampled, number, n_axes)
-    along = (rows - mean) @ (axes * used)
+    sample = order.gather(2, about.sample.expand(-1, heads, -1))
+    axes, mean = principal_axes(F.pad(rows, (0, 0, 0, 1)).view(-1, dim)[sample], about)
+    along = (rows - mean) @ axes
     table = F.pad(torch.cat([along, along.square()], dim=-1), (0, 0, 0, 1)).flatten(0, 2)
-    nodes = order[:, :, None, : levels[0].empty.shape[-1]]
-    for level, below in pairwise(levels):
+    nodes = order[:, :, None, : about.levels[0].empty.shape[-1]]
+    for level, below in pairwise(about.levels):
         inside = table[nodes]  # (batch, heads, nodes, places, 2 * axes)
-        sums, squares = inside.sum(3).split(n_axes, dim=-1)
+        sums, squares = inside.sum(3).chunk(2, dim=-1)
         axis = squares.addcdiv(sums.square(), level.members, value=-1).argmax(-1)
         values = inside.gather(4, axis[..., None, None].expand(*nodes.shape, 1)).squeeze(4)
         places = values.masked_fill(level.empty, torch.inf).argsort(dim=-1, stable=True)
         ordered = nodes.gather(3, places).flatten(2)
         nodes = ordered.gather(2, below.source.expand(-1, heads, -1)).unflatten(2, below.empty.shape[2:])
-    if leaves is not None:
-        nodes = nodes.gather(2, leaves.expand(-1, heads, -1, nodes.shape[3]))
+    if about.leaves is not None:
+        nodes = nodes.gather(2, about.leaves.expand(-1, heads, -1, nodes.shape[3]))
     return nodes[..., :-1] - first

@@ -2,8 +2,8 @@
 
 Queries and keys are hashed to the signs of their products with the same random vectors. Both are sorted by the place of
 their signs in a Gray code, in which neighbours differ in one sign, and cut into blocks: a query sees the keys of its
-block. Besides, all queries of a head see a sample of keys, each of which stands for n / sample_size of those that are
-not in the query's block. (The paper draws the sample with replacement, we without. Without its causal part.)
+block. Besides, all queries of a head see a sample of keys; one that is not in the query's block counts n / sample_size
+times. The sample is uniform, as in the authors' code, but drawn without replacement. Causal attention is left out.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ BITS = 7  # of a hash: the authors' default
 
 
 def place_in_gray_code(signs: Tensor) -> Tensor:
-    """The place (...) of bool signs (..., bits, length), the first being the highest bit: (..., length)."""
+    """The rank in the Gray code of bool signs (..., bits, length), the first being the highest bit: (..., length)."""
     binary = signs.long().cumsum(-2).remainder(2)
     return (binary << torch.arange(signs.shape[-2] - 1, -1, -1, device=signs.device)[:, None]).sum(-2)
 

@@ -1,7 +1,7 @@
 """LSH attention that keeps a pretrained encoder's projections and stands in for its softmax.
 
 Keys are put into clusters of equal size by a tree of median splits. Each node is split along the principal direction of
-its own members (`select.tree`), or with `axes` along one of so many principal axes of the head's keys (`axes`). A query
+its own members (`select.tree`); with `axes` above 0 along one of at most so many axes of the head (`axes`). A query
 sees, in one float32 softmax and each key once,
 
     the keys of `n_hashes` clusters   those whose mean key it scores highest (Vyas et al. 2020; Roy et al. 2021)
@@ -104,7 +104,7 @@ class LSH(InRounds, ChoosesKeys):
         return length * choosing * head_dim + self.cost_of_clusters(kept, math.ceil(math.log2(clusters)), head_dim)
 
     def cost_of_clusters(self, length: int, levels: int, head_dim: int) -> float:
-        """Multiply-adds of the tree, or of the axes, the keys along them, and how much a node's members vary there."""
+        """Multiply-adds of the tree; or of finding axes, of the keys' places on them, and of comparing variances."""
         if not self.axes:
             return length * levels * TREE_PRODUCTS * head_dim
         axes = axes_used(length, min(self.axes, head_dim))

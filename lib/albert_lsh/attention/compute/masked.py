@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.keys import MASKED, Keys, product, slices
+from albert_lsh.attention.keys import AT_ONCE, MASKED, Keys, product, slices
+
+TENSORS = 8  # of the size of a piece's scores, at once; counted on a GPU, where one piece may fill the memory
 
 
 class Pieces:
@@ -66,7 +68,7 @@ class Masked(Pieces):
     def biases(self, query: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """For some rows (batch and heads are one) 0 where a pair is seen, MASKED for others: (rows, length, length)."""
         length = query.shape[1]
-        for rows in slices(len(query), length**2, query.device):
+        for rows in slices(len(query), TENSORS * length**2, query.device, TENSORS * AT_ONCE):
             queries, listed = self.keys.queries[rows].unsqueeze(-1), self.keys.keys[rows].unsqueeze(-2)
             bias = torch.full((len(listed), (length + 1) ** 2), MASKED, device=listed.device, dtype=torch.float32)
             bias.scatter_(1, (queries * (length + 1) + listed).flatten(1), 0.0)
@@ -100,12 +102,12 @@ class MaskedWithMean(Masked):
     def __init__(self, keys: Keys, scaling: float, dropout: float, mask: Tensor):
         """mask: (rows, length) bool, True where there is a token."""
         super().__init__(keys, scaling, dropout)
-        # a pair's bias over this is 1 or 0, see `biases`
+        # a pair's bias divided by this is 1 or 0, see `biases`
         divisor = torch.full(mask.shape, -torch.inf, dtype=torch.float32, device=mask.device)
         self.divisor = divisor.masked_fill_(mask, MASKED).unsqueeze(1)
 
     def biases(self, query: Tensor) -> Iterator[tuple[slice, Any]]:
-        """And 1 for pairs that are not seen, 0 for others and where the key is padding."""
+        """Besides, for each pair, 1 where it is not seen, 0 where it is or where its key is padding."""
         for rows, bias in super().biases(query):
             yield rows, (bias, bias / self.divisor[rows])
 
@@ -117,7 +119,7 @@ class MaskedWithMean(Masked):
         scores = product(q, k.transpose(-1, -2)).float().mul_(self.scaling)
         number = unseen.sum(-1, keepdim=True)
         of_mean = torch.linalg.vecdot(scores, unseen).unsqueeze(-1) / number + number.log()  # NaN where there is none
-        weights = scores.add_(bias).softmax(-1)  # an exp of MASKED is slow elsewhere
+        weights = scores.add_(bias).softmax(-1)  # torch.exp of MASKED is slow on a CPU, softmax is not
         log_sum = (scores.amax(-1) - weights.amax(-1).log()).unsqueeze(-1)
         weight_of_mean = torch.sigmoid(of_mean - log_sum).masked_fill_(number == 0, 0.0)
         return weights.mul_(1 - weight_of_mean), log_sum, weight_of_mean, number.clamp_(min=1)
