@@ -111,9 +111,8 @@ def principal_axes(rows: Tensor, about: Plan) -> tuple[Tensor, Tensor]:
 def at_right_angles(columns: Tensor) -> Tensor:
     """Columns (..., dim, n) made orthonormal by a Cholesky factor of their products, which a GPU does in batches."""
     products = columns.mT @ columns
-    largest = products.diagonal(dim1=-2, dim2=-1).amax(-1)[..., None, None]
-    ridge = torch.eye(columns.shape[-1], device=columns.device) * (RIDGE * largest + torch.finfo(torch.float32).tiny)
-    factor = torch.linalg.cholesky_ex(products + ridge).L
+    products.diagonal(dim1=-2, dim2=-1).mul_(1 + RIDGE).add_(torch.finfo(products.dtype).tiny)
+    factor = torch.linalg.cholesky_ex(products).L
     return torch.linalg.solve_triangular(factor.mT, columns, upper=True, left=False)
 
 
