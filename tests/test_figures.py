@@ -1,6 +1,7 @@
 """Figures from run records: drawn again only when results change, and made of what there is."""
 
 import re
+import resource
 import shutil
 
 import matplotlib as mpl
@@ -58,6 +59,21 @@ def test_a_figure_does_not_depend_on_the_last_digits_of_its_layout(tmp_path):
         with mpl.rc_context(LOOK):
             made.append([path.read_bytes() for path in save(figure, tmp_path / name)])
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("room", [1024, 3072])
+def test_a_disk_that_is_full_is_named(tmp_path, room):
+    """Matplotlib, closing a PDF that it could not write, complains of an attribute."""
+    figure, axes = new_figure(5, 3)
+    axes.flat[0].scatter([0, 1], [0, 1])
+    (tmp_path / "figure.partial.svg").symlink_to("/dev/null")  # where there is room
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            save(figure, tmp_path / "figure")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_an_arm_trained_longer_is_drawn_as_the_same_arm_trained_shorter(tmp_path):

@@ -3,6 +3,7 @@
 Colours belong to attentions and are the same in every figure, which can be read in grey too. Figures are vector.
 """
 
+import io
 import math
 import os
 from collections import Counter
@@ -241,8 +242,9 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     for axis in figure.axes:
         axis.set_position(Bbox.from_bounds(*(round(number, 6) for number in axis.get_position(original=True).bounds)))
     for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None}), ("png", {})):
-        partial = stem.with_name(f"{stem.name}.partial.{kind}")
-        figure.savefig(partial, format=kind, metadata=metadata, dpi=150)
+        partial, drawn = stem.with_name(f"{stem.name}.partial.{kind}"), io.BytesIO()  # where no disk can be full
+        figure.savefig(drawn, format=kind, metadata=metadata, dpi=150)
+        partial.write_bytes(drawn.getvalue())
         os.replace(partial, f"{stem}.{kind}")
     return [Path(f"{stem}.{kind}") for kind in ("svg", "pdf", "png")]
 
