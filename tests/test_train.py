@@ -71,7 +71,9 @@ def test_a_step_of_several_batches_is_that_of_one_of_all_their_examples(tmp_path
         sizes = {"batch_size": batch_size, "accumulation": accumulation}
         trained = fit(make(tmp_path / str(batch_size), **changes, **sizes))
         losses.append(trained.history["train_loss"].dropna().tolist())
-        weights.append(torch.cat([weight.detach().flatten() for weight in trained.model.parameters()]))
+        named = trained.model.named_parameters()
+        # softmax does not change with the keys' bias: its gradient is rounding, of which Adam makes whole steps
+        weights.append(torch.cat([weight.detach().flatten() for name, weight in named if "key.bias" not in name]))
     assert losses[0] == pytest.approx(losses[1], rel=apart)
     assert apart == 0.1 or torch.allclose(*weights, atol=1e-4)
 
