@@ -66,6 +66,7 @@ def error(passes: list[Pass], name: str, **settings: Any) -> float:
 
 def main(lengths: tuple[int, ...]) -> None:
     rows: list[dict[str, Any]] = []
+    path = repository_root() / "results" / "efficiency" / "frontier.csv"  # written after each length
     for length, passes in passes_of(lengths).items():
         cases = {(case, share): (name, {**more, "share": share})
                  for case, (name, more) in NAMES.items() for share in SHARES}  # fmt: skip
@@ -83,8 +84,7 @@ def main(lengths: tuple[int, ...]) -> None:
             row["error"] = error(passes, name, **settings)
             rows.append(row | {"threads": torch.get_num_threads()} | provenance("cpu"))
             print(f"{length} {case} {share:g}: error {row['error']:.3f}, {row['seconds']:.4f} s", flush=True)
-    path = repository_root() / "results" / "efficiency" / "frontier.csv"
-    write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
+        write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
 
 
 if __name__ == "__main__":
