@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 
 from albert_lsh import attention, load_model, load_tokenizer, record_passes
+from albert_lsh.advice import error
 from albert_lsh.data import load_data
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.model.load import extend_positions
@@ -59,11 +60,6 @@ def output(one: Pass, name: str, **settings: Any) -> torch.Tensor:
     return attention.attend(name, one.query, one.key, one.value, **settings)
 
 
-def error(passes: list[Pass], name: str, **settings: Any) -> float:
-    outputs = [(output(one, name, **settings), output(one, "softmax")) for one in passes]
-    return statistics.mean(((out - exact).norm() / exact.norm()).item() for out, exact in outputs)
-
-
 def main(lengths: tuple[int, ...]) -> None:
     rows: list[dict[str, Any]] = []
     path = repository_root() / "results" / "efficiency" / "frontier.csv"  # written after each length
@@ -74,16 +70,12 @@ def main(lengths: tuple[int, ...]) -> None:
         runs = {str(key): partial(output, passes[1], name, **settings) for key, (name, settings) in cases.items()}
         seconds = {key: statistics.median(taken) for key, taken in seconds_of(runs, REPEATS).items()}
         for (case, share), (name, settings) in cases.items():
-            row = {
-                "model": MODEL,
-                "length": length,
-                "case": case,
-                "share": share,
-                "seconds": seconds[str((case, share))],
-            }
-            row["error"] = error(passes, name, **settings)
-            rows.append(row | {"threads": torch.get_num_threads()} | provenance("cpu"))
-            print(f"{length} {case} {share:g}: error {row['error']:.3f}, {row['seconds']:.4f} s", flush=True)
+            switched = [one._replace(attention=name, settings=settings) for one in passes]
+            mean = statistics.mean(error(*pair) for pair in zip(switched, passes, strict=True))
+            row = {"model": MODEL, "length": length, "case": case, "share": share, "error": mean}
+            row |= {"seconds": seconds[str((case, share))], "threads": torch.get_num_threads()} | provenance("cpu")
+            rows.append(row)
+            print(f"{length} {case} {share:g}: error {mean:.3f}, {row['seconds']:.4f} s", flush=True)
         write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
 
 
