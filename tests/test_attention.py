@@ -95,6 +95,15 @@ def test_dropout_drops_weights_and_keeps_the_mean(name, settings, length):
     assert not attention.attend("lsh", query, key, value, dropout=1.0, share=0.3, rest=False).any()
 
 
+def test_reformers_dropout_leaves_out_its_share():
+    """Read off its weights: values that are a row of the identity each."""
+    (query, key, _), value = tensors((2, 2, 64, 64)), torch.eye(64).expand(2, 2, 64, 64)
+    whole, dropped = (attention.attend("reformer", query, key, value, seed=0, dropout=p) for p in (0.0, 0.1))
+    ratio = (dropped / whole)[..., ~torch.eye(64, dtype=torch.bool)]  # a token does not attend to itself
+    assert (ratio == 0).float().mean() == pytest.approx(0.1, abs=0.01)
+    torch.testing.assert_close(ratio[ratio > 0], torch.full_like(ratio[ratio > 0], 1 / 0.9), rtol=1e-3, atol=0)
+
+
 @pytest.mark.parametrize("length", [23, 700])
 @each(QUARTER)
 def test_torchs_default_dtype_and_device_change_nothing(name, settings, length):
