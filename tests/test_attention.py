@@ -104,6 +104,16 @@ def test_reformers_dropout_leaves_out_its_share():
     torch.testing.assert_close(ratio[ratio > 0], torch.full_like(ratio[ratio > 0], 1 / 0.9), rtol=1e-3, atol=0)
 
 
+@pytest.mark.parametrize("size", [1.0, 30.0])
+def test_reformers_quick_exponentials_are_the_packages(size):
+    """They are used without gradients alone. Scores of up to a thousand times each other, most of a sequence padding."""
+    inputs, mask = [x * size for x in tensors((2, 2, 96, 8))], torch.arange(96) < torch.tensor([[96], [11]])
+    slow = attention.attend("reformer", *inputs, mask, seed=0, bucket_size=8)
+    with torch.no_grad():
+        quick = attention.attend("reformer", *inputs, mask, seed=0, bucket_size=8)
+    torch.testing.assert_close(quick, slow, rtol=1e-5, atol=1e-6 * size)
+
+
 @pytest.mark.parametrize("length", [23, 700])
 @each(QUARTER)
 def test_torchs_default_dtype_and_device_change_nothing(name, settings, length):

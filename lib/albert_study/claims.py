@@ -40,7 +40,8 @@ CLAIMS = {  # by name, and by study and task the arms of its rows
             "more-training stsb": "lsh-10-epochs", "more-training kor-qpair": "lsh-10-epochs"},
     "fall": {"word-order mnli": "reformer", "transplants mnli": "reformer", "transplants sst2": "reformer",
              "word-order sst2": "reformer-67349",
-             "more-examples sst2": "reformer-67349 reformer-rate-of-2020", "minilm squad": "new new-shared-qk-lsh"},
+             "more-examples sst2": "reformer-67349 reformer-rate-of-2020", "minilm squad": "new new-shared-qk-lsh",
+             "transplants squad": "reformer"},
 }  # fmt: skip
 PLANNED, RECIPE = "transplants", ["task", "train_examples", "epochs", "max_length", "learning_rate"]
 KEYS = ["study", "task", "arm"]
