@@ -106,7 +106,7 @@ def test_reformers_dropout_leaves_out_its_share():
 
 @pytest.mark.parametrize("size", [1.0, 30.0])
 def test_reformers_quick_exponentials_are_the_packages(size):
-    """They are used without gradients alone. Scores up to a thousand times each other, most of a sequence padding."""
+    """They are used without gradients alone. Scores as usual and 30 times as large; most of a sequence is padding."""
     inputs, mask = [x * size for x in tensors((2, 2, 96, 8))], torch.arange(96) < torch.tensor([[96], [11]])
     slow = attention.attend("reformer", *inputs, mask, seed=0, bucket_size=8)
     with torch.no_grad():
