@@ -46,7 +46,7 @@ def pad_to_multiple(rows: Tensor, padding_mask: Tensor | None, multiple: int) ->
 class Dropout(nn.Dropout):
     """Dropout that draws 16 random bits for a number, in a quarter of the time that torch takes on a CPU.
 
-    The package draws for 8 rounds times 128 keys of a token and head: with torch's, a quarter of a training step.
+    The package draws 8 rounds times 128 numbers for a token and head; with torch's, that is a quarter of a training step.
     `p` is rounded to a multiple of 2 ** -16.
     """
 
@@ -90,13 +90,13 @@ class Core(nn.Module):
         self.core.dropout = Dropout(core.dropout.p)
 
     def forward(self, qk: Tensor, v: Tensor, **kwargs) -> tuple[Tensor, Tensor, Tensor]:
-        if qk.dtype != torch.float16:
-            quick = qk.device.type == "cpu" and not torch.is_grad_enabled()
-            with QuickExponentials() if quick else nullcontext():
-                return self.core(qk, v, **kwargs)
-        with torch.autocast(qk.device.type, enabled=False):
-            out, weights, buckets = self.core(qk.float(), v.float(), **kwargs)
-        return out.to(v.dtype), weights, buckets
+        if qk.dtype == torch.float16:
+            with torch.autocast(qk.device.type, enabled=False):
+                out, weights, buckets = self(qk.float(), v.float(), **kwargs)
+            return out.to(v.dtype), weights, buckets
+        quick = qk.device.type == "cpu" and not torch.is_grad_enabled()
+        with QuickExponentials() if quick else nullcontext():
+            return self.core(qk, v, **kwargs)
 
 
 class Reformer(InRounds):
