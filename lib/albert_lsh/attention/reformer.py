@@ -46,7 +46,7 @@ def pad_to_multiple(rows: Tensor, padding_mask: Tensor | None, multiple: int) ->
 class Dropout(nn.Dropout):
     """Dropout that draws 16 random bits for a number, in a quarter of the time that torch takes on a CPU.
 
-    The package draws 8 rounds times 128 numbers for a token and head; with torch's, that is a quarter of a training step.
+    The package draws 8 rounds times 128 numbers for a token and head: with torch's, a quarter of a training step.
     `p` is rounded to a multiple of 2 ** -16.
     """
 
