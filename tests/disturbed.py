@@ -8,9 +8,11 @@ import re
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 PLACE = Path(os.environ.get("FAULTS", "/nowhere"))  # of all that is written
 LOG = PLACE / "log"  # what the last start said
@@ -25,6 +27,7 @@ def start(work: Work, log: Path = LOG) -> Any:
         for stream in (1, 2):
             os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), stream)
         torch.set_num_threads(1)
+        tqdm.set_lock(RLock())  # its own, where all forks share one that a killed process may hold
         work()
 
     log.write_text("")

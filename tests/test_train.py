@@ -4,12 +4,14 @@ import logging
 import re
 import subprocess
 import sys
+import threading
 from unittest.mock import Mock
 
 import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
+from tqdm import TMonitor
 from transformers import RobertaConfig, RobertaModel, Trainer
 
 from albert_lsh import fit, load_data, load_tokenizer, metrics, squad
@@ -58,6 +60,8 @@ def test_a_run_has_its_curves_costs_and_scores_and_is_made_once(tmp_path, capsys
     assert again.record == trained.record
     assert again.predictions.equals(table)
     assert again.model is None
+    # Without memory for a new thread, a process would wait for ever for it to begin (Python 3.11).
+    assert not any(isinstance(thread, TMonitor) for thread in threading.enumerate())
     with pytest.raises(ParameterError, match="holds the result of another run, made with seed=0, not 1; choose"):
         fit(make(tmp_path, eval_steps=3, seed=1))
 

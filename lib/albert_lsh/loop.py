@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 import torch
 from torch.utils.data import SequentialSampler
+from tqdm import tqdm
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -29,6 +30,7 @@ from albert_lsh.run import ParameterError
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
 SAVE_AFTER = 600  # seconds after which a logged loss is followed by a checkpoint
+tqdm.monitor_interval = 0  # no thread that watches bars: where memory is out, Python waits for ever for it to begin
 logging.getLogger("transformers.trainer_utils").setLevel(logging.ERROR)  # it warns of checkpoints made within a second
 
 
