@@ -104,8 +104,8 @@ def take_up(root: Path, task: str = "mini-mrpc") -> str:
     """Start the run again: it must go on where it was, and end as the undisturbed one."""
     BALLAST.unlink(missing_ok=True)
     folder = folder_of(root, task=task)
-    whole = folder.glob("checkpoints/checkpoint-*/trainer_state.json")
-    newest = max((int(path.parent.name[11:]) for path in whole), default=None)
+    whole = folder.glob("checkpoints/checkpoint-*/trainer_state.json")  # but for what the disk had no room for
+    newest = max((int(path.parent.name[11:]) for path in whole if path.read_text().endswith("\n}\n")), default=None)
     finished = contents(folder) if (folder / "result.json").exists() else {}
     step = re.search(r"^going on after step (\d+)", finish(partial(run, root, task=task)), re.MULTILINE)
     assert finished or (step and int(step[1])) == newest, f"went on after {step and step[1]}, not {newest}"

@@ -15,7 +15,7 @@ import os
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from typing import Any
 from datasets import ClassLabel, Dataset, DatasetDict, DownloadMode, load_dataset, load_dataset_builder
 from datasets.data_files import SPLIT_KEYWORDS
 from datasets.exceptions import DatasetGenerationError
+from huggingface_hub import hf_hub_download
+from huggingface_hub.constants import REPOCARD_NAME
 
 from albert_lsh import hub
 from albert_lsh.errors import OneLineError
@@ -67,6 +69,10 @@ def load(name: str, config: str | None = None, **options: Any) -> Any:
     except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to
         if isinstance(error, ConnectionError | FileNotFoundError | PermissionError):
             raise
+        if "/" in name and not os.path.isdir(name):  # its card says what there is; datasets would not fetch it again
+            with suppress(OSError, ValueError):
+                card = {"repo_type": "dataset", "revision": options.get("revision")}
+                hf_hub_download(name, REPOCARD_NAME, force_download=True, **card)
         return load_dataset(name, config, download_mode=DownloadMode.FORCE_REDOWNLOAD, **options)
 
 
