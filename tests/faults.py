@@ -1,6 +1,6 @@
 """Kill, starve and damage runs and studies, 200 times and more; the next start must end as if nothing had happened.
 
-    make faults                                         a line for each fault, also in logs/faults.csv; an hour
+    make faults                                         a line for each fault, also in logs/faults.csv; two hours
     python tests/faults.py 1 "out of memory" truncated  one fault of each of these kinds
 
 Disks can be filled where a file system may be mounted (`unshare -rm`); elsewhere these kinds are left out.

@@ -71,8 +71,8 @@ def load(name: str, config: str | None = None, **options: Any) -> Any:
             raise
         if "/" in name and not os.path.isdir(name):  # its card says what there is; datasets would not fetch it again
             with suppress(OSError, ValueError):
-                card = {"repo_type": "dataset", "revision": options.get("revision")}
-                hf_hub_download(name, REPOCARD_NAME, force_download=True, **card)
+                revision = options.get("revision")
+                hf_hub_download(name, REPOCARD_NAME, repo_type="dataset", revision=revision, force_download=True)
         return load_dataset(name, config, download_mode=DownloadMode.FORCE_REDOWNLOAD, **options)
 
 

@@ -193,7 +193,6 @@ def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
             "faults": lines["kind"].notna(),
             "failed or warned, and named": lines["message"].notna(),
             "resumed at a checkpoint": lines["outcome"].str.startswith("went on after"),
-            "scores differ": lines["difference"].fillna(0) != 0,
             "broken": lines["outcome"].str.startswith("BROKEN"),
         }).groupby(lines["kind"], sort=False).sum()  # fmt: skip
         counts.loc["all"] = counts.sum()
