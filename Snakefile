@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from albert_study.execute import failures, gpus, opening
+from albert_study.execute import failures, gpus, opening, summary
 from albert_study.forecast import say_how_long
 from albert_study.study import load_jobs, to_make
 
@@ -45,7 +45,7 @@ rule all:
         list(MISSING),
         [TABLES, REPORT] if any(job.run for job in JOBS.values()) else [],  # other notebooks have neither
     shell:
-        "{PYTHON:q} -m albert_study.execute {NAME:q}"
+        "true"  # without a job of its own, nothing would be said of a study that is made
 
 
 rule runs:
@@ -108,6 +108,10 @@ onstart:
     runners = len(GPUS) or workflow.resource_settings.nodes or workflow.resource_settings.cores
     print(opening(NAME, len(JOBS), [*MISSING.values()]), flush=True)
     say_how_long([job.run for job in MISSING.values() if job.run], runners)
+
+
+onsuccess:
+    print(summary(NAME), flush=True)
 
 
 onerror:

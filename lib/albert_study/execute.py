@@ -1,10 +1,9 @@
 """Execute a study's notebooks, and keep them without any folder of the machine or text of others.
 
     python -m albert_study.execute mini mini-mrpc/mini/lsh/seed-0      one job; prints a line with its score and time
-    python -m albert_study.execute mini                                what there is of a study: scores, and places
 
-The Snakefile makes all of a study with these two. papermill and nbformat take seconds to import, so they are imported
-where they are used.
+The Snakefile makes all of a study with it, and shows the study's `summary`. papermill and nbformat take seconds to
+import, so they are imported where they are used.
 """
 
 import os
@@ -158,17 +157,14 @@ def summary(study: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    match arguments:
-        case [study]:
-            print(summary(study))
-        case [study, job]:
-            try:
-                execute_with_a_line(job, study)
-            except (Exception, KeyboardInterrupt) as error:
-                text = re.sub(r"\x1b\[[0-9;]*m", "", str(error) or "interrupted; the next start goes on where it was")
-                raise SystemExit(f"FAILED {job}\n{text}") from error
-        case _:
-            raise SystemExit(__doc__)
+    if len(arguments) != 2:
+        raise SystemExit(__doc__)
+    study, job = arguments
+    try:
+        execute_with_a_line(job, study)
+    except (Exception, KeyboardInterrupt) as error:
+        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error) or "interrupted; the next start goes on where it was")
+        raise SystemExit(f"FAILED {job}\n{text}") from error
 
 
 if __name__ == "__main__":
