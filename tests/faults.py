@@ -314,7 +314,7 @@ def campaign(rounds: int, kinds: list[str]) -> int:
     table, broken = csv.writer(sys.stdout), 0
     splits = {split: rows.select(range(200)) for split, rows in mini.build("mini-sst2").items()}
     HUBS.append(Hub(int(os.environ["HF_ENDPOINT"].rpartition(":")[2]), PLACE, "sst2", splits))
-    said = finish(partial(run, WHOLE, hook=lambda operation: print("file:", operation, flush=True)))
+    said = finish(partial(run, WHOLE, hook=lambda operation: print("\nfile:", operation, flush=True)))
     OPERATIONS.extend(re.findall("^file: (.*)$", said, re.MULTILINE))
     finish(partial(run, WHOLE, "softmax"))
     finish(partial(run, WHOLE, task="sst2"))

@@ -22,9 +22,10 @@ from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, DownloadMode, load_dataset, load_dataset_builder
 from datasets.data_files import SPLIT_KEYWORDS
-from datasets.exceptions import DatasetGenerationError
+from datasets.exceptions import DatasetGenerationError, DataFilesNotFoundError
 from huggingface_hub import hf_hub_download
 from huggingface_hub.constants import REPOCARD_NAME
+from yaml import YAMLError
 
 from albert_lsh import hub
 from albert_lsh.errors import OneLineError
@@ -36,6 +37,8 @@ LOCAL = "sha256:"  # begins the revision of a file or folder
 SPLITS = {word: str(split) for split, words in SPLIT_KEYWORDS.items() for word in words}  # "dev" is "validation"
 SPAN = ("question", "context")  # the texts of a data set in SQuAD's schema; its answers are in SPAN_ANSWERS
 SPAN_ANSWERS = "answers"
+DAMAGE = (DatasetGenerationError, YAMLError, ValueError, TypeError, OSError)  # what damaged data and cards come to
+NO_DAMAGE = (ConnectionError, FileNotFoundError, PermissionError)
 MOST_NUMBERS = 20  # different whole numbers that are classes; more are numbers to be predicted
 MOST_CLASSES = 200
 KINDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}  # of labels
@@ -66,8 +69,8 @@ def load(name: str, config: str | None = None, **options: Any) -> Any:
     """`load_dataset`, which makes anew what it finds damaged in its cache."""
     try:
         return load_dataset(name, config, **options)
-    except (DatasetGenerationError, ValueError, TypeError, OSError) as error:  # what damage comes to
-        if isinstance(error, ConnectionError | FileNotFoundError | PermissionError):
+    except DAMAGE as error:
+        if isinstance(error, NO_DAMAGE) and not isinstance(error, DataFilesNotFoundError):
             raise
         if "/" in name and not os.path.isdir(name):  # its card says what there is; datasets would not fetch it again
             with suppress(OSError, ValueError):

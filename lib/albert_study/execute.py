@@ -2,7 +2,7 @@
 
     python -m albert_study.execute mini mini-mrpc/mini/lsh/seed-0      one job; prints a line with its score and time
 
-The Snakefile makes all of a study with it, and shows the study's `summary`. papermill and nbformat take seconds to
+The Snakefile makes all jobs of a study with it, and shows the study's `summary`. papermill and nbformat take seconds to
 import, so they are imported where they are used.
 """
 
