@@ -1,7 +1,7 @@
 """Every notebook as a person uses it: Run All, Run All again in the same kernel, then once more with a change.
 
-In a copy of the repository, one notebook after the other in a kernel that forgets all names between them: importing what
-they need takes it longer than running them. The parameters cell is edited, as a person does it.
+In a copy of the repository, one notebook after the other in a kernel that forgets all names between them: importing
+what they need takes longer than running them. The parameters cell is edited, as a person does it.
 """
 
 import ast

@@ -22,7 +22,7 @@ from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, DownloadMode, load_dataset, load_dataset_builder
 from datasets.data_files import SPLIT_KEYWORDS
-from datasets.exceptions import DatasetGenerationError, DataFilesNotFoundError
+from datasets.exceptions import DataFilesNotFoundError, DatasetGenerationError
 from huggingface_hub import hf_hub_download
 from huggingface_hub.constants import REPOCARD_NAME
 from yaml import YAMLError
