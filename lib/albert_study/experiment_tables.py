@@ -191,7 +191,7 @@ def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
     if len(lines := read(root, "reliability/faults")):
         counts = pd.DataFrame({
             "faults": lines["kind"].notna(),
-            "failed or warned, and named": lines["message"].notna(),
+            "failed, and named": lines["message"].notna(),
             "resumed at a checkpoint": lines["outcome"].str.startswith("went on after"),
             "broken": lines["outcome"].str.startswith("BROKEN"),
         }).groupby(lines["kind"], sort=False).sum()  # fmt: skip
