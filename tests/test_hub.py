@@ -43,7 +43,7 @@ def load(environment, code=LOAD):
 
 def test_a_damaged_file_in_the_cache_is_fetched_again(hub, tmp_path):
     assert load(hub) == "a good film"
-    damaged = [path for path in (tmp_path / "cache" / "hub").rglob("blobs/*")]
+    damaged = [*(tmp_path / "cache" / "hub").rglob("blobs/*")]
     assert len(damaged) == 3  # a file for each split, and the card, which says where they are
     for path in damaged:
         path.write_text("garbage")
@@ -51,7 +51,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(hub, tmp_path):
     shutil.rmtree(made)
     assert load(hub) == "a good film"
     (card,) = (path for path in damaged if b"configs" in path.read_bytes())
-    card.write_text("---\nconfigs: [")
+    card.write_text("---\nconfigs: [\n---\n")
     shutil.rmtree(made)
     assert load(hub) == "a good film"
 

@@ -66,7 +66,7 @@ def checkout(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def kernel(checkout):
-    """Where JupyterLab starts one."""
+    """A kernel, started where JupyterLab starts one."""
     manager = AsyncKernelManager(kernel_name="python3")
     environment = os.environ | {"PYTHONPATH": str(checkout / "lib"), "HF_HUB_OFFLINE": "1"}
     asyncio.run(manager.start_kernel(cwd=str(checkout / "notebooks"), env=environment))
