@@ -16,6 +16,7 @@ import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
+from albert_lsh.attention.clusters import Clusters
 from albert_lsh.attention.compute import attend, attend_with_mean
 from albert_lsh.attention.convolution import add_convolution
 from albert_lsh.attention.keys import Keys, clear_padding, count_tokens, token_mask
@@ -249,12 +250,12 @@ class ChoosesKeys(Budgeted):
     the logarithm of their number added to its score.
     """
 
-    def choose_keys(self, query, key, mask, scaling, generator) -> Keys:
+    def choose_keys(self, query, key, mask, scaling, generator) -> Keys | Clusters:
         """The keys of each query. query, key: float32; mask: (batch, heads, length) bool, True for tokens."""
         raise NotImplementedError
 
     @torch.no_grad()
-    def keys_for(self, query, key, padding_mask, generator, scaling: float | None = None) -> Keys:
+    def keys_for(self, query, key, padding_mask, generator, scaling: float | None = None) -> Keys | Clusters:
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         with torch.autocast(query.device.type, enabled=False):
             return self.choose_keys(query.float(), key.float(), token_mask(query, padding_mask), scaling, generator)

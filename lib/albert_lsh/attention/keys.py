@@ -7,6 +7,7 @@ A position equal to the length of the sequence means "no token here". Rows gathe
 and empty places need no special case.
 """
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,10 +17,12 @@ from torch import Tensor
 
 AT_ONCE = 2**18  # numbers in a tensor that is computed in pieces, so that it is still in the cache when it is used
 AT_ONCE_ELSEWHERE = 2**28  # on devices whose time goes to launching operations: as many as memory bears
-IN_CACHE = ("cpu",)  # devices where a tensor should stay in the cache
+IN_CACHE = ("cpu",)  # devices where a tensor should stay in the cache, and where launching operations is cheap
 
 # The score of a place without a token. Finite, so that a query without any key gives zeros and not NaN.
 MASKED = -1e30
+# On a CPU torch.exp takes 300 times as long where it underflows. torch.exp2 does not: exp(x) is exp2(LOG2_E * x).
+LOG2_E = math.log2(math.e)
 
 
 class Keys(NamedTuple):
@@ -34,12 +37,9 @@ class Keys(NamedTuple):
     # met in N rounds then weighs once: log N is subtracted from its scores (Reformer, equation 6).
     clusters: tuple[Tensor, Tensor] | None = None
     others_only: bool = False  # a query does not see its own key
-    # Clusters (batch, heads, clusters, places), and those that each query sees (batch, heads, length, n), their number
-    # for none: the mean of all other keys then follows from the clusters' sums.
-    chosen: tuple[Tensor, Tensor] | None = None
 
     def flat(self) -> "Keys":
-        """The same with batch and heads in one dimension; without `chosen`."""
+        """The same with batch and heads in one dimension."""
         queries, keys = self.queries.expand(*self.keys.shape[:3], -1, -1).flatten(0, 1), self.keys.flatten(0, 1)
         clusters = self.clusters and (self.clusters[0].flatten(0, 1), self.clusters[1].flatten(0, 1))
         return Keys(queries, keys, clusters, self.others_only)
@@ -81,9 +81,13 @@ def refuse_second_derivative() -> None:
         )
 
 
+def is_in_cache(device: torch.device) -> bool:
+    return device.type in IN_CACHE
+
+
 def slices(count: int, numbers: int, device: torch.device, in_cache: int = AT_ONCE) -> Iterator[slice]:
     """range(count) in pieces, each of which takes `numbers` numbers: on a CPU at most `in_cache` of them at once."""
-    at_once = max(1, (in_cache if device.type in IN_CACHE else AT_ONCE_ELSEWHERE) // numbers)
+    at_once = max(1, (in_cache if is_in_cache(device) else AT_ONCE_ELSEWHERE) // numbers)
     for start in range(0, count, at_once):
         yield slice(start, min(start + at_once, count))
 

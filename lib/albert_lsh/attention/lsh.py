@@ -10,8 +10,7 @@ sees, in one float32 softmax and each key once,
 and with `rest` one mean over all keys that it does not see; the logarithm of their number is added to its score. A
 sequence of at most `cluster_size` tokens has one cluster: that is softmax attention.
 
-Each query chooses its own clusters. Above `SINGLE` tokens those that chose the same one are computed together, cluster
-by cluster, as experts of a mixture serve their tokens (Shazeer et al. 2017).
+Each query chooses its own clusters. Above `SINGLE` tokens those that chose the same one are computed together.
 """
 
 import math
@@ -22,12 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.axes import ITERATIONS, axes_tree, axes_used, sample_size
+from albert_lsh.attention.clusters import SINGLE, Clusters
 from albert_lsh.attention.core import ChoosesKeys, Count, CountOrZero, InRounds
-from albert_lsh.attention.keys import Keys, beyond, in_place, largest, slices, take
+from albert_lsh.attention.keys import beyond, largest, slices, take
 from albert_lsh.attention.select import TREE_PRODUCTS, find_global_tokens, tree
 
-SINGLE = 512  # tokens, up to which nothing is computed cluster by cluster
-SMALLEST = 16  # queries in a block that is gathered by cluster, if it is full
 GLOBAL_TOKENS = 2
 SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen on a CPU
 
@@ -45,21 +43,14 @@ class LSH(InRounds, ChoosesKeys):
     rest: bool = False
     axes: CountOrZero = 0
 
-    def choose_keys(self, query, key, mask, scaling, generator) -> Keys:
-        length = query.shape[2]
+    def choose_keys(self, query, key, mask, scaling, generator) -> Clusters:
         positions, is_global = find_global_tokens(query, key, mask, self.global_tokens)
         clusters = self.make_clusters(key, mask & ~is_global, generator)
-        chosen = choose_clusters(query, key, clusters, self.n_hashes, scaling)
-        count, size = clusters.shape[2:]
-        padded = F.pad(clusters, (0, 0, 0, 1), value=length)
-        if length > SINGLE:
-            queries, owner = by_cluster(mask, chosen, count, max(SMALLEST, size))
-        else:
-            queries, owner = in_place(mask).unsqueeze(2), chosen.unsqueeze(2)
-        keys = padded.gather(2, owner.flatten(2).unsqueeze(-1).expand(-1, -1, -1, size)).view(*queries.shape[:4], -1)
-        seen_by_all = F.pad(positions[:, :, None, None], (0, 0, 0, 0, 0, keys.shape[2] - 1), value=length)
-        keys = torch.cat([seen_by_all.expand(*keys.shape[:4], -1), keys], dim=-1)  # no cluster has them
-        return Keys(queries, keys, chosen=(clusters, chosen))
+        tokens, members = positions.unsqueeze(2), clusters
+        size = max(tokens.shape[3], members.shape[3])
+        members = torch.cat([F.pad(x, (0, size - x.shape[3]), value=query.shape[2]) for x in (tokens, members)], dim=2)
+        chosen = choose_clusters(query, key, members, self.n_hashes + 1, scaling)
+        return Clusters(mask, members, chosen, positions.shape[2])
 
     def make_clusters(self, key: Tensor, mask: Tensor, generator: torch.Generator | None) -> Tensor:
         """Positions (batch, heads, clusters, members), the length of the sequence where there is none."""
@@ -113,7 +104,7 @@ class LSH(InRounds, ChoosesKeys):
 
 @torch.no_grad()
 def choose_clusters(query: Tensor, key: Tensor, clusters: Tensor, n_hashes: int | Tensor, scaling: float) -> Tensor:
-    """The clusters that each query scores highest: (batch, heads, length, largest n_hashes), long.
+    """The first cluster and those that each query scores highest: (batch, heads, length, largest n_hashes), long.
 
     A cluster's score is that of its mean key plus the logarithm of its size. The number of clusters stands for none.
     """
@@ -122,36 +113,10 @@ def choose_clusters(query: Tensor, key: Tensor, clusters: Tensor, n_hashes: int 
     size = (clusters < length).sum(-1, keepdim=True, dtype=torch.float32)
     mean_key = (take(key, clusters).sum(3) / size.clamp(min=1)).transpose(-1, -2)
     offset = size.log().transpose(-1, -2)  # -inf for an empty one
+    offset[..., 0] = torch.inf
     chosen = []
     for part in slices(length, count * batch * heads, query.device, SCORES_AT_ONCE):
         scores = torch.add(offset, query[:, :, part] @ mean_key, alpha=scaling)
         best = scores.topk(min(largest(n_hashes), count), dim=-1)
         chosen.append(best.indices.masked_fill(best.values == -torch.inf, count))
     return beyond(torch.cat(chosen, dim=2) if len(chosen) > 1 else chosen[0], n_hashes, count)
-
-
-def by_cluster(mask: Tensor, chosen: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
-    """Queries gathered by the clusters that they chose, so that each list of keys serves many.
-
-    In each round a query asks for one of its clusters; those that ask for the same one stand together.
-
-    Args:
-        mask: (batch, heads, length) bool. chosen: (batch, heads, length, n), cluster `count` for none.
-        size: the most queries in a block.
-    Returns:
-        (batch, heads, n, blocks, size) positions, and the cluster of each block (batch, heads, n, blocks).
-    """
-    length = mask.shape[2]
-    # In ascending order a round has few different clusters, and its blocks are full.
-    clusters = chosen.masked_fill(~mask.unsqueeze(-1), count).sort(dim=-1).values.transpose(2, 3)
-    clusters, order = clusters.sort(dim=-1, stable=True)
-    queries_of = clusters.new_zeros(*clusters.shape[:3], count + 1).scatter_add(-1, clusters, torch.ones_like(clusters))
-    needed = (queries_of + size - 1) // size
-    first, start = queries_of.cumsum(-1) - queries_of, needed.cumsum(-1) - needed
-    rank = torch.arange(length, device=mask.device) - first.gather(-1, clusters)
-    place = (start.gather(-1, clusters) + rank // size) * size + rank % size
-    total = int(needed.sum(-1).max())
-    position = in_place(mask).transpose(2, 3).expand_as(order).gather(-1, order)
-    queries = position.new_full((*clusters.shape[:3], total * size), length).scatter(-1, place, position)
-    owner = position.new_full((*clusters.shape[:3], total), count).scatter(-1, place // size, clusters)
-    return queries.unflatten(-1, (total, size)), owner

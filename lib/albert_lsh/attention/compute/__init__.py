@@ -1,6 +1,7 @@
 """Attention over chosen keys: one door, behind which the fastest way is taken that device and settings allow.
 
 masked      short sequences: all scores, most of them masked
+grouped     clusters of keys on a CPU: one cluster at a time, with all queries that chose it
 gathered    every device, dtype and dropout: the rows of the keys seen, block by block
 triton      a GPU that Triton knows: kernels that gather their rows themselves
 """
@@ -12,17 +13,20 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from albert_lsh.attention.clusters import Clusters
 from albert_lsh.attention.compute.gathered import Gathered
-from albert_lsh.attention.compute.masked import Masked, MaskedWithMean
-from albert_lsh.attention.keys import Keys, first_rows, refuse_second_derivative, take
+from albert_lsh.attention.compute.grouped import Grouped
+from albert_lsh.attention.compute.masked import Masked, MaskedClusters
+from albert_lsh.attention.keys import Keys, is_in_cache, refuse_second_derivative
 
 # Computing all scores and masking most of them is faster than gathering keys in sequences of up to MASKED_LENGTH
 # tokens, and where each query has a list of its own with more than 1 / MASKED_PART of the keys (measured on a CPU).
 MASKED_LENGTH = 512
 MASKED_PART = 8
+# Clusters of fewer keys than this are computed in blocks: a table of all queries and clusters would take long.
+SMALLEST_GROUPED = 4
 
 WIDEST = 128  # numbers in a row that the kernels take; a narrower one is filled up to a power of two inside of them
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -31,7 +35,7 @@ KERNELS_ON_CPU = False  # tests set it: tensors on the CPU too, which only Trito
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, keys: Keys, *, scaling: float, dropout: float = 0.0
+    query: Tensor, key: Tensor, value: Tensor, keys: Keys | Clusters, *, scaling: float, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Softmax over the keys that each query sees.
 
@@ -43,6 +47,10 @@ def attend(
         (batch, heads, length, head_dim) in query's dtype, and the log-sum-exp (batch, heads, length) of the scores,
         float32. Both have gradients. Rows of padding are undefined.
     """
+    if isinstance(keys, Clusters):
+        if are_grouped(query, key, value, keys, dropout):
+            return compute(Grouped(keys, scaling, dropout), query, key, value)
+        keys = keys.lists()
     if can_use_kernels(query, key, value, dropout):
         way = import_module("albert_lsh.attention.compute.triton").Kernels(keys.flat(), scaling)
     else:
@@ -50,16 +58,29 @@ def attend(
     return compute(way, query, key, value)
 
 
-def attend_with_mean(query, key, value, keys: Keys, mask: Tensor, *, scaling: float, dropout: float = 0.0) -> Tensor:
+def attend_with_mean(query, key, value, keys, mask: Tensor, *, scaling: float, dropout: float = 0.0) -> Tensor:
     """`attend` with one key more for each query, the mean of those that it does not see; the output alone.
 
     mask: (batch, heads, length) bool, True where there is a token. keys and values are zeros elsewhere.
     """
-    if is_short(keys, length := query.shape[2]) and length <= MASKED_LENGTH:
-        way = MaskedWithMean(keys.flat(), scaling, dropout, mask.flatten(0, 1))
-        return compute(way, query, key, value)[0]
+    clusters = keys if isinstance(keys, Clusters) else None
+    if clusters is not None:
+        if are_grouped(query, key, value, clusters, dropout):
+            return compute(Grouped(clusters, scaling, dropout, with_mean=True), query, key, value)[0]
+        if query.shape[2] <= MASKED_LENGTH:
+            return compute(MaskedClusters(clusters, scaling, dropout), query, key, value)[0]
+        keys = clusters.lists()
     out, log_sum = attend(query, key, value, keys, scaling=scaling, dropout=dropout)
-    return with_mean_key(query, out, log_sum, *mean_unseen(key.float(), value.float(), keys, mask), scaling)
+    k, v = key.float(), value.float()
+    means = mean_unseen(k, v, keys, mask) if clusters is None else clusters.mean_unseen(k, v)
+    return with_mean_key(query, out, log_sum, *means, scaling)
+
+
+def are_grouped(query: Tensor, key: Tensor, value: Tensor, clusters: Clusters, dropout: float) -> bool:
+    """Whether clusters are computed one at a time: large ones of long sequences, on a CPU, without Triton's kernels."""
+    length, count = query.shape[2], clusters.members.shape[2]
+    few = length > MASKED_LENGTH and count <= length // SMALLEST_GROUPED
+    return few and is_in_cache(query.device) and not can_use_kernels(query, key, value, dropout)
 
 
 def is_short(keys: Keys, length: int) -> bool:
@@ -140,12 +161,6 @@ def mean_unseen(key: Tensor, value: Tensor, keys: Keys, mask: Tensor) -> tuple[T
 
     key, value: float32, zeros in padding. mask: (batch, heads, length) bool, True where there is a token.
     """
-    if keys.chosen is not None:
-        clusters, chosen = keys.chosen
-        rows = torch.cat([key, value, mask.unsqueeze(-1).to(key.dtype)], dim=-1)  # the sum of ones is their number
-        *sums, count = sum_of_others(take(rows, clusters).sum(3), chosen).split([key.shape[-1], value.shape[-1], 1], -1)
-        of_keys, of_values = (x / count.clamp(min=1) for x in sums)
-        return of_keys, of_values, count.squeeze(-1)
     # Attention with queries of zero weighs all keys alike: it gives the mean of what is seen, and how much that is.
     zeros = torch.zeros_like(key)
     seen_keys, log_count = attend(zeros, key, key, keys, scaling=1.0)
@@ -157,14 +172,3 @@ def mean_unseen(key: Tensor, value: Tensor, keys: Keys, mask: Tensor) -> tuple[T
         for rows, seen in ((key, seen_keys), (value, seen_values))
     )
     return of_keys, of_values, count.clamp(min=0).squeeze(-1)
-
-
-def sum_of_others(rows: Tensor, chosen: Tensor) -> Tensor:
-    """The sum of all rows (batch, heads, clusters, dim) but those that a query chose: (batch, heads, length, dim).
-
-    chosen: (batch, heads, length, n) numbers of clusters; the number of clusters stands for none.
-    """
-    batch, heads, count, dim = rows.shape
-    flat, first = F.pad(rows, (0, 0, 0, 1)).reshape(-1, dim), first_rows(batch, heads, count, rows.device)
-    seen = F.embedding_bag((chosen + first).flatten(0, 2), flat, mode="sum")
-    return rows.sum(2, keepdim=True) - seen.view(*chosen.shape[:3], dim)

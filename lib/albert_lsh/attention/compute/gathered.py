@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.compute.masked import Pieces
+from albert_lsh.attention.compute.masked import Listed
 from albert_lsh.attention.keys import MASKED, slices
 
 
-class Gathered(Pieces):
+class Gathered(Listed):
     """A piece is some blocks of a round."""
 
     def blocks(self, rows: slice, length: int, dim: int) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:

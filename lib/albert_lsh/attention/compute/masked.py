@@ -1,19 +1,17 @@
 """Attention of short sequences: all scores in one product, most of them masked, which beats gathering rows.
 
-The mean of all keys that a query does not see is part of that product: its score is the mean of theirs, and each of
-them has an equal part of its weight.
-
 Sequences and heads are computed a few at a time, so that their scores stay in the cache, and once more in the backward
 pass, so that none are stored.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.keys import AT_ONCE, MASKED, Keys, product, slices
+from albert_lsh.attention.clusters import Clusters
+from albert_lsh.attention.compute.means import Means
+from albert_lsh.attention.keys import AT_ONCE, LOG2_E, MASKED, Keys, product, slices
 
 TENSORS = 8  # of the size of a piece's scores, at once; counted on a GPU, where one piece may fill the memory
 
@@ -25,10 +23,10 @@ class Pieces:
     ring attention, Liu et al. 2023). bias: float32, added to the scores; MASKED for keys that are not seen.
     """
 
-    def __init__(self, keys: Keys, scaling: float, dropout: float):
-        self.keys, self.scaling, self.dropout = keys, scaling, dropout
+    def __init__(self, scaling: float, dropout: float, device: torch.device):
+        self.scaling, self.dropout = scaling, dropout
         self.seed = int(torch.randint(2**62, (), device="cpu")) if dropout else 0
-        self.generator = torch.Generator(keys.keys.device)
+        self.generator = torch.Generator(device)
 
     def restart(self) -> None:
         """Before all pieces, in the same order: the backward pass drops the weights that the forward pass dropped."""
@@ -62,7 +60,15 @@ class Pieces:
         return product(of_scores, k), product(of_scores.transpose(-1, -2), q), product(dropped.transpose(-1, -2), up)
 
 
-class Masked(Pieces):
+class Listed(Pieces):
+    """Over lists of keys, batch and heads in one dimension."""
+
+    def __init__(self, keys: Keys, scaling: float, dropout: float):
+        super().__init__(scaling, dropout, keys.keys.device)
+        self.keys = keys
+
+
+class Masked(Listed):
     """A piece is some sequences and heads, with all their scores; each key weighs once."""
 
     def biases(self, query: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -93,49 +99,62 @@ def together(parts: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
     return [torch.cat(tensors) if len(tensors) > 1 else tensors[0] for tensors in zip(*parts, strict=True)]
 
 
-class MaskedWithMean(Masked):
-    """The same with one key more for each query: the mean of those not seen, with the logarithm of their number added.
+class MaskedClusters(Pieces):
+    """A piece is some sequences and heads, as in `Masked`, whose queries see clusters, and the mean of other keys.
 
-    Dropout drops weights of keys that are seen.
+    Scores are (rows, keys, queries), times LOG2_E: a key's row of biases is that of its cluster;
+    reducing them over keys is quick. Dropout drops no weight of a mean key.
     """
 
-    def __init__(self, keys: Keys, scaling: float, dropout: float, mask: Tensor):
-        """mask: (rows, length) bool, True where there is a token."""
-        super().__init__(keys, scaling, dropout)
-        # a pair's bias divided by this is 1 or 0, see `biases`
-        divisor = torch.full(mask.shape, -torch.inf, dtype=torch.float32, device=mask.device)
-        self.divisor = divisor.masked_fill_(mask, MASKED).unsqueeze(1)
+    def __init__(self, clusters: Clusters, scaling: float, dropout: float):
+        super().__init__(scaling, dropout, clusters.mask.device)
+        self.mask, self.members, self.chosen = (x.flatten(0, 1) for x in clusters[:3])
 
-    def biases(self, query: Tensor) -> Iterator[tuple[slice, Any]]:
-        """Besides, for each pair, 1 where it is not seen, 0 where it is or where its key is padding."""
-        for rows, bias in super().biases(query):
-            yield rows, (bias, bias / self.divisor[rows])
+    def pieces(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[slice, Tensor, Means, Tensor]]:
+        """Some rows; their scores, MASKED where a key is not seen; their means; 1 where a cluster has a key, else 0."""
+        length, count = query.shape[1], self.members.shape[1]
+        for rows in slices(len(query), TENSORS * length**2, query.device, TENSORS * AT_ONCE):
+            q, k, v = (x[rows] for x in (query, key, value))
+            # One row more than there are clusters: no query sees it, and it has the keys in padding.
+            biases = torch.full((len(q), count + 1, length), MASKED, device=q.device, dtype=torch.float32)
+            biases.scatter_(1, self.chosen[rows].mT, 0.0)[:, count] = MASKED
+            has = torch.zeros(len(q), count + 1, length + 1, device=q.device, dtype=torch.float32)
+            has = has.scatter_(2, self.members[rows], 1.0)[..., :length]
+            has[:, count] = ~self.mask[rows]
+            scores = has.mT @ biases  # one number each, the others are zeros
+            if k.dtype == torch.float32:
+                scores.baddbmm_(k, q.mT, alpha=self.scaling * LOG2_E)
+            else:
+                scores.add_(product(k, q.mT), alpha=self.scaling * LOG2_E)
+            has, unseen = has[:, :count], biases[:, :count] / MASKED
+            of_keys, of_values = (has @ torch.cat([k, v], dim=-1).float()).split([k.shape[-1], v.shape[-1]], dim=-1)
+            yield rows, scores, Means(unseen, has.sum(-1), of_keys, of_values, q, self.scaling), has
 
-    def weigh_all(self, masks: Any, q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
-        """Weights of the keys seen, (..., queries, keys), and (..., queries, 1) the log-sum-exp of their scores, the
-        weight of the mean key, and how many keys it stands for, at least 1. float32.
-        """
-        bias, unseen = masks
-        scores = product(q, k.transpose(-1, -2)).float().mul_(self.scaling)
-        number = unseen.sum(-1, keepdim=True)
-        of_mean = torch.linalg.vecdot(scores, unseen).unsqueeze(-1) / number + number.log()  # NaN where there is none
-        weights = scores.add_(bias).softmax(-1)  # torch.exp of MASKED is slow on a CPU, softmax is not
-        log_sum = (scores.amax(-1) - weights.amax(-1).log()).unsqueeze(-1)
-        weight_of_mean = torch.sigmoid(of_mean - log_sum).masked_fill_(number == 0, 0.0)
-        return weights.mul_(1 - weight_of_mean), log_sum, weight_of_mean, number.clamp_(min=1)
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Output, and the log-sum-exp over the keys seen and the mean key."""
+        out, total = torch.empty_like(value), query.new_empty(query.shape[:2], dtype=torch.float32)
+        self.restart()
+        for rows, scores, means, _ in self.pieces(query, key, value):
+            highest = scores.amax(1, keepdim=True)
+            weights = scores.sub_(highest).exp2_()
+            sums = weights.sum(1, keepdim=True)
+            total[rows] = torch.logaddexp((highest + sums.log2()).squeeze(1) / LOG2_E, means.scores)
+            factors = (highest.squeeze(1) - total[rows] * LOG2_E).exp2_().unsqueeze(-1)
+            seen = product(self.drop(weights)[0].mT, value[rows]).float().mul_(factors)
+            out[rows] = torch.baddbmm(seen, means.parts(total[rows]).mT, means.values)
+        return out, total
 
-    def attend(self, masks: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Output, and the log-sum-exp over the keys seen."""
-        weights, log_sum, weight_of_mean, number = self.weigh_all(masks, q, k)
-        weights = self.drop(weights)[0].addcmul_(masks[1], weight_of_mean / number)
-        return product(weights, v), log_sum.squeeze(-1)
-
-    def gradients(self, masks, q, k, v, up, total, delta) -> tuple[Tensor, Tensor, Tensor]:
-        weights, _, weight_of_mean, number = self.weigh_all(masks, q, k)
-        of_weights, delta = product(up, v.transpose(-1, -2)).float(), delta.unsqueeze(-1)
-        of_mean = torch.linalg.vecdot(of_weights, masks[1]).unsqueeze(-1) / number  # the mean value times `up`
-        part = weight_of_mean / number
-        dropped, of_weights = self.drop(weights, of_weights)
-        of_scores = of_weights.sub_(delta).mul_(weights).addcmul_(masks[1], (of_mean - delta) * part).mul_(self.scaling)
-        dropped = torch.addcmul(dropped, masks[1], part)
-        return product(of_scores, k), product(of_scores.transpose(-1, -2), q), product(dropped.transpose(-1, -2), up)
+    def backward(self, query, key, value, up, total, delta) -> list[Tensor]:
+        grads = [torch.empty_like(x) for x in (query, key, value)]
+        self.restart()
+        for rows, scores, means, has in self.pieces(query, key, value):
+            q, k, v, of_out = (x[rows] for x in (query, key, value, up))
+            weights = scores.sub_(total[rows].unsqueeze(1) * LOG2_E).exp2_()
+            dropped, of_weights = self.drop(weights, product(v, of_out.mT).float())
+            of_scores = of_weights.sub_(delta[rows].unsqueeze(1)).mul_(weights)
+            parts = product(of_scores.mT, k), product(of_scores, q), product(dropped, of_out)
+            of_query, *of_sums = means.gradients(total[rows], of_out, delta[rows])
+            more = of_query, *(has.mT @ x for x in of_sums)
+            for grad, part, other, factor in zip(grads, parts, more, (self.scaling, self.scaling, 1.0), strict=True):
+                grad[rows] = part.float().add_(other).mul_(factor)
+        return grads

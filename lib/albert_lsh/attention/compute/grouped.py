@@ -1,0 +1,138 @@
+"""Attention over clusters of keys on a CPU: one head and one cluster at a time, with the queries that chose it.
+
+Sorted by cluster, keys and their gradients are slices. Queries stand there once for each cluster that they chose: in a
+"slot". There is no empty place and no mask; products are of whole clusters with all their queries, as experts of a
+mixture serve their tokens (Shazeer et al. 2017). A query's output is put together from its slots by their highest
+scores and sums of weights; in the backward pass the slots' gradients add up.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from albert_lsh.attention.clusters import Clusters
+from albert_lsh.attention.compute.masked import Pieces
+from albert_lsh.attention.compute.means import Means
+from albert_lsh.attention.keys import LOG2_E, MASKED, product
+
+
+class Groups(NamedTuple):
+    """One head's queries, by the clusters that they see; the first cluster is the global tokens."""
+
+    at_key: Tensor  # (keys,) positions, by cluster
+    keys_of: list[int]  # how many each cluster has
+    at_query: Tensor  # (slots,) positions, by cluster
+    queries_of: list[int]  # how many see each cluster
+    slots: Tensor  # (length, n) of each query, int32; the number of slots where it sees fewer clusters
+    sees: Tensor  # (clusters, length) bool
+
+
+class Grouped(Pieces):
+    """A piece is a cluster with its queries. Dropout drops no weight of a mean key."""
+
+    def __init__(self, clusters: Clusters, scaling: float, dropout: float, with_mean: bool = False):
+        super().__init__(scaling, dropout, clusters.mask.device)
+        self.members = clusters.members.flatten(0, 1)
+        self.chosen = clusters.chosen.masked_fill(~clusters.mask.unsqueeze(-1), self.members.shape[1]).flatten(0, 1)
+        self.with_mean = with_mean
+
+    def groups(self, head: int) -> Groups:
+        members, chosen = self.members[head], self.chosen[head].mT
+        filled, count = members < chosen.shape[1], len(members)
+        sees = chosen.new_zeros(count + 1, chosen.shape[1], dtype=torch.bool).scatter_(0, chosen, True)
+        number = sees.flatten().cumsum(0, dtype=torch.int32).view_as(sees) - 1  # of a slot: by cluster, then by query
+        at_query = sees[:-1].nonzero()[:, 1]
+        slots = number.gather(0, chosen).mT.clamp(max=len(at_query)).contiguous()
+        queries_of = sees[:-1].sum(-1).tolist()
+        return Groups(members[filled], filled.sum(-1).tolist(), at_query, queries_of, slots, sees[:-1])
+
+    def means(self, groups: Groups, query: Tensor, key: Tensor, value: Tensor) -> tuple[Means, Tensor]:
+        """And the cluster of each key. query: (length, dim). key, value: (keys, dim), by cluster."""
+        sizes = groups.at_key.new_tensor(groups.keys_of)
+        owner = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes)
+        of_keys, of_values = (empty(x, len(sizes)).zero_().index_add_(0, owner, x.float()) for x in (key, value))
+        return Means((~groups.sees).float(), sizes, of_keys, of_values, query, self.scaling), owner
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """Times LOG2_E, (keys, queries) float32: over keys they are reduced quickly."""
+        return product(key, query.mT).float().mul_(self.scaling * LOG2_E)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        out, total = torch.empty_like(value), query.new_empty(query.shape[:2], dtype=torch.float32)
+        self.restart()
+        for head, rows in enumerate(zip(query, key, value, strict=True)):
+            out[head], total[head] = self.attend_head(self.groups(head), *rows)
+        return out, total
+
+    def attend_head(self, groups: Groups, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Output, and the log-sum-exp over all that is attended to, of one head: (length, dim) and (length,)."""
+        k, v, n = key.index_select(0, groups.at_key), value.index_select(0, groups.at_key), len(groups.at_query)
+        outs = empty(value, n + 1)
+        highest, sums = outs.new_full((n + 1,), MASKED), outs.new_ones(n + 1)
+        slots = (x.split(groups.queries_of) for x in (groups.at_query, outs[:n], highest[:n], sums[:n]))
+        keys = (x.split(groups.keys_of) for x in (k, v))
+        for at, out, top, total, kk, vv in zip(*slots, *keys, strict=True):
+            if len(at) and len(kk):
+                scores = self.scores(query.index_select(0, at), kk)
+                torch.amax(scores, 0, out=top)
+                weights = scores.sub_(top).exp2_()
+                torch.sum(weights, 0, out=total)
+                out.copy_(product(self.drop(weights)[0].mT, vv))
+            else:
+                out.zero_()
+        highest, log_sums = (x[groups.slots] for x in (highest, highest + sums.log2()))
+        total = log_sums.div_(LOG2_E).logsumexp(-1)
+        if self.with_mean:
+            means, _ = self.means(groups, query, k, v)
+            total = torch.logaddexp(total, means.scores)
+        factors = highest.sub_((total * LOG2_E).unsqueeze(-1)).exp2_()
+        out = F.embedding_bag(groups.slots, outs, per_sample_weights=factors, mode="sum")
+        if self.with_mean:
+            out += means.parts(total).mT @ means.values
+        return out, total
+
+    def backward(self, *tensors: Tensor) -> list[Tensor]:
+        grads = [torch.zeros_like(x) for x in tensors[:3]]
+        self.restart()
+        for head, rows in enumerate(zip(*tensors, strict=True)):
+            groups = self.groups(head)
+            of_query, of_key, of_value = self.gradients_of_head(groups, *rows)
+            grads[0][head] = of_query
+            for grad, of_rows in zip(grads[1:], (of_key, of_value), strict=True):
+                grad[head].index_copy_(0, groups.at_key, of_rows.to(grad.dtype))
+        return grads
+
+    def gradients_of_head(self, groups, query, key, value, up, total, delta) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of query, sorted keys and sorted values. total: see `attend_head`. delta: see `ChosenAttention`."""
+        k, v, n = key.index_select(0, groups.at_key), value.index_select(0, groups.at_key), len(groups.at_query)
+        of_slots, of_k, of_v = empty(query, n + 1), empty(k, len(k)), empty(v, len(v))
+        slots = (x.split(groups.queries_of) for x in (groups.at_query, of_slots[:n]))
+        keys = (x.split(groups.keys_of) for x in (k, v, of_k, of_v))
+        totals = total * LOG2_E
+        for at, of_q, kk, vv, of_kk, of_vv in zip(*slots, *keys, strict=True):
+            if len(at) and len(kk):
+                q, of_out = query.index_select(0, at), up.index_select(0, at)
+                weights = self.scores(q, kk).sub_(totals[at]).exp2_()
+                dropped, of_weights = self.drop(weights, product(vv, of_out.mT).float())
+                of_scores = of_weights.sub_(delta[at]).mul_(weights)
+                of_vv.copy_(product(dropped, of_out))
+                of_kk.copy_(product(of_scores, q))
+                of_q.copy_(product(of_scores.mT, kk))
+            else:
+                for nothing in (of_q, of_kk, of_vv):
+                    nothing.zero_()
+        of_query = F.embedding_bag(groups.slots, of_slots, mode="sum")
+        if self.with_mean:
+            means, owner = self.means(groups, query, k, v)
+            of_q, of_keys, of_values = means.gradients(total, up, delta)
+            of_query, of_k, of_v = of_query + of_q, of_k + of_keys[owner], of_v + of_values[owner]
+        return of_query.mul_(self.scaling), of_k.mul_(self.scaling), of_v
+
+
+def empty(like: Tensor, rows: int) -> Tensor:
+    """(rows, dim) float32, dim as in `like`; the last row is zeros, for what stands nowhere."""
+    table = like.new_empty(rows, like.shape[-1], dtype=torch.float32)
+    table[-1:] = 0
+    return table

@@ -1,0 +1,43 @@
+"""One key more for each query: the mean of those that it does not see, from the sums of clusters of keys.
+
+Its score is the sum of a query's products with the sums of the clusters that it does not see, divided by their number
+of keys; the logarithm of that number is added. So there are as many products as clusters, and no row for each query.
+"""
+
+from torch import Tensor
+
+from albert_lsh.attention.keys import LOG2_E, MASKED
+
+
+class Means:
+    """Of some heads at once, or of one: tensors begin with the same dimensions. All are float32."""
+
+    def __init__(self, unseen: Tensor, sizes: Tensor, keys: Tensor, values: Tensor, query: Tensor, scaling: float):
+        """
+        Args:
+            unseen: (..., clusters, length), 1 where a query does not see a cluster, else 0. sizes: (..., clusters), of
+                their keys. keys, values: (..., clusters, dim), their sums. query: (..., length, dim).
+        """
+        self.unseen, self.keys, self.values, self.query = unseen, keys, values, query.float()
+        self.number = (sizes.float().unsqueeze(-2) @ unseen).squeeze(-2)
+        products = (keys @ self.query.mT).mul_(unseen).sum(-2).mul_(scaling)
+        self.scores = (products / self.number + self.number.log()).masked_fill_(self.number == 0, MASKED)
+        self.number.clamp_(min=1)
+
+    def parts(self, total: Tensor) -> Tensor:
+        """The weight of each cluster's sum of values, (..., clusters, length).
+
+        total: (..., length), log-sum-exp of the scores of all keys that are seen and of the mean key.
+        """
+        weight = ((self.scores - total) * LOG2_E).exp2_()
+        return self.unseen * (weight / self.number).unsqueeze(-2)
+
+    def gradients(self, total: Tensor, up: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of the query, but for the factor of scores; of the sums of keys, likewise; and of values.
+
+        total: see `parts`. up: (..., length, dim), of the output. delta: see `ChosenAttention`.
+        """
+        parts, up = self.parts(total), up.float()
+        of_mean = (self.values @ up.mT).mul_(self.unseen).sum(-2) / self.number
+        of_scores = parts * (of_mean - delta).unsqueeze(-2)
+        return of_scores.mT @ self.keys, of_scores @ self.query, parts @ up
