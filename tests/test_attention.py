@@ -95,6 +95,16 @@ def test_dropout_drops_weights_and_keeps_the_mean(name, settings, length):
     assert not attention.attend("lsh", query, key, value, dropout=1.0, share=0.3, rest=False).any()
 
 
+@pytest.mark.parametrize("length", [24, 600])
+def test_weights_add_up_where_scores_are_large(length):
+    """The output for values of 1 is 1, and so no query has a gradient."""
+    query, key, value = (x.requires_grad_() for x in tensors((1, 1, length, 8)))
+    out = attention.attend("lsh", query * 30, key * 30, torch.ones_like(value), share=0.25)
+    torch.testing.assert_close(out, torch.ones_like(out), atol=1e-6, rtol=0)
+    (grad,) = torch.autograd.grad(out.sum(), query)
+    assert grad.abs().max() < 1e-2
+
+
 def test_reformers_dropout_leaves_out_its_share():
     """Read off its weights: values that are a row of the identity each."""
     (query, key, _), value = tensors((2, 2, 64, 64)), torch.eye(64).expand(2, 2, 64, 64)

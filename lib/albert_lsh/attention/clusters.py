@@ -13,29 +13,27 @@ SMALLEST = 16  # queries in a block that is gathered by cluster, if it is full
 
 
 class Clusters(NamedTuple):
-    """A query sees the members of the clusters that it chose. The first cluster has the global tokens.
+    """A query sees the members of the clusters that it chose, and the global tokens, which no cluster has.
 
     A position equal to the length of the sequence means "no token", the number of clusters "no cluster". All long.
     """
 
     mask: Tensor  # (batch, heads, length) bool, True where there is a token
+    tokens: Tensor  # (batch, heads, n) positions of global tokens
     members: Tensor  # (batch, heads, clusters, places) positions, each in one cluster
-    chosen: Tensor  # (batch, heads, length, n): the first, and others, each once; those of padding are not looked at
-    n_global: int  # the most global tokens that a sequence has
+    chosen: Tensor  # (batch, heads, length, n): clusters, each at most once; those of padding are not looked at
 
     def lists(self) -> Keys:
         """The same as lists of keys: a query's own in short sequences, in longer ones those of a cluster for many."""
         length, (count, size) = self.mask.shape[2], self.members.shape[2:]
-        chosen = self.chosen[..., 1:]
         if length > SINGLE:
-            queries, owner = by_cluster(self.mask, chosen, count, max(SMALLEST, size))
+            queries, owner = by_cluster(self.mask, self.chosen, count, max(SMALLEST, size))
         else:
-            queries, owner = in_place(self.mask).unsqueeze(2), chosen.unsqueeze(2)
+            queries, owner = in_place(self.mask).unsqueeze(2), self.chosen.unsqueeze(2)
         members = F.pad(self.members, (0, 0, 0, 1), value=length)
         keys = members.gather(2, owner.flatten(2).unsqueeze(-1).expand(-1, -1, -1, size)).view(*queries.shape[:4], -1)
-        tokens = self.members[:, :, :1, None, : self.n_global]
-        seen_by_all = F.pad(tokens, (0, 0, 0, 0, 0, keys.shape[2] - 1), value=length).expand(*keys.shape[:4], -1)
-        return Keys(queries, torch.cat([seen_by_all, keys], dim=-1))
+        seen_by_all = F.pad(self.tokens[:, :, None, None], (0, 0, 0, 0, 0, keys.shape[2] - 1), value=length)
+        return Keys(queries, torch.cat([seen_by_all.expand(*keys.shape[:4], -1), keys], dim=-1))
 
     def count_pairs(self, length: int) -> Tensor:
         """How often each query meets each key: (batch, heads, length, length), int. Quadratic in the length."""

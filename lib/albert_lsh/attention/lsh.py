@@ -10,14 +10,13 @@ sees, in one float32 softmax and each key once,
 and with `rest` one mean over all keys that it does not see; the logarithm of their number is added to its score. A
 sequence of at most `cluster_size` tokens has one cluster: that is softmax attention.
 
-Each query chooses its own clusters. Above `SINGLE` tokens those that chose the same one are computed together.
+Each query chooses its own clusters. Above `SINGLE` tokens queries that chose the same cluster are computed together.
 """
 
 import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.axes import ITERATIONS, axes_tree, axes_used, sample_size
@@ -46,11 +45,8 @@ class LSH(InRounds, ChoosesKeys):
     def choose_keys(self, query, key, mask, scaling, generator) -> Clusters:
         positions, is_global = find_global_tokens(query, key, mask, self.global_tokens)
         clusters = self.make_clusters(key, mask & ~is_global, generator)
-        tokens, members = positions.unsqueeze(2), clusters
-        size = max(tokens.shape[3], members.shape[3])
-        members = torch.cat([F.pad(x, (0, size - x.shape[3]), value=query.shape[2]) for x in (tokens, members)], dim=2)
-        chosen = choose_clusters(query, key, members, self.n_hashes + 1, scaling)
-        return Clusters(mask, members, chosen, positions.shape[2])
+        chosen = choose_clusters(query, key, clusters, self.n_hashes, scaling)
+        return Clusters(mask, positions, clusters, chosen)
 
     def make_clusters(self, key: Tensor, mask: Tensor, generator: torch.Generator | None) -> Tensor:
         """Positions (batch, heads, clusters, members), the length of the sequence where there is none."""
@@ -85,7 +81,8 @@ class LSH(InRounds, ChoosesKeys):
     def cost(self, length: int, head_dim: int) -> float:
         """Multiply-adds of one head: the tree, the global tokens, the mean keys compared with, and the keys attended.
 
-        Empty places, where queries stand by cluster, are left out: how many there are depends on the data.
+        The mean key counts as the sum of what was chosen, taken from the sum of all. Empty places of blocks, which are
+        not on a CPU, are left out: how many there are depends on the data.
         """
         kept = max(0, length - self.global_tokens)
         clusters = max(1, -(-kept // self.cluster_size))
@@ -104,7 +101,7 @@ class LSH(InRounds, ChoosesKeys):
 
 @torch.no_grad()
 def choose_clusters(query: Tensor, key: Tensor, clusters: Tensor, n_hashes: int | Tensor, scaling: float) -> Tensor:
-    """The first cluster and those that each query scores highest: (batch, heads, length, largest n_hashes), long.
+    """The clusters that each query scores highest: (batch, heads, length, largest n_hashes), long.
 
     A cluster's score is that of its mean key plus the logarithm of its size. The number of clusters stands for none.
     """
@@ -113,7 +110,6 @@ def choose_clusters(query: Tensor, key: Tensor, clusters: Tensor, n_hashes: int 
     size = (clusters < length).sum(-1, keepdim=True, dtype=torch.float32)
     mean_key = (take(key, clusters).sum(3) / size.clamp(min=1)).transpose(-1, -2)
     offset = size.log().transpose(-1, -2)  # -inf for an empty one
-    offset[..., 0] = torch.inf
     chosen = []
     for part in slices(length, count * batch * heads, query.device, SCORES_AT_ONCE):
         scores = torch.add(offset, query[:, :, part] @ mean_key, alpha=scaling)

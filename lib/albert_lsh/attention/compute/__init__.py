@@ -25,8 +25,8 @@ from albert_lsh.attention.keys import Keys, is_in_cache, refuse_second_derivativ
 # tokens, and where each query has a list of its own with more than 1 / MASKED_PART of the keys (measured on a CPU).
 MASKED_LENGTH = 512
 MASKED_PART = 8
-# Clusters of fewer keys than this are computed in blocks: a table of all queries and clusters would take long.
-SMALLEST_GROUPED = 4
+# Of more clusters than sqrt(MOST_GROUPED * length), a table of all queries and clusters would take longest.
+MOST_GROUPED = 16
 
 WIDEST = 128  # numbers in a row that the kernels take; a narrower one is filled up to a power of two inside of them
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -79,7 +79,7 @@ def attend_with_mean(query, key, value, keys, mask: Tensor, *, scaling: float, d
 def are_grouped(query: Tensor, key: Tensor, value: Tensor, clusters: Clusters, dropout: float) -> bool:
     """Whether clusters are computed one at a time: large ones of long sequences, on a CPU, without Triton's kernels."""
     length, count = query.shape[2], clusters.members.shape[2]
-    few = length > MASKED_LENGTH and count <= length // SMALLEST_GROUPED
+    few = length > MASKED_LENGTH and count**2 <= MOST_GROUPED * length
     return few and is_in_cache(query.device) and not can_use_kernels(query, key, value, dropout)
 
 
@@ -110,10 +110,11 @@ class ChosenAttention(torch.autograd.Function):
         return out, total
 
     @staticmethod
-    def backward(ctx: Any, up: Tensor, of_total: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, up: Tensor | None, of_total: Tensor | None) -> tuple[Tensor | None, ...]:
         """A way needs `delta`, upstream gradient times output, less the gradient of the log-sum-exp."""
         refuse_second_derivative()
         query, key, value, out, total = ctx.saved_tensors
+        up = torch.zeros_like(out) if up is None else up
         delta = (up.float() * out.float()).sum(-1)
         delta = delta if of_total is None else delta - of_total
         return None, *ctx.way.backward(query, key, value, up, total, delta)

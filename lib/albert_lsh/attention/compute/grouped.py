@@ -6,6 +6,7 @@ mixture serve their tokens (Shazeer et al. 2017). A query's output is put togeth
 scores and sums of weights; in the backward pass the slots' gradients add up.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from albert_lsh.attention.keys import LOG2_E, MASKED, product
 
 
 class Groups(NamedTuple):
-    """One head's queries, by the clusters that they see; the first cluster is the global tokens."""
+    """One head's queries, by the clusters that they see; the global tokens are the first."""
 
     at_key: Tensor  # (keys,) positions, by cluster
     keys_of: list[int]  # how many each cluster has
@@ -34,25 +35,29 @@ class Grouped(Pieces):
 
     def __init__(self, clusters: Clusters, scaling: float, dropout: float, with_mean: bool = False):
         super().__init__(scaling, dropout, clusters.mask.device)
-        self.members = clusters.members.flatten(0, 1)
-        self.chosen = clusters.chosen.masked_fill(~clusters.mask.unsqueeze(-1), self.members.shape[1]).flatten(0, 1)
-        self.with_mean = with_mean
+        self.clusters, self.with_mean = [x.flatten(0, 1) for x in clusters], with_mean
 
     def groups(self, head: int) -> Groups:
-        members, chosen = self.members[head], self.chosen[head].mT
-        filled, count = members < chosen.shape[1], len(members)
-        sees = chosen.new_zeros(count + 1, chosen.shape[1], dtype=torch.bool).scatter_(0, chosen, True)
-        number = sees.flatten().cumsum(0, dtype=torch.int32).view_as(sees) - 1  # of a slot: by cluster, then by query
-        at_query = sees[:-1].nonzero()[:, 1]
-        slots = number.gather(0, chosen).mT.clamp(max=len(at_query)).contiguous()
-        queries_of = sees[:-1].sum(-1).tolist()
-        return Groups(members[filled], filled.sum(-1).tolist(), at_query, queries_of, slots, sees[:-1])
+        mask, tokens, members, chosen = (x[head] for x in self.clusters)
+        length, count = len(mask), len(members) + 1
+        chosen = F.pad(chosen.mT + 1, (0, 0, 1, 0)).masked_fill_(~mask, count)
+        tokens, filled = tokens[tokens < length], members < length
+        sees = chosen.new_zeros(count + 1, length, dtype=torch.bool).scatter_(0, chosen, True)
+        number = sees.flatten().cumsum(0, dtype=torch.int32).view_as(sees)  # of a slot, from 1: by cluster, then query
+        last = [0, *number[:-1, -1].tolist()]
+        slots = (number.gather(0, chosen) - 1).clamp_(max=last[-1])
+        query = torch.arange(length, device=chosen.device).expand_as(slots)
+        at_query = chosen.new_empty(last[-1] + 1).scatter_(0, slots.flatten().long(), query.flatten())[:-1]
+        keys_of, queries_of = [len(tokens), *filled.sum(-1).tolist()], [b - a for a, b in pairwise(last)]
+        at_key = torch.cat([tokens, members[filled]])
+        return Groups(at_key, keys_of, at_query, queries_of, slots.mT.contiguous(), sees[:-1])
 
     def means(self, groups: Groups, query: Tensor, key: Tensor, value: Tensor) -> tuple[Means, Tensor]:
-        """And the cluster of each key. query: (length, dim). key, value: (keys, dim), by cluster."""
+        """The mean keys, and the cluster of each key. query: (length, dim). key, value: (keys, dim), by cluster."""
         sizes = groups.at_key.new_tensor(groups.keys_of)
         owner = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes)
-        of_keys, of_values = (empty(x, len(sizes)).zero_().index_add_(0, owner, x.float()) for x in (key, value))
+        tables = (x.new_zeros(len(sizes), x.shape[-1], dtype=torch.float32) for x in (key, value))
+        of_keys, of_values = (t.index_add_(0, owner, x.float()) for t, x in zip(tables, (key, value), strict=True))
         return Means((~groups.sees).float(), sizes, of_keys, of_values, query, self.scaling), owner
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
@@ -60,7 +65,7 @@ class Grouped(Pieces):
         return product(key, query.mT).float().mul_(self.scaling * LOG2_E)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        out, total = torch.empty_like(value), query.new_empty(query.shape[:2], dtype=torch.float32)
+        out, total = query.new_empty(value.shape), query.new_empty(query.shape[:2], dtype=torch.float32)
         self.restart()
         for head, rows in enumerate(zip(query, key, value, strict=True)):
             out[head], total[head] = self.attend_head(self.groups(head), *rows)
@@ -73,25 +78,30 @@ class Grouped(Pieces):
         highest, sums = outs.new_full((n + 1,), MASKED), outs.new_ones(n + 1)
         slots = (x.split(groups.queries_of) for x in (groups.at_query, outs[:n], highest[:n], sums[:n]))
         keys = (x.split(groups.keys_of) for x in (k, v))
-        for at, out, top, total, kk, vv in zip(*slots, *keys, strict=True):
+        for at, out, top, weight, kk, vv in zip(*slots, *keys, strict=True):
             if len(at) and len(kk):
                 scores = self.scores(query.index_select(0, at), kk)
                 torch.amax(scores, 0, out=top)
                 weights = scores.sub_(top).exp2_()
-                torch.sum(weights, 0, out=total)
-                out.copy_(product(self.drop(weights)[0].mT, vv))
+                torch.sum(weights, 0, out=weight)
+                multiply(self.drop(weights)[0].mT, vv, out)
             else:
                 out.zero_()
-        highest, log_sums = (x[groups.slots] for x in (highest, highest + sums.log2()))
-        total = log_sums.div_(LOG2_E).logsumexp(-1)
+        highest, sums = highest[groups.slots], sums[groups.slots]
+        top = highest.amax(-1)
         if self.with_mean:
             means, _ = self.means(groups, query, k, v)
-            total = torch.logaddexp(total, means.scores)
-        factors = highest.sub_((total * LOG2_E).unsqueeze(-1)).exp2_()
+            top = torch.maximum(top, means.scores * LOG2_E)
+        factors = highest.sub_(top.unsqueeze(-1)).exp2_()
+        sum_of_weights = (factors * sums).sum(-1)
+        if self.with_mean:
+            of_mean = (means.scores * LOG2_E - top).exp2_()
+            sum_of_weights += of_mean
+        factors /= sum_of_weights.unsqueeze(-1)
         out = F.embedding_bag(groups.slots, outs, per_sample_weights=factors, mode="sum")
         if self.with_mean:
-            out += means.parts(total).mT @ means.values
-        return out, total
+            out += means.parts(of_mean / sum_of_weights).mT @ means.values
+        return out, (top + sum_of_weights.log2()) / LOG2_E
 
     def backward(self, *tensors: Tensor) -> list[Tensor]:
         grads = [torch.zeros_like(x) for x in tensors[:3]]
@@ -107,7 +117,7 @@ class Grouped(Pieces):
     def gradients_of_head(self, groups, query, key, value, up, total, delta) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of query, sorted keys and sorted values. total: see `attend_head`. delta: see `ChosenAttention`."""
         k, v, n = key.index_select(0, groups.at_key), value.index_select(0, groups.at_key), len(groups.at_query)
-        of_slots, of_k, of_v = empty(query, n + 1), empty(k, len(k)), empty(v, len(v))
+        of_slots, of_k, of_v = empty(query, n + 1), *(torch.empty_like(x, dtype=torch.float32) for x in (k, v))
         slots = (x.split(groups.queries_of) for x in (groups.at_query, of_slots[:n]))
         keys = (x.split(groups.keys_of) for x in (k, v, of_k, of_v))
         totals = total * LOG2_E
@@ -117,9 +127,9 @@ class Grouped(Pieces):
                 weights = self.scores(q, kk).sub_(totals[at]).exp2_()
                 dropped, of_weights = self.drop(weights, product(vv, of_out.mT).float())
                 of_scores = of_weights.sub_(delta[at]).mul_(weights)
-                of_vv.copy_(product(dropped, of_out))
-                of_kk.copy_(product(of_scores, q))
-                of_q.copy_(product(of_scores.mT, kk))
+                multiply(dropped, of_out, of_vv)
+                multiply(of_scores, q, of_kk)
+                multiply(of_scores.mT, kk, of_q)
             else:
                 for nothing in (of_q, of_kk, of_vv):
                     nothing.zero_()
@@ -132,7 +142,15 @@ class Grouped(Pieces):
 
 
 def empty(like: Tensor, rows: int) -> Tensor:
-    """(rows, dim) float32, dim as in `like`; the last row is zeros, for what stands nowhere."""
+    """(rows, dim) float32, dim as in `like`; only the last row is set, to zeros, for slots that do not exist."""
     table = like.new_empty(rows, like.shape[-1], dtype=torch.float32)
     table[-1:] = 0
     return table
+
+
+def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """`product(a, b)`, written into `out`, which is float32."""
+    if b.dtype == torch.float32:
+        torch.mm(a, b, out=out)
+    else:
+        out.copy_(product(a, b))

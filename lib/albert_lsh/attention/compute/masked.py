@@ -17,10 +17,10 @@ TENSORS = 8  # of the size of a piece's scores, at once; counted on a GPU, where
 
 
 class Pieces:
-    """Softmax attention by pieces in plain torch: a piece has queries and keys (..., places, dim).
+    """Softmax attention by pieces in plain torch.
 
     Given the output and the log-sum-exp of a softmax over several pieces, the gradients of the pieces add up (as in
-    ring attention, Liu et al. 2023). bias: float32, added to the scores; MASKED for keys that are not seen.
+    ring attention, Liu et al. 2023).
     """
 
     def __init__(self, scaling: float, dropout: float, device: torch.device):
@@ -40,6 +40,17 @@ class Pieces:
         factors = kept / max(1 - self.dropout, 1e-9)
         return tuple(x * factors for x in (weights, *others))
 
+
+class Listed(Pieces):
+    """Over lists of keys, batch and heads in one dimension: a piece has queries and keys (..., places, dim).
+
+    bias: float32, added to the scores; MASKED for keys that are not seen.
+    """
+
+    def __init__(self, keys: Keys, scaling: float, dropout: float):
+        super().__init__(scaling, dropout, keys.keys.device)
+        self.keys = keys
+
     def weigh(self, bias: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (..., queries, keys) and the log-sum-exp of the scores (..., queries), float32."""
         scores = torch.add(bias, product(q, k.transpose(-1, -2)).float(), alpha=self.scaling)
@@ -58,14 +69,6 @@ class Pieces:
         dropped, of_weights = self.drop(weights, product(up, v.transpose(-1, -2)).float())
         of_scores = of_weights.sub_(delta.unsqueeze(-1)).mul_(weights).mul_(self.scaling)
         return product(of_scores, k), product(of_scores.transpose(-1, -2), q), product(dropped.transpose(-1, -2), up)
-
-
-class Listed(Pieces):
-    """Over lists of keys, batch and heads in one dimension."""
-
-    def __init__(self, keys: Keys, scaling: float, dropout: float):
-        super().__init__(scaling, dropout, keys.keys.device)
-        self.keys = keys
 
 
 class Masked(Listed):
@@ -108,40 +111,42 @@ class MaskedClusters(Pieces):
 
     def __init__(self, clusters: Clusters, scaling: float, dropout: float):
         super().__init__(scaling, dropout, clusters.mask.device)
-        self.mask, self.members, self.chosen = (x.flatten(0, 1) for x in clusters[:3])
+        self.clusters = [x.flatten(0, 1) for x in clusters]
 
     def pieces(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[slice, Tensor, Means, Tensor]]:
         """Some rows; their scores, MASKED where a key is not seen; their means; 1 where a cluster has a key, else 0."""
-        length, count = query.shape[1], self.members.shape[1]
+        length, count = query.shape[1], self.clusters[2].shape[1]
         for rows in slices(len(query), TENSORS * length**2, query.device, TENSORS * AT_ONCE):
-            q, k, v = (x[rows] for x in (query, key, value))
-            # One row more than there are clusters: no query sees it, and it has the keys in padding.
-            biases = torch.full((len(q), count + 1, length), MASKED, device=q.device, dtype=torch.float32)
-            biases.scatter_(1, self.chosen[rows].mT, 0.0)[:, count] = MASKED
-            has = torch.zeros(len(q), count + 1, length + 1, device=q.device, dtype=torch.float32)
-            has = has.scatter_(2, self.members[rows], 1.0)[..., :length]
-            has[:, count] = ~self.mask[rows]
+            q, k, v, mask, tokens, members, chosen = (x[rows] for x in (query, key, value, *self.clusters))
+            # Two rows more than there are clusters: all queries see the global tokens, and none what is in padding.
+            biases = torch.full((len(q), count + 2, length), MASKED, device=q.device, dtype=torch.float32)
+            biases.scatter_(1, chosen.mT, 0.0)[:, count] = 0.0
+            has = torch.zeros(len(q), count + 2, length + 1, device=q.device, dtype=torch.float32)
+            has[:, :count].scatter_(2, members, 1.0)
+            has[:, count].scatter_(1, tokens, 1.0)
+            has = has[..., :length]
+            has[:, count + 1] = ~mask
             scores = has.mT @ biases  # one number each, the others are zeros
-            if k.dtype == torch.float32:
+            if q.dtype == k.dtype == torch.float32:
                 scores.baddbmm_(k, q.mT, alpha=self.scaling * LOG2_E)
             else:
                 scores.add_(product(k, q.mT), alpha=self.scaling * LOG2_E)
-            has, unseen = has[:, :count], biases[:, :count] / MASKED
+            has, unseen = has[:, :-1], biases[:, :-1] / MASKED
             of_keys, of_values = (has @ torch.cat([k, v], dim=-1).float()).split([k.shape[-1], v.shape[-1]], dim=-1)
             yield rows, scores, Means(unseen, has.sum(-1), of_keys, of_values, q, self.scaling), has
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Output, and the log-sum-exp over the keys seen and the mean key."""
-        out, total = torch.empty_like(value), query.new_empty(query.shape[:2], dtype=torch.float32)
+        out, total = query.new_empty(value.shape), query.new_empty(query.shape[:2], dtype=torch.float32)
         self.restart()
         for rows, scores, means, _ in self.pieces(query, key, value):
-            highest = scores.amax(1, keepdim=True)
-            weights = scores.sub_(highest).exp2_()
-            sums = weights.sum(1, keepdim=True)
-            total[rows] = torch.logaddexp((highest + sums.log2()).squeeze(1) / LOG2_E, means.scores)
-            factors = (highest.squeeze(1) - total[rows] * LOG2_E).exp2_().unsqueeze(-1)
-            seen = product(self.drop(weights)[0].mT, value[rows]).float().mul_(factors)
-            out[rows] = torch.baddbmm(seen, means.parts(total[rows]).mT, means.values)
+            of_mean = means.scores * LOG2_E
+            top = torch.maximum(scores.amax(1), of_mean)
+            weights, of_mean = scores.sub_(top.unsqueeze(1)).exp2_(), of_mean.sub_(top).exp2_()
+            sums = weights.sum(1).add_(of_mean)
+            seen = product(self.drop(weights)[0].mT, value[rows]).float()
+            mixed = torch.baddbmm(seen, means.parts(of_mean).mT, means.values)
+            out[rows], total[rows] = mixed.div_(sums.unsqueeze(-1)), (top + sums.log2()) / LOG2_E
         return out, total
 
     def backward(self, query, key, value, up, total, delta) -> list[Tensor]:

@@ -24,20 +24,17 @@ class Means:
         self.scores = (products / self.number + self.number.log()).masked_fill_(self.number == 0, MASKED)
         self.number.clamp_(min=1)
 
-    def parts(self, total: Tensor) -> Tensor:
-        """The weight of each cluster's sum of values, (..., clusters, length).
-
-        total: (..., length), log-sum-exp of the scores of all keys that are seen and of the mean key.
-        """
-        weight = ((self.scores - total) * LOG2_E).exp2_()
+    def parts(self, weight: Tensor) -> Tensor:
+        """Of the mean key's weight (..., length) what falls to a cluster's sum of values, (..., clusters, length)."""
         return self.unseen * (weight / self.number).unsqueeze(-2)
 
     def gradients(self, total: Tensor, up: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of the query, but for the factor of scores; of the sums of keys, likewise; and of values.
+        """Gradients of the query and of the sums of keys, both still without `scaling`, and of the sums of values.
 
-        total: see `parts`. up: (..., length, dim), of the output. delta: see `ChosenAttention`.
+        total: (..., length), log-sum-exp of the scores of all keys that are seen and of the mean key. up: (..., length,
+        dim), of the output. delta: see `ChosenAttention`.
         """
-        parts, up = self.parts(total), up.float()
+        parts, up = self.parts(((self.scores - total) * LOG2_E).exp2_()), up.float()
         of_mean = (self.values @ up.mT).mul_(self.unseen).sum(-2) / self.number
         of_scores = parts * (of_mean - delta).unsqueeze(-2)
         return of_scores.mT @ self.keys, of_scores @ self.query, parts @ up
