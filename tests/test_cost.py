@@ -60,7 +60,7 @@ CASES = [
 OTHERWISE = [
     # Keys seen by all are listed in the first round; their empty places in the other three are computed too.
     ("random", {**ROUNDS, "global_tokens": 32}, 3 * 2 * 32, 0),
-    # A mean key is computed from the sums of all clusters, 33 here, which the formula adds up: two and four of them.
+    # On a CPU a mean key takes products with the sums of all 33 clusters; the formula adds up the sums of 1 + 4.
     ("lsh", {**ROUNDS, "rest": True}, 2 * 33 - 2 * (1 + 4), 33),
     # Hashes are products number by number, of queries and keys, with two numbers more than head_dim.
     ("plain-lsh", ROUNDS, -4 * 2, -4 * 2 * 2),

@@ -1,8 +1,8 @@
 """Who sees whom: the form in which sparse attentions name the keys that queries see; and rows of tensors.
 
 Queries stand in blocks, and each block has one list of keys. Several rounds of blocks are one softmax, merged by their
-log-sum-exp (Kitaev et al. 2020, section 2). What chooses keys returns `Keys` (or `Clusters`, which
-can be made `Keys`), what computes (`compute`) takes them.
+log-sum-exp (Kitaev et al. 2020, section 2). What chooses keys returns `Keys`, or `Clusters`, which become `Keys` where
+they are needed; what computes (`compute`) takes them.
 
 A position equal to the length of the sequence means "no token here". Rows gathered there are zeros, so that padding
 and empty places need no special case.
@@ -83,6 +83,7 @@ def refuse_second_derivative() -> None:
 
 
 def is_in_cache(device: torch.device) -> bool:
+    """Whether small tensors and many operations are better than large ones and few."""
     return device.type in IN_CACHE
 
 

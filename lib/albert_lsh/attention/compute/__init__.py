@@ -25,7 +25,7 @@ from albert_lsh.attention.keys import Keys, is_in_cache, refuse_second_derivativ
 # tokens, and where each query has a list of its own with more than 1 / MASKED_PART of the keys (measured on a CPU).
 MASKED_LENGTH = 512
 MASKED_PART = 8
-# Of more clusters than sqrt(MOST_GROUPED * length), a table of all queries and clusters would take longest.
+# Clusters are computed one at a time if there are at most sqrt(MOST_GROUPED * length): a table has them by queries.
 MOST_GROUPED = 16
 
 WIDEST = 128  # numbers in a row that the kernels take; a narrower one is filled up to a power of two inside of them
