@@ -4,6 +4,9 @@
 
 A forward pass of one text in evaluation, float32, with positions repeated up to the length. Cases of a length take
 turns in one process. Memory is the peak above that of the model alone, in a process for each case.
+
+Peers that are models of Transformers have all-MiniLM-L6-v2's shape and random weights. On a CPU its YOSO computes the
+expectation, which takes matrices of all pairs.
 """
 
 import json
@@ -14,7 +17,16 @@ from typing import Any
 
 import pandas as pd
 import torch
-from transformers import PreTrainedModel
+from transformers import (
+    LongformerConfig,
+    LongformerModel,
+    NystromformerConfig,
+    NystromformerModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    YosoConfig,
+    YosoModel,
+)
 
 from albert_lsh import load_model, switch_attention
 from albert_lsh.files import repository_root, write_atomically
@@ -29,17 +41,40 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lsh, 1/8": ("lsh", {"share": 0.125}),
     "plain-lsh, 1/8": ("plain-lsh", {"share": 0.125}),
     "window, 1/8": ("window", {"share": 0.125}),
+    "hyper, 1/8": ("hyper", {"share": 0.125}),
     "nystrom": ("nystrom", {}),
 }
+PEERS: dict[str, tuple[type[PreTrainedConfig], Any, dict[str, Any]]] = {
+    "Longformer, windows of 512": (LongformerConfig, LongformerModel, {"attention_window": 512}),
+    "Nyströmformer": (NystromformerConfig, NystromformerModel, {}),
+    "YOSO": (YosoConfig, YosoModel, {}),
+}
+REFORMER = "reformer-pytorch"
+LONGEST = {"YOSO": 4096}
+SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
 def encoder(case: str) -> PreTrainedModel:
+    if case == REFORMER:  # its projections are new
+        model = load_model(MODEL, head="base", attention="reformer")
+        return extend_positions(model, LENGTHS[-1]).eval()
     model = load_model(MODEL, head="base")
+    if case in PEERS:
+        kind, peer, settings = PEERS[case]
+        shape = {name: getattr(model.config, name) for name in SHAPE}
+        return peer(kind(**shape, **settings, max_position_embeddings=LENGTHS[-1] + 2)).eval()
     name, settings = CASES[case]
     return switch_attention(extend_positions(model, LENGTHS[-1]), name, settings=settings).eval()
 
 
+def fitting(case: str) -> list[int]:
+    return [length for length in LENGTHS if length <= LONGEST.get(case, LENGTHS[-1])]
+
+
 def forward(model: PreTrainedModel, length: int) -> Workload:
+    for module in model.modules():
+        if hasattr(module, "seq_len"):  # Nyströmformer's landmarks are means over so many tokens
+            module.seq_len = length
     ids = torch.randint(1000, 30_000, (1, length), generator=torch.Generator().manual_seed(0))
 
     @torch.no_grad()
@@ -54,20 +89,21 @@ def memory(case: str) -> list[int]:
     model = encoder(case)
     forward(model, 64)()
     before, peaks = resident_memory("VmRSS"), []
-    for length in LENGTHS:
+    for length in fitting(case):
         forward(model, length)()
         peaks.append(resident_memory("VmHWM") - before)
     return peaks
 
 
 def main() -> None:
-    peaks = {}
-    for case in CASES:
+    peaks, cases = {}, [*CASES, REFORMER, *PEERS]
+    for case in cases:
         done = subprocess.run([sys.executable, __file__, case], capture_output=True, text=True, check=True)
         peaks[case] = json.loads(done.stdout.splitlines()[-1])
-    models, rows = {case: encoder(case) for case in CASES}, []
+    models, rows = {case: encoder(case) for case in cases}, []
     for number, length in enumerate(LENGTHS):
-        taken = seconds_of({case: forward(model, length) for case, model in models.items()}, 3)
+        fit = {case: forward(model, length) for case, model in models.items() if length in fitting(case)}
+        taken = seconds_of(fit, 3)
         for case, seconds in taken.items():
             row = {"model": MODEL, "case": case, "length": length, "seconds": statistics.median(seconds)}
             rows.append(row | {"bytes": peaks[case][number], "threads": torch.get_num_threads()} | provenance("cpu"))

@@ -22,7 +22,7 @@ SETTINGS = {
     ],
     "lsh": [
         {"n_hashes": 3, "cluster_size": 3},
-        {"share": 0.3, "axes": 8},
+        {"share": 0.3},
         {"keys": 9, "rest": True},
         {"n_hashes": 2, "cluster_size": 5, "global_tokens": 0, "rest": True, "axes": 4},
     ],

@@ -21,7 +21,8 @@ def write_run(root: Path, arm: str, seed: int, metrics: dict, *, task="mrpc", st
     folder = root / "results" / "runs" / study / task / "model" / arm / f"seed-{seed}"
     folder.mkdir(parents=True)
     attention, commit = arm.removesuffix("-10-epochs"), "0123456789abcdef"
-    parameters = {"task": task, "model": "some/model", "attention": attention, "attention_settings": {}, "seed": seed}
+    parameters = {"task": task, "model": "some/model", "attention": attention, "seed": seed}
+    parameters["attention_settings"] = {"axes": 8} if attention == "lsh" else {}
     parameters |= {"max_length": 64, "batch_size": 32, "learning_rate": 1e-5, "epochs": 3, "precision": "fp32"}
     record = {"status": "complete", "schema": 3, "parameters": parameters | {"random_weights": False}}
     record |= {"metrics": metrics, "headline": {"name": headline, "value": metrics[headline]}}

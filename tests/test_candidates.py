@@ -1,6 +1,7 @@
 """Tables of candidates: what is there is never measured twice, and a finished table gives way to a better one only."""
 
 import contextlib
+import json
 
 import pandas as pd
 import pytest
@@ -65,6 +66,21 @@ def test_a_finished_table_is_never_replaced_by_a_worse_one(tmp_path):
     assert set(pd.read_csv(path)["variant"]) == set(VARIANTS)
     assert ask(path, ["few"], seed=1)[0] == ["few"]
     assert pd.read_csv(path).set_index("variant")["seed"].to_dict() == {"few": 1, "more": 0, "9": 0}
+
+
+def test_a_row_of_version_1_of_lsh_stays_as_it_is_and_is_not_todays(tmp_path):
+    """It has no axes; a row that lacks another setting is today's."""
+    path = tmp_path / "table.csv"
+    ask(path, ["few", "more"])
+    table = pd.read_csv(path)
+    settings = [json.loads(text) for text in table["settings"]]
+    del settings[0]["axes"], settings[1]["rest"]
+    table.assign(variant=["few before", "more"], settings=list(map(json.dumps, settings))).to_csv(path, index=False)
+    assert ask(path, ["few", "more"])[0] == ["few"]
+    kept = pd.read_csv(path).set_index("variant")["settings"]
+    assert "axes" not in json.loads(kept["few before"])
+    again = run(path, candidates_of({"few before": VARIANTS["few"]}))
+    assert again[0] == ["few before"]
 
 
 def test_shares_that_read_alike_are_candidates_of_their_own(tmp_path):

@@ -200,6 +200,12 @@ def test_what_stays_near_softmax_is_tested_in_points_task_by_task_and_over_tasks
     assert twice["error"].iloc[-2] == pytest.approx(table["error"].iloc[-2])
     assert twice["difference"].iloc[-2] == pytest.approx(table["difference"].iloc[-2])
     assert equivalence(pd.DataFrame(lines[-1:])).empty
+    # version 1 of lsh is tested apart, and changes nothing in what is said of version 2
+    older = [line | {"to": "lsh-tree", "family": "B of version 1"} for line in lines[:3]]
+    both = equivalence(pd.DataFrame([*older, *lines[:3]]))
+    assert both["to"].tolist() == ["lsh"] * 5 + ["lsh-tree"] * 5
+    alone = equivalence(pd.DataFrame(lines[:3]))["p_holm"].tolist()
+    assert both["p_holm"].tolist() == pytest.approx([*alone, *alone], nan_ok=True)
 
 
 def test_tasks_that_all_answer_alike_are_within_a_point():

@@ -25,7 +25,7 @@ ROOT = repository_root()
 
 def test_figures_change_only_with_their_data(tree):
     write_run(tree, "reformer-10-epochs", 0, {"accuracy": 0.7, "f1": 0.8})
-    for run in ("nano-lsh", "nano-softmax", "nano-then/lsh"):
+    for run in ("nano-lsh", "nano-softmax", "nano-then/lsh-tree"):
         shutil.copytree(ROOT / "results/pretraining" / run, tree / "results/pretraining" / run)
     first = {path: path.read_bytes() for path in figures.write_figures("mini", root=tree)}
     stems = ("pretraining", "mini-loss-mrpc", "mini-convergence-mrpc")

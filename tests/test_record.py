@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from albert_lsh import attention, record
+from albert_lsh import record
 from albert_lsh.files import write_atomically
 from albert_lsh.record import differences, read_predictions, read_result, write_predictions, write_result
 from albert_lsh.run import Run
@@ -43,7 +43,7 @@ def test_a_flipped_bit_of_a_record_is_noticed_and_another_schema_not_read(tmp_pa
 def test_a_parameter_or_setting_that_a_record_lacks_counts_with_its_default():
     run = Run.parse({"task": "mini-mrpc", "attention": "lsh"})
     older = {k: v for k, v in run.recorded().items() if k not in ("folds", "projections", "weight_decay")}
-    older["attention_settings"] = {"share": 0.25}
+    older["attention_settings"] = {"share": 0.25, "axes": 8}
     assert differences({"parameters": older}, run.identity(), run.defaults()) == []
     other = run.model_copy(update={"weight_decay": 0.0, "seed": 1}).identity()
     said = differences({"parameters": older}, other, run.defaults())
@@ -71,16 +71,19 @@ def test_a_run_takes_the_cores_that_are_free_and_says_so(monkeypatch, capsys):
     assert "threads: 1 of" in capsys.readouterr().out
 
 
-def test_a_result_of_another_version_of_its_attention_is_another_result(monkeypatch):
-    """Records older than versions are of version 1."""
+def test_a_result_of_another_version_of_its_attention_is_another_result():
+    """Records older than versions are of version 1, but `lsh` with axes, a setting of some days, is version 2."""
     run = Run.parse({"task": "mini-mrpc", "attention": "lsh", "device": "cpu", "precision": "fp32"})
-    old, new = ({"parameters": run.recorded(), "resolved": more} for more in ({}, {"attention_version": 2}))
-    assert not differences(old, run.identity(), run.defaults())
-    assert "attention 'lsh' is of version 2, here it is 1" in differences(new, run.identity(), run.defaults())[0]
-    monkeypatch.setattr(attention.ATTENTIONS["lsh"], "version", 2)
-    monkeypatch.setattr(attention, "RELEASES", {("lsh", 1): "0.1.0"})
-    assert not differences(new, run.identity(), run.defaults())
-    assert differences(old, run.identity(), run.defaults())[0].endswith("here it is 2: install albert-lsh==0.1.0")
+    settings = {name: value for name, value in run.attention_settings.items() if name != "axes"}
+    for changes, resolved, other in (
+        ({}, {"attention_version": 2}, ""),
+        ({}, {}, ""),
+        ({"attention_settings": settings}, {}, "is of version 1, here it is 2: install albert-lsh of commit 0405aaae"),
+        ({}, {"attention_version": 3}, "is of version 3, here it is 2: install a newer release of albert-lsh"),
+    ):
+        result = {"parameters": run.recorded() | changes, "resolved": resolved}
+        told = differences(result, run.identity(), run.defaults())
+        assert told == ([f"attention 'lsh' {other}"] if other else [])
 
 
 def like_squad(n, rng):

@@ -58,6 +58,23 @@ def test_a_damaged_record_is_named(tree, changes, said):
     assert str(path) in str(caught.value)
 
 
+def test_lsh_of_version_1_is_another_method_in_records_and_in_tables(tree):
+    """It had no axes: that is how a record without a version, or a table, says so."""
+    path = write_run(tree, "lsh", 5, {"accuracy": 0.5, "f1": 0.6}) / "result.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"parameters": record["parameters"] | {"attention_settings": {"share": 0.5}}}))
+    lines = arms(load(tree, "mini")).set_index("seed")["attention"]
+    assert lines[lines.str.startswith("lsh")].to_dict() == {0: "lsh", 5: "lsh-tree"}
+    table = tree / "results" / "runs" / "mini" / "32.csv"
+    names = {"lsh": {"axes": 8}, "lsh, no rest": {}, "rest: none": {}, "plain-lsh": {}}
+    kinds = ["lsh", "lsh", "lsh", "plain-lsh"]
+    lines = {"variant": list(names), "attention": kinds, "settings": map(json.dumps, names.values()), "loss": 1.0}
+    pd.DataFrame(lines).to_csv(table, index=False)
+    rows = load(tree, "mini").query("kind == 'masked words'")
+    assert rows["variant"].tolist() == list(names)
+    assert rows["attention"].tolist() == ["lsh", "lsh-tree", "lsh-tree", "plain-lsh"]
+
+
 def test_what_stands_on_the_list_is_not_changed_by_a_readers_runs(tree, capsys):
     """Neither by another seed of a listed study, nor by a study of his own, which he still can look at."""
     write_tables("mini", root=tree)
@@ -99,11 +116,12 @@ def test_two_files_of_one_name_are_two_tasks(tree):
 
 def test_a_sweep_is_named_by_what_varies(tree):
     """Runs of notebooks lie in folders that end in a hash."""
-    changes = {"lsh": {}, "lsh-e17e51": {"learning_rate": 5e-5}, "lsh-f62280": {"attention_settings": {"share": 0.5}}}
+    quarter, half = ({"attention_settings": {"share": share, "axes": 8}} for share in (0.25, 0.5))
+    changes = {"lsh": {}, "lsh-e17e51": {"learning_rate": 5e-5}, "lsh-f62280": half}
     for arm, given in (changes | {"softmax-00ff00": {"epochs": 1}}).items():
         path = write_run(tree, arm, 0, {"accuracy": 0.8, "f1": 0.9}, study="notebook") / "result.json"
         record = json.loads(path.read_text())
-        record["parameters"] |= {"attention": arm.split("-")[0], "attention_settings": {"share": 0.25}} | given
+        record["parameters"] |= {"attention": arm.split("-")[0]} | quarter | given
         path.write_text(json.dumps(record))
     by_arm = arms(load(tree, "notebook")).set_index("arm")["record"].str.split("/").str[5]
     assert by_arm.to_dict() == {

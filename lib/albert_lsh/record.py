@@ -157,8 +157,9 @@ def differences(result: dict[str, Any], identity: dict[str, Any], defaults: dict
     recorded, identity = defaults | result["parameters"], json.loads(json.dumps(identity))
     recorded["attention_settings"] = attentions.recorded(recorded["attention"], recorded["attention_settings"])
     other = [f"{k}={recorded.get(k)!r}, not {v!r}" for k, v in identity.items() if recorded.get(k) != v]
+    version = result.get("resolved", {}).get("attention_version", 1)
     try:
-        attentions.check_version(identity["attention"], result.get("resolved", {}).get("attention_version", 1))
+        attentions.check_version(identity["attention"], version, result["parameters"]["attention_settings"])
     except ValueError as error:
         other.append(str(error))
     return other

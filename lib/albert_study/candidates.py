@@ -15,6 +15,7 @@ import pandas as pd
 from albert_lsh import attention as attentions
 from albert_lsh.files import write_atomically
 from albert_lsh.run import Place, Settings
+from albert_study.records import method_of
 
 SHARE = "share_asked"  # the column of a candidate's share
 TRUNCATION = "truncation"  # in place of an attention's name: softmax on shorter texts
@@ -154,7 +155,9 @@ def read_rows(path: Path) -> Rows:
     rows = [{str(k): v for k, v in row.items() if pd.notna(v)} for row in table.to_dict("records")]
     for row in rows:
         if {"attention", "settings"} <= row.keys():
-            row["settings"] = json.dumps(attentions.recorded(row["attention"], json.loads(row["settings"])))
+            name, settings = row["attention"], json.loads(row["settings"])
+            if method_of(name, settings) == name:  # a row of version 1 has no settings of today's
+                row["settings"] = json.dumps(attentions.recorded(name, settings))
     return rows
 
 

@@ -37,6 +37,7 @@ NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between
     ("nano-lsh-random", "nano-lsh", "pretraining, with hashing"),
 )
 DIAGNOSTICS = ["pairs", "mass", "recall", "error", "drift", "changed"]
+FAMILIES = {"lsh": "B", "lsh-tree": "B of version 1"}  # of what is compared with softmax; else "A"
 LEVEL = 0.05
 MARGIN = 1.0  # points, hundredths of the best score: an arm that differs by less is as good
 
@@ -44,7 +45,8 @@ MARGIN = 1.0  # points, hundredths of the best score: an arm that differs by les
 # ---- differences ----------------------------------------------------------------------------------------------------
 def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """From, to and what changes: every arm but softmax against softmax, then the other neighbours; where a study varies
-    the training (TRAINED), among arms that were trained alike."""
+    the training (TRAINED), among arms that were trained alike. Version 1 of `lsh` is a neighbour where version 2 is not
+    there."""
     alike: dict[str, list[str]] = {}
     for arm in arms:
         alike.setdefault(arm[len(base_of(arm)) :], []).append(base_of(arm))
@@ -52,7 +54,9 @@ def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
         for arm in in_order(bases) if "softmax" in bases else ():
             if arm != "softmax":
                 yield "softmax" + how, arm + how, scores.ARMS.get(arm, arm)
-        yield from ((start + how, end + how, what) for start, end, what in NEIGHBOURS if {start, end} <= set(bases))
+        there = {base.replace("lsh-tree", "lsh"): base for base in bases} | {base: base for base in bases}
+        yield from ((there[start] + how, there[end] + how, what) for start, end, what in NEIGHBOURS
+                    if {start, end} <= there.keys())  # fmt: skip
 
 
 def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
@@ -68,7 +72,8 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     is clear; elsewhere has_mean is false, and tables, figures and texts show neither difference nor interval.
 
     Two families of questions were named. "A": which change hurts, and what lies between neighbours? It is tested here,
-    for each model, from CLEAR_FROM seeds or more. "B": does `lsh` stay near softmax? See `equivalence`.
+    for each model, from CLEAR_FROM seeds or more. "B": does `lsh` stay near softmax? See `equivalence`. Version 1 of
+    `lsh` (lsh-tree), which was tested so before version 2 was there, is a family of its own.
     """
     lines = []
     for (model, task, metric), group in headlines(rows, root).groupby(["model", "task", "measure"], sort=False):
@@ -102,7 +107,7 @@ def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers
     metric, highest = first["measure"].iloc[0], scale_of(task, first["measure"].iloc[0])[0]
     folds = int(first["folds"].iloc[0]) if first["folds"].notna().all() else None
     base, attention = base_of(first["arm"].iloc[0]), then["attention"].iloc[0]
-    line: dict[str, Any] = {"family": "B" if (base, attention) == ("softmax", "lsh") else "A"}
+    line: dict[str, Any] = {"family": FAMILIES.get(attention, "A") if base == "softmax" else "A"}
     line["share"] = then["share"].iloc[0]
     for name, runs in (("from", first), ("to", then)):
         values = {"score": runs["value"].mean(), "lowest": runs["value"].min(), "highest": runs["value"].max()}
@@ -127,25 +132,31 @@ def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers
 
 
 def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
-    """Does `lsh` stay within MARGIN of softmax? A line a comparison of family B, and below them two for each share.
+    """Does `lsh` stay within MARGIN of softmax? A line a comparison of family B, below them two for each share;
+    then the same of version 1.
 
     lines: of `differences`, of several studies, with a column study.
 
     Differences, their ends and errors are in points. p is that of a difference of MARGIN or more, by two one-sided
-    tests; all that are made here are one family (p_holm), and `within` says where p_holm is below 5 %. From fewer than
+    tests; all of a version are one family (p_holm), and `within` says where p_holm is below 5 %. From fewer than
     CLEAR_FROM seeds nothing is tested. `weights` says how the tasks of a share are weighted, see `over_tasks`. Other
     columns are those of `differences`, without _to.
     """
-    lines = lines[(lines["family"] == "B") & lines["difference"].notna() & lines["share"].notna()]
-    if lines.empty:
-        return lines
+    lines = lines[lines["family"].isin(FAMILIES.values()) & lines["difference"].notna() & lines["share"].notna()]
+    each = {name: lines[lines["family"] == family] for name, family in FAMILIES.items()}
+    tables = [of_margin(of_family, name) for name, of_family in each.items() if len(of_family)]
+    return pd.concat(tables, ignore_index=True) if tables else lines
+
+
+def of_margin(lines: pd.DataFrame, name: str) -> pd.DataFrame:
+    """What `equivalence` says of one family, the attention `name`."""
     lines = lines.rename(columns=lambda name: name.removesuffix("_to"))
     best = [scale_of(*line)[0] for line in lines[["task", "metric"]].itertuples(index=False)]
     in_points = {name: lines[name] * 100 / best for name in ("difference", "low", "high", "error", "error_of_seeds")}
     lines = lines.assign(**in_points, freedom_of_seeds=lines["seeds"] - 1, tasks=1, weights="")
     lines = lines.sort_values("share", ascending=False, kind="stable")
     of_shares = lines[lines["seeds"] >= CLEAR_FROM].groupby("share", sort=False)
-    lines = pd.concat([lines, *(over_tasks(of_share) for _, of_share in of_shares)], ignore_index=True)
+    lines = pd.concat([lines, *(over_tasks(of_share, name) for _, of_share in of_shares)], ignore_index=True)
     is_tested = (lines["seeds"] >= CLEAR_FROM) & (lines["weights"] != "precision")
     tested = lines[is_tested].to_dict("records")
     p = [intervals.p_of_margin(line["difference"], errors_of_line(line), MARGIN) for line in tested]
@@ -157,7 +168,7 @@ def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
     return lines[columns].assign(within=lines["p_holm"] < LEVEL)
 
 
-def over_tasks(lines: pd.DataFrame) -> pd.DataFrame:
+def over_tasks(lines: pd.DataFrame, name: str) -> pd.DataFrame:
     """The lines of a share; none of one task.
 
     The first, which is tested, is the plain mean over its tasks: each is one answer to the question. The second is
@@ -170,7 +181,7 @@ def over_tasks(lines: pd.DataFrame) -> pd.DataFrame:
     tasks = lines.groupby("task").agg(how | dict.fromkeys(pairs, "mean") | dict.fromkeys(pairs.values(), "min"))
     if len(tasks) < 2:
         return pd.DataFrame()
-    line = {"task": "all", "to": "lsh", "tasks": len(tasks), "share": tasks["share"].iloc[0]}
+    line = {"task": "all", "to": name, "tasks": len(tasks), "share": tasks["share"].iloc[0]}
     line |= {name: tasks[name].sum() for name in ("seeds", "later")}
     equal = line | {"weights": "equal", "difference": tasks["difference"].mean()}
     for size, freedom in pairs.items():

@@ -14,7 +14,7 @@ from albert_study.tables import Named, commits, one_by_one, shown
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
 OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
 PLAIN, REFORMER, ONE = "plain-lsh", "reformer-pytorch", ", one round"
-FASTER = [("lsh", REFORMER), ("lsh, window, far field", REFORMER), (PLAIN, REFORMER)]  # in speed: ours against theirs
+FASTER = [("lsh", REFORMER), ("lsh-tree", REFORMER), ("lsh-tree, window, far field", REFORMER), (PLAIN, REFORMER)]
 FASTER += [(PLAIN + ONE, REFORMER), (PLAIN + ONE, REFORMER + ONE)]
 ARENA = "pairs={attended:%}; accuracy={accuracy:%1}; arena={arena:%2}; re-run={rerun:%2}; steps={steps}; "
 ARENA += "seconds={seconds:0}"
@@ -139,6 +139,8 @@ def long_tables(root: Path, rows: pd.DataFrame) -> Named:
     lines = read(root, "long_range/duplication")
     for length in sorted(lines["max_length"].unique()) if len(lines) else ():
         of_length = lines[lines["max_length"] == length]
+        seed = of_length["seed"].map("{:.0f}".format)
+        of_length = of_length.assign(label=of_length["label"].where(seed == "0", of_length["label"] + ", seed " + seed))
         of_length = of_length.sort_values("label", key=lambda label: label != "softmax", kind="stable")
         of_paper = of_length["evaluated"].str.match("full|LSH")
         note = "{max_length:,} tokens; chance {chance:%1}"

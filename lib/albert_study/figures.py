@@ -21,17 +21,18 @@ from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
 from albert_study.tables import TITLES, between
 
 GREY = "#444444"
-SIX = ("softmax", "new", "shared-qk", "reformer", "plain-lsh", "lsh")  # arms that curves show first, at most as many
-SWITCHED = {"lsh": "lsh", "top-k": "best keys", "plain-lsh": "random hashing", "random": "random keys",
-            "window": "nearest keys", "truncation": "a shorter text"}  # fmt: skip
-MASKED = {"lsh": "lsh", "lsh, no rest": "lsh, no mean key", "top-k": "best keys", "top-k, rest": "best keys, mean key",
-          "random": "random keys", "random, rest": "random keys, mean key"}  # fmt: skip
+DRAWN = ("softmax", "new", "shared-qk", "reformer", "plain-lsh", "lsh", "lsh-tree")  # by curves, at most six
+SWITCHED = {"lsh": "lsh", "lsh-tree": "lsh, version 1", "top-k": "best keys", "plain-lsh": "random hashing",
+            "random": "random keys", "window": "nearest keys", "truncation": "a shorter text"}  # fmt: skip
+MASKED = {"lsh": "lsh", "lsh, no rest": "lsh, no mean key", "lsh-tree": "lsh, version 1",
+          "lsh-tree, no rest": "lsh, version 1, no mean key", "top-k": "best keys", "random": "random keys",
+          "top-k, rest": "best keys, mean key", "random, rest": "random keys, mean key"}  # fmt: skip
 
 
 def histories(runs: pd.DataFrame, root: Path) -> pd.DataFrame:
     """The training curves of runs below each other, of at most six arms: `look` the arm, `name` what a legend calls it:
     "new-10-epochs" is "new projections, 10 epochs"."""
-    arms = sorted(runs["arm"].unique(), key=lambda arm: [*SIX, base_of(arm)].index(base_of(arm)))[: len(SIX)]
+    arms = sorted(runs["arm"].unique(), key=lambda arm: [*DRAWN, base_of(arm)].index(base_of(arm)))[:6]
     tables = []
     for run in runs[runs["arm"].isin(arms)].to_dict("records"):
         arm, base = run["arm"], base_of(run["arm"])

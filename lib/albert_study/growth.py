@@ -7,12 +7,13 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from albert_lsh.files import repository_root
 from albert_study.records import read
-from albert_study.show import LOOK, add_legend, look_of, new_figure, save
+from albert_study.show import LOOK, add_legend, curves, look_of, new_figure, save
 
-SIX = ("softmax", "reformer-pytorch", "plain-lsh", "lsh", "window", "nystrom")  # drawn where there are more cases
+DRAWN = ("softmax", "reformer-pytorch", "plain-lsh", "lsh", "window", "nystrom", "lsh-tree")  # six of more cases
 
 
 def slopes(table: pd.DataFrame, value: str) -> pd.Series:
@@ -55,7 +56,8 @@ def crossing_bounds(table: pd.DataFrame) -> pd.DataFrame:
 
 def at_most_six(table: pd.DataFrame) -> pd.DataFrame:
     """The lines that a figure shows; its table has all."""
-    return table[table["case"].isin(SIX)] if table["case"].nunique() > len(SIX) else table
+    drawn = [case for case in DRAWN if case in set(table["case"])][:6]
+    return table[table["case"].isin(drawn)] if table["case"].nunique() > 6 else table
 
 
 def case_look(case: str) -> dict[str, Any]:
@@ -102,6 +104,31 @@ def plot_quality(table: pd.DataFrame) -> Figure:
     return figure
 
 
+def plot_frontier(table: pd.DataFrame) -> Figure:
+    """The error of the output on real text against the time of a layer's attention, as a multiple of softmax's.
+
+    A panel a length, a line an attention; its points are the shares of the pairs that it was asked for.
+
+    table: of `benchmarks/frontier.py`. Grey: what seeing the best keys would be, in softmax's time x pairs.
+    """
+    is_softmax = table["case"] == "softmax"
+    softmax = table[is_softmax].set_index("length")["seconds"]
+    lines = table[~is_softmax].assign(time=table["seconds"] / table["length"].map(softmax), name=table["case"])
+    best = lines[lines["case"] == "top-k"].assign(name="best keys, if time were the pairs'", look="")
+    lines = pd.concat([lines.assign(look=lines["case"].str.split(",").str[0]), best.assign(time=best["share"])])
+    lines["title"] = lines["length"].map("{:,} tokens".format)
+    figure = curves(
+        lines.sort_values(["length", "time"]), "time", {"error": "error of output"}, "title", size=(6.6, 3.4)
+    )
+    for axis in figure.axes:
+        axis.axvline(1, color="black", linewidth=0.6)
+        axis.set(xscale="log", yscale="log", xlabel="time / softmax's")
+        axis.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 3.0), numticks=9))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_locator(NullLocator())
+    return figure
+
+
 def save_efficiency(tables: dict[str, pd.DataFrame], folder: str) -> list[Path]:
     """Save a figure of each of the tables time, memory and quality in a folder, as SVG and PDF; returns the SVGs."""
     figures = {}
@@ -120,7 +147,11 @@ def redraw(root: Path) -> list[Path]:
     """The figures of what was measured below `root` in float32 on a CPU, which are the report's; returns the SVGs."""
     measured = {name: read(root, f"efficiency/{name}-cpu-fp32") for name in ("time", "memory", "quality")}
     tables = {name: table for name, table in measured.items() if len(table)}
-    return save_efficiency(tables, str(root / "figures")) if "time" in tables else []
+    drawn = save_efficiency(tables, str(root / "figures")) if "time" in tables else []
+    if len(frontier := read(root, "efficiency/frontier")):
+        with mpl.rc_context(LOOK):
+            drawn.append(save(plot_frontier(frontier), root / "figures" / "frontier")[0])
+    return drawn
 
 
 if __name__ == "__main__":

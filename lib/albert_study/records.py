@@ -23,6 +23,7 @@ Columns; empty where they do not apply:
     record              the file that says so, below the root
 """
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -168,19 +169,26 @@ def rows_of(path: Path, root: Path) -> tuple[list[Row], Row]:
             counts = {"held-out": result["sequences"]["held_out"]}
             names = ("pretraining", "masked tokens", run["size"], "/".join(path.relative_to(root).parts[2:-1]))
         elif kind == "long sequences":
-            counts, names = result["examples"], ("long_range", path.parents[2].name, "small, new", run["label"])
+            arm = run["label"].replace(run["attention"], method_of(run["attention"], run["attention_settings"]), 1)
+            counts, names = result["examples"], ("long_range", path.parents[2].name, "small, new", arm)
         else:
             study = path.parents[4].name if len(path.parents) > 4 else ""
             counts, names = result["examples"], (study, run["task"], run["model"], path.parents[1].name)
         split, settings = next(name for name in counts if name != "train"), run["attention_settings"]
         about = dict(zip(("study", "task", "model", "arm"), names, strict=True)) | {"kind": kind}
-        about |= {name: run[name] for name in ("attention", "seed", "learning_rate", "batch_size")}
+        about |= {name: run[name] for name in ("seed", "learning_rate", "batch_size")}
+        about["attention"] = method_of(run["attention"], settings)
         about |= {name: run.get(name) for name in ("epochs", "precision")}
         about |= {"variant": run.get("start"), "length": run["max_length"], "share": settings.get("share")}
         about |= {"split": split, "examples": counts[split], "device": where["device"], "record": place}
         about |= {"pairs": result["attended_share"], "cost": result.get("full_cost")}
         about |= {"commit": where["commit"] or "unknown"}  # outside a checkout there is no commit
         return [about | measure for measure in measures(result, path)], run
+
+
+def method_of(name: str, settings: Row) -> str:
+    """The attention of a record: `lsh` of version 1, which had no axes, is "lsh-tree"."""
+    return "lsh-tree" if name == "lsh" and not settings.get("axes") else name
 
 
 def measures(result: Row, path: Path) -> Iterator[Row]:
@@ -221,8 +229,9 @@ def name_sweeps(runs: Iterable[tuple[list[Row], Row]]) -> None:
     for alike in groups.values():
         varying = [name for name in alike[0][1] if len({run.get(name) for _, run in alike}) > 1]
         for rows, run in alike:
-            kind = rows[0]["attention"]
-            if varying and ((arm := rows[0]["arm"]) == kind != "softmax" or HASHED.search(arm)):
+            kind, arm = rows[0]["attention"], rows[0]["arm"]
+            is_plain = kind != "softmax" and arm in (kind, kind.removesuffix("-tree"))
+            if varying and (is_plain or HASHED.search(arm)):
                 values = [f"{name}={run[name]}" for name in varying if run.get(name, "None") != "None"]
                 name = ", ".join([kind, *values])
                 rows[:] = [row | ({"arm": name} if row["arm"] == arm else {}) for row in rows]
@@ -248,6 +257,8 @@ def read_probes(root: Path, kind: str, pattern: str, names: dict[str, str]) -> I
             about |= {"arm": kind}
         elif kind == "efficiency":
             about |= {"attention": table["variant"].str.split(",").str[0]}
+        if "settings" in table:
+            about["attention"] = list(map(method_of, table["attention"], table["settings"].map(json.loads)))
         table = table.assign(**about)
         numbers = [name for name in table.select_dtypes("number") if name not in (*COLUMNS, "threads", "repeats")]
         rows = table.melt([name for name in COLUMNS if name in table], numbers, "measure", "value")

@@ -30,6 +30,9 @@ ARMS = {  # what an arm is, beside softmax, in words and in the order of figures
     "lsh": "lsh",
     "lsh-third": "lsh at a third",
     "lsh-half": "lsh at a half",
+    "lsh-tree": "lsh, version 1",  # as `records.method_of` calls it
+    "lsh-tree-third": "lsh, version 1, at a third",
+    "lsh-tree-half": "lsh, version 1, at a half",
     "random-rest": "random keys, mean key",
     "random": "random keys",
     "window": "nearest keys",

@@ -162,6 +162,9 @@ STYLES: dict[str, tuple[str, Any, str]] = {
     "new-shared-qk-lsh": ("#cc6677", (0, (3, 1, 1, 1, 1, 1)), "8"),
     "lsh-third": ("#4477aa", (0, (2, 2)), "D"),
     "lsh-half": ("#88bbdd", (0, (4, 2)), "D"),
+    "lsh-tree": ("#6b8fb5", (0, (1, 2)), "d"),
+    "lsh-tree-third": ("#8aa9c9", (0, (1, 2)), "d"),
+    "lsh-tree-half": ("#aac3da", (0, (1, 2)), "d"),
     "truncated": ("#666666", (0, (1, 1)), "o"),
     # what can be had without attention
     "majority class": ("#444444", "-", ""),

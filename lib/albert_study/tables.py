@@ -178,11 +178,11 @@ def pairs_seen(line: Line) -> str:
 
 
 def equivalence_tables(root: Path, rows: pd.DataFrame) -> Named:
-    """Does `lsh` stay within a point of softmax? By share asked for, task by task and over tasks."""
+    """Does `lsh` stay within a point of softmax? By version and share asked for, task by task and over tasks."""
     if (lines := read(root, "tables/equivalence")).empty:
         return
     arms, count = lines["study"] + ", " + lines["to"], lines["tasks"].map("{:.0f} tasks".format)
-    means = ("mean of " + count).where(lines["weights"] == "equal", count + " by precision")
+    means = lines["to"] + ": " + ("mean of " + count).where(lines["weights"] == "equal", count + " by precision")
     lines = marked(lines).assign(label=arms.where(lines["tasks"] == 1, means))
     lines["yes"] = lines["within"].map({True: "yes", False: "not shown"}).where(lines["p"].notna(), "")
     spec = "study, arm={label}; task={task}; pairs seen={pairs:%}; cost={cost:%}; difference, points={difference:+2}; "

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from albert_lsh.attention import make
 from albert_lsh.attention.hashed import draw_values
-from albert_lsh.attention.select import POWER_STEPS, draw_directions, generators_of_rounds
+from albert_lsh.attention.select import draw_directions, generators_of_rounds
 from albert_lsh.attention.shared_qk import MOST_BUCKETS, draw_rotations
 
 
@@ -136,29 +136,9 @@ def hash_one(q, k, draws) -> tuple[Tensor, Tensor]:
     return a @ q.T + b * rest_q, a @ k.T + c * rest_k
 
 
-def tree_one(x: Tensor, n_leaves: int, start: Tensor) -> list[list[int]]:
-    """Split in two along the leading direction, and each half again, until there are n_leaves parts of equal size."""
-    bounds = [c * len(x) // n_leaves for c in range(n_leaves + 1)]
-
-    def split(members: Tensor, first: int, width: int) -> list[list[int]]:
-        if width == 1:
-            return [members.tolist()]
-        inside = x[members] - x[members].mean(0)
-        along = inside @ start
-        for _ in range(POWER_STEPS):
-            direction = along @ inside
-            along = inside @ (direction / direction.norm().clamp(min=1e-12))
-        members, half = members[along.argsort(stable=True)], first + width // 2
-        if half >= n_leaves:
-            return split(members, first, width // 2)
-        left = bounds[half] - bounds[first]
-        return split(members[:left], first, width // 2) + split(members[left:], half, width // 2)
-
-    return split(torch.arange(len(x)), 0, 2 ** math.ceil(math.log2(n_leaves)))
-
-
 def axes_one(x: Tensor, n_leaves: int, n_axes: int) -> list[list[int]]:
-    """Split in two at the median along the axis that its members vary most in, and each half again; see `tree_one`."""
+    """Split in two at the median along the axis that its members vary most in, and each half again, until there are
+    n_leaves parts of equal size."""
     n, n_axes = len(x), min(n_axes, max(4, len(x) // 10))
     count = min(n, max(8, min(math.isqrt(16 * n), n // 4)))
     sample = x[[i * n // count for i in range(count)]]
@@ -230,15 +210,12 @@ def over_chosen(name, tensors, settings, scaling, count) -> Tensor:
 
 
 def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
-    draws = draw_directions(query.shape[1], query.shape[3], 1, generator)[:, 0]
-
     def count(tokens, h, q, k, own):
         others = [j for j in range(len(q)) if j not in global_one(q, k, own["global_tokens"])]
         clusters = []
         if others:
             n_leaves = math.ceil(len(others) / own["cluster_size"])
-            n_axes = min(own["axes"], k.shape[-1])
-            leaves = axes_one(k[others], n_leaves, n_axes) if n_axes else tree_one(k[others], n_leaves, draws[h])
+            leaves = axes_one(k[others], n_leaves, min(own["axes"], k.shape[-1]))
             clusters = [[others[j] for j in leaf] for leaf in leaves]
         counts = torch.zeros(len(q), len(q))
         for i in range(len(q)):

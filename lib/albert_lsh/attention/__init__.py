@@ -56,8 +56,8 @@ ATTENTIONS: dict[str, type[Attention]] = {
         Hyper, ImprovedClustered, Nystrom, Linear, Yoso, YosoE,
     )
 }  # fmt: skip
-# The last release that had an earlier version of an attention, for instance {("lsh", 1): "0.1.0"}.
-RELEASES: dict[tuple[str, int], str] = {}
+# What has an earlier version of an attention.
+RELEASES = {("lsh", 1): "albert-lsh of commit 0405aaae"}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 HIGHEST_SEED = 2**63 - 1
 
@@ -100,12 +100,11 @@ def recorded(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         return settings
 
 
-def check_version(name: str, version: int) -> None:
-    """Raise ValueError, with the release to install, unless the code has this version of an attention's method."""
-    current = ATTENTIONS[name].version
+def check_version(name: str, version: int, settings: dict[str, Any]) -> None:
+    """Raise ValueError, with what to install, unless the code has the method that a record or model was made with."""
+    current, version = ATTENTIONS[name].version, ATTENTIONS[name].version_of(version, settings)
     if version != current:
-        release = RELEASES.get((name, version))
-        how = f"albert-lsh=={release}" if release else "a newer release of albert-lsh"
+        how = RELEASES.get((name, version), "a newer release of albert-lsh")
         raise ValueError(f"attention {name!r} is of version {version}, here it is {current}: install {how}")
 
 

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.keys import first_rows, tokens_first
-from albert_lsh.attention.select import deal
 
 ITERATIONS = 2  # of the subspace; each takes two products for an axis and sampled key
 SAMPLE = (8, 4)  # keys sampled: n / 4, at least 8, at most 4 sqrt(n)
@@ -54,6 +53,26 @@ def sample_size(n: int) -> int:
 def axes_used(n: int, n_axes: int) -> int:
     """How many of `n_axes` axes n keys are split along."""
     return min(n_axes, max(FEWEST, n // 10))
+
+
+def first_rank(level: int, n: Tensor, leaves: Tensor, depth: Tensor) -> Tensor:
+    """Rank of the first member of each node of a level, and n: (batch, 2 ** level + 1).
+
+    A sequence whose leaves lie on a level above this one has each in the first of the nodes below it.
+    """
+    node = torch.arange(2**level + 1, device=n.device)
+    leaf = ((node << depth[:, None]) + 2**level - 1) >> level
+    return leaf.minimum(leaves[:, None]) * n[:, None] // leaves[:, None]
+
+
+def deal(level: int, n: Tensor, leaves: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
+    """Which places of a level's node go to each of its two children.
+
+    Returns:
+        The first of the places and how many they are: (batch, 2 ** (level + 1)) each.
+    """
+    above, below = (first_rank(x, n, leaves, depth) for x in (level, level + 1))
+    return below[:, :-1] - above[:, :-1].repeat_interleave(2, dim=1), below.diff()
 
 
 @torch.compiler.disable

@@ -1,8 +1,7 @@
 """LSH attention that keeps a pretrained encoder's projections and stands in for its softmax.
 
-Keys are put into clusters of equal size by a tree of median splits. Each node is split along the principal direction of
-its own members (`select.tree`); with `axes` above 0 along one of at most so many axes of the head (`axes`). A query
-sees, in one float32 softmax and each key once,
+Keys are put into clusters of equal size by a tree of median splits along at most `axes` principal axes, found once for
+a head (`axes.py`; version 1 found a direction for every node). A query sees, in one float32 softmax, each key once,
 
     the keys of `n_hashes` clusters   those whose mean key it scores highest (Vyas et al. 2020; Roy et al. 2021)
     `global_tokens` keys              those that the mean query scores highest, the same for all queries of a head
@@ -23,7 +22,7 @@ from albert_lsh.attention.axes import ITERATIONS, axes_tree, axes_used, sample_s
 from albert_lsh.attention.clusters import SINGLE, Clusters
 from albert_lsh.attention.core import ChoosesKeys, Count, CountOrZero, InRounds
 from albert_lsh.attention.keys import beyond, largest, slices, take
-from albert_lsh.attention.select import TREE_PRODUCTS, find_global_tokens, tree
+from albert_lsh.attention.select import find_global_tokens
 
 GLOBAL_TOKENS = 2
 SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen on a CPU
@@ -32,6 +31,7 @@ SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen on
 class LSH(InRounds, ChoosesKeys):
     name = "lsh"
     about = "pretrained projections; the clusters of keys whose mean key fits best"
+    version = 2
     usual_share = 0.25
     open = ("n_hashes", "cluster_size", "global_tokens", "rest")
     left = {"far_field": (False,), "window": (0,), "block_size": (None, 1)}  # noqa: RUF012
@@ -40,21 +40,20 @@ class LSH(InRounds, ChoosesKeys):
     cluster_size: Count = 32
     global_tokens: CountOrZero = GLOBAL_TOKENS
     rest: bool = False
-    axes: CountOrZero = 0
+    axes: Count = 8
 
     def choose_keys(self, query, key, mask, scaling, generator) -> Clusters:
         positions, is_global = find_global_tokens(query, key, mask, self.global_tokens)
-        clusters = self.make_clusters(key, mask & ~is_global, generator)
+        size = self.cluster_size
+        sizes = size.tolist() if isinstance(size, Tensor) else [size] * len(key)
+        clusters = axes_tree(key, mask & ~is_global, tuple(sizes), self.axes)
         chosen = choose_clusters(query, key, clusters, self.n_hashes, scaling)
         return Clusters(mask, positions, clusters, chosen)
 
-    def make_clusters(self, key: Tensor, mask: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Positions (batch, heads, clusters, members), the length of the sequence where there is none."""
-        size = self.cluster_size
-        if not self.axes:
-            return tree(key, mask, size, generator)
-        sizes = size.tolist() if isinstance(size, Tensor) else [size] * len(key)
-        return axes_tree(key, mask, tuple(sizes), self.axes)
+    @classmethod
+    def version_of(cls, version: int, settings: dict[str, Any]) -> int:
+        """Version 1 had `axes` as a setting that was off, for some days; with it, it is version 2."""
+        return max(version, 2) if settings.get("axes") else version
 
     def spent(self, length: int, keys: int) -> int:
         """Global tokens, two unless given or too few keys are there, and the rest, unless all keys are seen."""
@@ -79,7 +78,8 @@ class LSH(InRounds, ChoosesKeys):
         return others | {"n_hashes": rounds, "cluster_size": room // rounds}
 
     def cost(self, length: int, head_dim: int) -> float:
-        """Multiply-adds of one head: the tree, the global tokens, the mean keys compared with, and the keys attended.
+        """Multiply-adds of one head: the axes, the keys' places on them, the variances of the tree's nodes, the global
+        tokens, the mean keys compared with, and the keys attended.
 
         The mean key counts as the sum of what was chosen, taken from the sum of all. Empty places of blocks, which are
         not on a CPU, are left out: how many there are depends on the data.
@@ -89,14 +89,9 @@ class LSH(InRounds, ChoosesKeys):
         chosen = min(self.n_hashes, clusters)
         seen = min(length, self.global_tokens) + min(kept, chosen * self.cluster_size)
         choosing = (self.global_tokens > 0) + clusters + 2 * seen + (2 * (1 + chosen) if self.rest else 0)
-        return length * choosing * head_dim + self.cost_of_clusters(kept, math.ceil(math.log2(clusters)), head_dim)
-
-    def cost_of_clusters(self, length: int, levels: int, head_dim: int) -> float:
-        """Multiply-adds of the tree; or of finding axes, of the keys' places on them, and of comparing variances."""
-        if not self.axes:
-            return length * levels * TREE_PRODUCTS * head_dim
-        axes = axes_used(length, min(self.axes, head_dim))
-        return axes * (((1 + 2 * ITERATIONS) * sample_size(length) + length) * head_dim + levels * length)
+        axes, levels = axes_used(kept, min(self.axes, head_dim)), math.ceil(math.log2(clusters))
+        finding = ((1 + 2 * ITERATIONS) * sample_size(kept) + kept) * head_dim
+        return length * choosing * head_dim + axes * (finding + levels * kept)
 
 
 @torch.no_grad()
