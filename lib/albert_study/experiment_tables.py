@@ -14,6 +14,7 @@ from albert_study.tables import Named, commits, one_by_one, shown
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
 OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
 PLAIN, REFORMER, ONE = "plain-lsh", "reformer-pytorch", ", one round"
+# In speed: ours against theirs.
 FASTER = [("lsh", REFORMER), ("lsh-tree", REFORMER), ("lsh-tree, window, far field", REFORMER), (PLAIN, REFORMER)]
 FASTER += [(PLAIN + ONE, REFORMER), (PLAIN + ONE, REFORMER + ONE)]
 ARENA = "pairs={attended:%}; accuracy={accuracy:%1}; arena={arena:%2}; re-run={rerun:%2}; steps={steps}; "
