@@ -14,6 +14,7 @@ from albert_study.records import read
 from albert_study.show import LOOK, add_legend, curves, look_of, new_figure, save
 
 DRAWN = ("softmax", "reformer-pytorch", "plain-lsh", "lsh", "window", "nystrom", "lsh-tree")  # six of more cases
+ON_FRONTIER = ("lsh", "plain-lsh", "nystrom", "hyper", "top-k")  # lines of their own; the others are grey points
 
 
 def slopes(table: pd.DataFrame, value: str) -> pd.Series:
@@ -107,20 +108,24 @@ def plot_quality(table: pd.DataFrame) -> Figure:
 def plot_frontier(table: pd.DataFrame) -> Figure:
     """The error of the output on real text against the time of a layer's attention, as a multiple of softmax's.
 
-    A panel a length, a line an attention; its points are the shares of the pairs that it was asked for.
+    A panel a length, a line an attention; its points are the shares of the pairs that it was asked for. The grey line
+    is what seeing the best keys would be, in softmax's time x pairs; grey points are the other attentions.
 
-    table: of `benchmarks/frontier.py`. Grey: what seeing the best keys would be, in softmax's time x pairs.
+    table: of `benchmarks/frontier.py`.
     """
     is_softmax = table["case"] == "softmax"
     softmax = table[is_softmax].set_index("length")["seconds"]
     lines = table[~is_softmax].assign(time=table["seconds"] / table["length"].map(softmax), name=table["case"])
     best = lines[lines["case"] == "top-k"].assign(name="best keys, if time were the pairs'", look="")
-    lines = pd.concat([lines.assign(look=lines["case"].str.split(",").str[0]), best.assign(time=best["share"])])
-    lines["title"] = lines["length"].map("{:,} tokens".format)
+    is_drawn = lines["case"].isin(ON_FRONTIER)
+    drawn = pd.concat([lines[is_drawn].assign(look=lines["case"]), best.assign(time=best["share"])])
+    drawn["title"] = drawn["length"].map("{:,} tokens".format)
     figure = curves(
-        lines.sort_values(["length", "time"]), "time", {"error": "error of output"}, "title", size=(6.6, 3.4)
+        drawn.sort_values(["length", "time"]), "time", {"error": "error of output"}, "title", size=(6.6, 3.4)
     )
-    for axis in figure.axes:
+    others = lines[~is_drawn].groupby("length")
+    for axis, (_, points) in zip(figure.axes, others, strict=True):
+        axis.plot(points["time"], points["error"], linestyle="", marker="o", markersize=2.5, color="#bbbbbb", zorder=1)
         axis.axvline(1, color="black", linewidth=0.6)
         axis.set(xscale="log", yscale="log", xlabel="time / softmax's")
         axis.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 3.0), numticks=9))
