@@ -135,19 +135,21 @@ def at_right_angles(columns: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(factor.mT, columns, upper=True, left=False)
 
 
-def axes_tree(rows: Tensor, mask: Tensor, sizes: tuple[int, ...], n_axes: int) -> Tensor:
-    """Clusters of at most `sizes` tokens, ceil(n / size) of them for n tokens, whose sizes differ by one at most.
+def axes_tree(rows: Tensor, mask: Tensor, size: int | Tensor, n_axes: int) -> Tensor:
+    """Clusters of at most `size` tokens, ceil(n / size) of them for n tokens, whose sizes differ by one at most.
 
     Args:
         rows: (batch, heads, length, dim) float32.
         mask: (batch, heads, length) bool, as many True in each head of a sequence; only those are dealt out.
-        sizes: one for each sequence. n_axes: at most dim are used, and fewer for few tokens (`axes_used`).
+        size: one for all, or (batch,) one for each sequence.
+        n_axes: at most dim are used, and fewer for few tokens (`axes_used`).
     Returns:
         (batch, heads, clusters, members) positions; `length` in places without a token.
     """
     batch, heads, length, dim = rows.shape
     counts = tuple(mask[:, 0].sum(-1).tolist())
-    about = plan(counts, sizes, min(n_axes, dim), rows.device)
+    sizes = size.tolist() if isinstance(size, Tensor) else [size] * batch
+    about = plan(counts, tuple(sizes), min(n_axes, dim), rows.device)
     first = first_rows(batch, heads, length, rows.device)
     order = F.pad(tokens_first(mask), (0, 1), value=length) + first.squeeze(-1)
     sample = order.gather(2, about.sample.expand(-1, heads, -1))

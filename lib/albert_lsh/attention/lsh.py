@@ -44,9 +44,7 @@ class LSH(InRounds, ChoosesKeys):
 
     def choose_keys(self, query, key, mask, scaling, generator) -> Clusters:
         positions, is_global = find_global_tokens(query, key, mask, self.global_tokens)
-        size = self.cluster_size
-        sizes = size.tolist() if isinstance(size, Tensor) else [size] * len(key)
-        clusters = axes_tree(key, mask & ~is_global, tuple(sizes), self.axes)
+        clusters = axes_tree(key, mask & ~is_global, self.cluster_size, self.axes)
         chosen = choose_clusters(query, key, clusters, self.n_hashes, scaling)
         return Clusters(mask, positions, clusters, chosen)
 
