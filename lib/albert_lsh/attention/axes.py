@@ -158,7 +158,8 @@ def axes_tree(rows: Tensor, mask: Tensor, size: int | Tensor, n_axes: int) -> Te
     table = F.pad(torch.cat([along, along.square()], dim=-1), (0, 0, 0, 1)).flatten(0, 2)
     nodes = order[:, :, None, : about.levels[0].empty.shape[-1]]
     for level, below in pairwise(about.levels):
-        inside = table[nodes]  # (batch, heads, nodes, places, 2 * axes)
+        # (batch, heads, nodes, places, 2 * axes); selected, since indexing takes eight times as long on a CPU
+        inside = table.index_select(0, nodes.flatten()).view(*nodes.shape, -1)
         sums, squares = inside.sum(3).chunk(2, dim=-1)
         axis = squares.addcdiv(sums.square(), level.members, value=-1).argmax(-1)
         values = inside.gather(4, axis[..., None, None].expand(*nodes.shape, 1)).squeeze(4)
