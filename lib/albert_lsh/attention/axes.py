@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.keys import first_rows, tokens_first
+from albert_lsh.attention.keys import first_rows
+from albert_lsh.attention.order import argsort, tokens_first
 
 ITERATIONS = 2  # of the subspace; each takes two products for an axis and sampled key
 SAMPLE = (8, 4)  # keys sampled: n / 4, at least 8, at most 4 sqrt(n)
@@ -163,7 +164,7 @@ def axes_tree(rows: Tensor, mask: Tensor, size: int | Tensor, n_axes: int) -> Te
         sums, squares = inside.sum(3).chunk(2, dim=-1)
         axis = squares.addcdiv(sums.square(), level.members, value=-1).argmax(-1)
         values = inside.gather(4, axis[..., None, None].expand(*nodes.shape, 1)).squeeze(4)
-        places = values.masked_fill(level.empty, torch.inf).argsort(dim=-1, stable=True)
+        places = argsort(values.masked_fill(level.empty, torch.inf))
         ordered = nodes.gather(3, places).flatten(2)
         nodes = ordered.gather(2, below.source.expand(-1, heads, -1)).unflatten(2, below.empty.shape[2:])
     if about.leaves is not None:

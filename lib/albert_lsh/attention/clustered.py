@@ -12,16 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.core import Budgeted, Count
-from albert_lsh.attention.keys import (
-    MASKED,
-    best,
-    largest,
-    means_of_groups,
-    per_sequence,
-    take,
-    token_mask,
-    tokens_first,
-)
+from albert_lsh.attention.keys import MASKED, largest, means_of_groups, per_sequence, take, token_mask
+from albert_lsh.attention.order import best, tokens_first
 from albert_lsh.attention.select import draw_directions
 
 BITS = 63  # of a query's hash, and ROUNDS of k-means: the authors' defaults

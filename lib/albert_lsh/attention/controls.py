@@ -5,7 +5,8 @@ from typing import Any
 import torch
 
 from albert_lsh.attention.core import ChoosesKeys, CountOrZero
-from albert_lsh.attention.keys import Keys, best, in_place
+from albert_lsh.attention.keys import Keys, in_place
+from albert_lsh.attention.order import best
 from albert_lsh.attention.select import find_global_tokens, nearest, neighbours
 
 KEYS_PER_QUERY = 8  # a window of so many keys for each of the neighbouring queries that share it

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from albert_lsh.attention.core import ChoosesKeys, Count, CountOrZero, InRounds
-from albert_lsh.attention.keys import Keys, cluster_tables, cut, largest, per_sequence, sort_tokens
+from albert_lsh.attention.keys import Keys, cluster_tables, cut, largest, per_sequence
+from albert_lsh.attention.order import sort_tokens
 from albert_lsh.attention.select import find_global_tokens, generators_of_rounds, project
 
 

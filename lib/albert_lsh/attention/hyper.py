@@ -15,16 +15,15 @@ from albert_lsh.attention.compute import attend
 from albert_lsh.attention.core import Budgeted, Count
 from albert_lsh.attention.keys import (
     Keys,
-    beyond,
     cluster_tables,
     count_tokens,
     cut,
     largest,
     look_up,
     per_sequence,
-    sort_tokens,
     token_mask,
 )
+from albert_lsh.attention.order import beyond, sort_tokens
 from albert_lsh.attention.select import along, draw_directions
 
 BITS = 7  # of a hash: the authors' default

@@ -123,45 +123,10 @@ def largest(value: int | Tensor) -> int:
     return int(value.max()) if isinstance(value, Tensor) else value
 
 
-def sort_tokens(values: Tensor, mask: Tensor) -> Tensor:
-    """Positions in ascending order of `values` (batch, heads, rounds, length), those outside of the mask last.
-
-    mask: (batch, heads, length) bool. Ties keep their order.
-    """
-    highest_value = torch.inf if values.is_floating_point() else torch.iinfo(values.dtype).max
-    return values.masked_fill(~mask.unsqueeze(2), highest_value).argsort(dim=-1, stable=True)
-
-
-def tokens_first(mask: Tensor) -> Tensor:
-    """The positions of tokens in their order, `length` behind the last: (batch, heads, length), as is the mask."""
-    return in_place(mask).squeeze(-1).sort(dim=-1).values
-
-
 def in_place(mask: Tensor) -> Tensor:
     """Each position as a block of its own: (batch, heads, length, 1); `length` where mask has no token."""
     length = mask.shape[-1]
     return torch.arange(length, device=mask.device).expand_as(mask).masked_fill(~mask, length).unsqueeze(-1)
-
-
-def best(scores: Tensor, mask: Tensor, count: Tensor | int) -> Tensor:
-    """Positions of the `count` highest scores of each row, best first; `length` where the mask leaves fewer.
-
-    Args:
-        scores: (batch, heads, ..., length). mask: bool, broadcasts to it. count: one number, or (batch,).
-    Returns:
-        (batch, heads, ..., largest count), long.
-    """
-    length = scores.shape[-1]
-    values, positions = scores.masked_fill(~mask, -torch.inf).topk(min(largest(count), length), dim=-1)
-    return beyond(positions.masked_fill(values == -torch.inf, length), count, length)
-
-
-def beyond(chosen: Tensor, count: Tensor | int, nothing: int) -> Tensor:
-    """Choices (batch, ..., n), best first, with `nothing` behind the first `count`: one number, or (batch,)."""
-    if not isinstance(count, Tensor):
-        return chosen[..., :count]
-    rank = torch.arange(chosen.shape[-1], device=chosen.device)
-    return chosen.masked_fill(rank >= per_sequence(count, chosen.dim()), nothing)
 
 
 def cut(order: Tensor, n_tokens: Tensor, size: int | Tensor) -> Tensor:

@@ -21,7 +21,8 @@ from torch import Tensor
 from albert_lsh.attention.axes import ITERATIONS, axes_tree, axes_used, sample_size
 from albert_lsh.attention.clusters import SINGLE, Clusters
 from albert_lsh.attention.core import ChoosesKeys, Count, CountOrZero, InRounds
-from albert_lsh.attention.keys import beyond, largest, slices, take
+from albert_lsh.attention.keys import slices, take
+from albert_lsh.attention.order import beyond, highest
 from albert_lsh.attention.select import find_global_tokens
 
 GLOBAL_TOKENS = 2
@@ -106,6 +107,6 @@ def choose_clusters(query: Tensor, key: Tensor, clusters: Tensor, n_hashes: int 
     chosen = []
     for part in slices(length, count * batch * heads, query.device, SCORES_AT_ONCE):
         scores = torch.add(offset, query[:, :, part] @ mean_key, alpha=scaling)
-        best = scores.topk(min(largest(n_hashes), count), dim=-1)
-        chosen.append(best.indices.masked_fill(best.values == -torch.inf, count))
+        best = highest(scores, n_hashes)
+        chosen.append(best.masked_fill(scores.gather(-1, best) == -torch.inf, count))
     return beyond(torch.cat(chosen, dim=2) if len(chosen) > 1 else chosen[0], n_hashes, count)

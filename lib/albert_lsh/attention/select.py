@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.keys import best, cut, largest, look_up, per_sequence, tokens_first
+from albert_lsh.attention.keys import cut, largest, look_up, per_sequence
+from albert_lsh.attention.order import best, tokens_first
 
 
 def normal_numbers(*shape: int, generator: torch.Generator | None) -> Tensor:

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from albert_lsh.attention.compute import attend, with_mean_key
 from albert_lsh.attention.core import Attention, ChoosesKeys, Count, InRounds, Size
-from albert_lsh.attention.keys import MASKED, Keys, cut, largest, per_sequence, product, sort_tokens, token_mask
+from albert_lsh.attention.keys import MASKED, Keys, cut, largest, per_sequence, product, token_mask
+from albert_lsh.attention.order import sort_tokens
 from albert_lsh.attention.select import generators_of_rounds, normal_numbers
 
 # Reformer's score for a token's own key: far below any other, and far above that of padding.

@@ -1,0 +1,83 @@
+"""Tokens in the order of a number, and the highest of many.
+
+On a CPU numpy sorts and selects with vector instructions, in a tenth to two thirds of the time that torch takes.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from albert_lsh.attention.keys import in_place, is_in_cache, largest, per_sequence
+
+HIGHEST = 2**31 - 1  # of the whole numbers that are sorted
+
+
+def numpy_sorts(values: Tensor) -> bool:
+    """Whether numpy can, and is quicker."""
+    is_known = values.dtype in (torch.float32, torch.long)
+    return is_known and is_in_cache(values.device) and not torch.compiler.is_compiling()
+
+
+def argsort(values: Tensor) -> Tensor:
+    """Positions of each row's numbers in ascending order, those of equal ones too.
+
+    values: (..., n); whole numbers are at most HIGHEST.
+    """
+    if not numpy_sorts(values):
+        return values.argsort(dim=-1, stable=True)
+    numbers = values.detach()
+    if values.is_floating_point():  # read as whole numbers they have the same order, but for the sign
+        bits = (numbers + 0.0).view(torch.int32)  # -0.0 is 0.0
+        numbers = (bits ^ (bits >> 31 & HIGHEST)).long()
+    packed = (numbers << 32 | torch.arange(values.shape[-1], device=values.device)).contiguous()
+    packed.numpy().sort(axis=-1)
+    return packed & 0xFFFFFFFF
+
+
+def highest(scores: Tensor, count: int | Tensor) -> Tensor:
+    """Positions of each row's highest scores, at most the largest `count`; the best first where that is a tensor.
+
+    scores: (batch, heads, ..., n). count: one number, or (batch,). numpy takes eight bytes a score meanwhile.
+    """
+    most = min(largest(count), scores.shape[-1])
+    if not numpy_sorts(scores):
+        return scores.topk(most, dim=-1).indices
+    positions = torch.from_numpy(np.argpartition(scores.detach().numpy(), -most, axis=-1)[..., -most:])
+    if not isinstance(count, Tensor):
+        return positions
+    return positions.gather(-1, argsort(-scores.gather(-1, positions)))
+
+
+def sort_tokens(values: Tensor, mask: Tensor) -> Tensor:
+    """Positions in ascending order of `values` (batch, heads, rounds, length), those outside of the mask last.
+
+    mask: (batch, heads, length) bool. Ties keep their order.
+    """
+    last = torch.inf if values.is_floating_point() else HIGHEST
+    return argsort(values.masked_fill(~mask.unsqueeze(2), last))
+
+
+def tokens_first(mask: Tensor) -> Tensor:
+    """The positions of tokens in their order, `length` behind the last: (batch, heads, length), as is the mask."""
+    return in_place(mask).squeeze(-1).sort(dim=-1).values
+
+
+def best(scores: Tensor, mask: Tensor, count: Tensor | int) -> Tensor:
+    """Positions of the `count` highest scores of each row, best first; `length` where the mask leaves fewer.
+
+    Args:
+        scores: (batch, heads, ..., length). mask: bool, broadcasts to it. count: one number, or (batch,).
+    Returns:
+        (batch, heads, ..., largest count), long.
+    """
+    length = scores.shape[-1]
+    values, positions = scores.masked_fill(~mask, -torch.inf).topk(min(largest(count), length), dim=-1)
+    return beyond(positions.masked_fill(values == -torch.inf, length), count, length)
+
+
+def beyond(chosen: Tensor, count: Tensor | int, nothing: int) -> Tensor:
+    """Choices (batch, ..., n), best first, with `nothing` behind the first `count`: one number, or (batch,)."""
+    if not isinstance(count, Tensor):
+        return chosen[..., :count]
+    rank = torch.arange(chosen.shape[-1], device=chosen.device)
+    return chosen.masked_fill(rank >= per_sequence(count, chosen.dim()), nothing)
