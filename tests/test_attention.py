@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from albert_lsh import attention
+from albert_lsh.attention import keys
 from attention_cases import ALL, HASHED, QUARTER, SETTINGS, WITH_REST, each, label, padding, run, tensors
 
 NO_WEIGHTS = ("linear", "yoso", "yoso-e")  # of single keys, and so none are dropped
@@ -22,6 +23,17 @@ def test_pairs_are_those_that_attend_uses(name, settings, kind):
         value[:, :, j] = 1.0
         seen[..., j] = attention.attend(name, query, key, value, mask, seed=7, **settings)[..., 0] != 0
     assert torch.equal(counts > 0, seen)
+
+
+@pytest.mark.parametrize("kind", ["full", "padded"])
+@pytest.mark.parametrize("name", ["shared-qk-lsh", "lsh", "plain-lsh", "smyrf", "hyper"])
+def test_numpy_sorts_on_a_cpu_as_torch_does_elsewhere(monkeypatch, name, kind):
+    """Buckets have many ties; padding makes the number of clusters that queries choose one for each sequence."""
+    shape = (2, 2, 300, 8)
+    (query, key, _), mask = tensors(shape), padding(shape, kind)
+    by_numpy = attention.pairs(name, query, key, mask, share=0.25)
+    monkeypatch.setattr(keys, "IN_CACHE", ())
+    assert torch.equal(attention.pairs(name, query, key, mask, share=0.25), by_numpy)
 
 
 MISSING_SOME = {
