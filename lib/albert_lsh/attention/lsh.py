@@ -65,12 +65,14 @@ class LSH(InRounds, ChoosesKeys):
         """The rest, global tokens, and as many clusters of about sqrt(length) / 2 keys as fit.
 
         Comparing each query with their mean keys costs 1 / sqrt(length) of softmax attention, and is not in the budget.
-        What is computed cluster by cluster has clusters twice as large: small ones take long.
+        Above SINGLE tokens small clusters take long; but where one far key matters, the clusters chosen have it more
+        often if they are small. So their size grows with the length, to sqrt(length) at 2,304 tokens and more.
         """
         others = {"rest": True, "global_tokens": keys - room - (self.fixed("rest") is not False and keys < length)}
         if self.model_fields_set & {"n_hashes", "cluster_size"}:
             return others | super().divide(length, keys, room)
-        size = max(2, round(math.sqrt(length) * (1 if length > SINGLE else 0.5)))
+        root = math.sqrt(length)
+        size = max(2, round(root / 2 if length <= SINGLE else min(length / 48, root)))
         if keys == length:  # all clusters
             return others | {"n_hashes": -(-room // size), "cluster_size": size}
         rounds = max(1, round(room / size))
