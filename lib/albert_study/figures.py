@@ -23,9 +23,8 @@ from albert_study.tables import TITLES, between
 GREY = "#444444"
 DRAWN = ("softmax", "new", "shared-qk", "reformer", "plain-lsh", "lsh", "lsh-tree")  # by curves, at most six
 SWITCHED = {"lsh": "lsh", "lsh-tree": "lsh, version 1", "top-k": "best keys", "plain-lsh": "random hashing",
-            "random": "random keys", "window": "nearest keys", "truncation": "a shorter text"}  # fmt: skip
-MASKED = {"lsh": "lsh", "lsh, no rest": "lsh, no mean key", "lsh-tree": "lsh, version 1",
-          "lsh-tree, no rest": "lsh, version 1, no mean key", "top-k": "best keys", "random": "random keys",
+            "random": "random keys", "truncation": "a shorter text"}  # fmt: skip
+MASKED = {"lsh": "lsh", "lsh, no rest": "lsh, no mean key", "top-k": "best keys", "random": "random keys",
           "top-k, rest": "best keys, mean key", "random, rest": "random keys, mean key"}  # fmt: skip
 
 
