@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from albert_lsh import attention
-from albert_lsh.attention import keys
+from albert_lsh.attention import keys, order
 from attention_cases import ALL, HASHED, QUARTER, SETTINGS, WITH_REST, each, label, padding, run, tensors
 
 NO_WEIGHTS = ("linear", "yoso", "yoso-e")  # of single keys, and so none are dropped
@@ -31,6 +31,7 @@ def test_numpy_sorts_on_a_cpu_as_torch_does_elsewhere(monkeypatch, name, kind):
     """Buckets have many ties; padding makes the number of clusters that queries choose one for each sequence."""
     shape = (2, 2, 300, 8)
     (query, key, _), mask = tensors(shape), padding(shape, kind)
+    monkeypatch.setattr(order, "THREADS", torch.get_num_threads())
     by_numpy = attention.pairs(name, query, key, mask, share=0.25)
     monkeypatch.setattr(keys, "IN_CACHE", ())
     assert torch.equal(attention.pairs(name, query, key, mask, share=0.25), by_numpy)

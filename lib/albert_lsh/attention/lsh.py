@@ -62,9 +62,9 @@ class LSH(InRounds, ChoosesKeys):
         return min(count, length) + rest
 
     def divide(self, length: int, keys: int, room: int) -> dict[str, Any]:
-        """The rest, global tokens, and as many clusters of about sqrt(length) / 2 keys as fit.
+        """The rest, global tokens, and as many clusters as fit, of sqrt(length) / 2 keys up to SINGLE tokens.
 
-        Comparing each query with their mean keys costs 1 / sqrt(length) of softmax attention, and is not in the budget.
+        Comparing each query with their mean keys costs half a pair for each cluster, and is not in the budget.
         Above SINGLE tokens small clusters take long; but where one far key matters, the clusters chosen have it more
         often if they are small. So their size grows with the length, to sqrt(length) at 2,304 tokens and more.
         """
