@@ -1,6 +1,7 @@
 """Budgets, `share` and `keys`: each sequence's is spent and never exceeded; what is fixed stays, or is refused."""
 
 import contextlib
+from itertools import pairwise
 
 import pytest
 import torch
@@ -131,3 +132,10 @@ def test_settings_that_left_are_read_where_they_changed_nothing():
         with pytest.raises(ValueError, match=r"lsh: \w+=\w+ left the library; commit e85e234"):
             attention.check("lsh", {**old, **setting})
         assert attention.recorded("lsh", {**old, **setting}) == {**old, **setting}
+
+
+def test_the_clusters_of_lsh_grow_with_the_length_and_nowhere_jump():
+    """At 512 tokens another computation begins, which likes larger ones."""
+    sizes = [attention.settings_for("lsh", n, 0.5)["cluster_size"] for n in range(400, 4096, 16)]
+    assert max(abs(b - a) for a, b in pairwise(sizes)) <= 3
+    assert sizes[-1] > 5 * sizes[0]

@@ -26,6 +26,7 @@ from albert_lsh.attention.order import beyond, highest
 from albert_lsh.attention.select import find_global_tokens
 
 GLOBAL_TOKENS = 2
+CLUSTERS = 48  # above SINGLE tokens, until they have sqrt(length) keys
 SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen on a CPU
 
 
@@ -66,13 +67,13 @@ class LSH(InRounds, ChoosesKeys):
 
         Comparing each query with their mean keys costs half a pair for each cluster, and is not in the budget.
         Above SINGLE tokens small clusters take long; but where one far key matters, the clusters chosen have it more
-        often if they are small. So their size grows with the length, to sqrt(length) at 2,304 tokens and more.
+        often if they are small. So there are CLUSTERS of them, and more, of sqrt(length) keys, from 2,304 tokens on.
         """
         others = {"rest": True, "global_tokens": keys - room - (self.fixed("rest") is not False and keys < length)}
         if self.model_fields_set & {"n_hashes", "cluster_size"}:
             return others | super().divide(length, keys, room)
         root = math.sqrt(length)
-        size = max(2, round(root / 2 if length <= SINGLE else min(length / 48, root)))
+        size = max(2, round(root / 2 if length <= SINGLE else min(length / CLUSTERS, root)))
         if keys == length:  # all clusters
             return others | {"n_hashes": -(-room // size), "cluster_size": size}
         rounds = max(1, round(room / size))
@@ -109,6 +110,6 @@ def choose_clusters(query: Tensor, key: Tensor, clusters: Tensor, n_hashes: int 
     chosen = []
     for part in slices(length, count * batch * heads, query.device, SCORES_AT_ONCE):
         scores = torch.add(offset, query[:, :, part] @ mean_key, alpha=scaling)
-        best = highest(scores, n_hashes)
-        chosen.append(best.masked_fill(scores.gather(-1, best) == -torch.inf, count))
+        number = highest(scores, n_hashes)
+        chosen.append(number.masked_fill(scores.gather(-1, number) == -torch.inf, count))
     return beyond(torch.cat(chosen, dim=2) if len(chosen) > 1 else chosen[0], n_hashes, count)
