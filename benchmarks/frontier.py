@@ -3,21 +3,24 @@
     OMP_NUM_THREADS=1 python benchmarks/frontier.py [LENGTHS ...]    writes results/efficiency/frontier.csv
 
 For an idle machine. Queries, keys and values are those of the model with softmax, its positions repeated up to the
-length, on paragraphs of SQuAD one after another. The error is the norm of the difference from softmax's output over
-that of softmax's, mean over LAYERS. Times are a forward pass of one of these layers, float32; all cases of a length
-take turns in one process. What took more than SLOW seconds is left out at the lengths above.
+length, on paragraphs of SQuAD one after another. Errors are means over LAYERS. Times are a forward pass of one of these
+layers, float32; all cases of a length take turns in one process. What took more than SLOW seconds is left out at the
+lengths above.
 """
 
 import statistics
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pandas as pd
 import torch
+from lsg import block_for, lsg
+from torch import Tensor
 
-from albert_lsh import attention, load_model, load_tokenizer, record_passes
-from albert_lsh.advice import error
+from albert_lsh import load_model, load_tokenizer, record_passes
+from albert_lsh.attention import attend
 from albert_lsh.data import load_data
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.model.load import extend_positions
@@ -41,6 +44,8 @@ NAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "top-k": ("top-k", {}),
 }
 
+Attend = Callable[..., Tensor]  # of a query, a key and a value, each (batch, heads, length, head_dim)
+
 
 @torch.no_grad()
 def passes_of(lengths: tuple[int, ...]) -> dict[int, list[Pass]]:
@@ -55,29 +60,40 @@ def passes_of(lengths: tuple[int, ...]) -> dict[int, list[Pass]]:
     return passes
 
 
+def cases_at(length: int) -> dict[tuple[str, float], Attend]:
+    """The attentions, each by name and the share of the pairs that it is asked for."""
+    cases: dict[tuple[str, float], Attend] = {("softmax", 1.0): partial(attend, "softmax")}
+    for share in SHARES:
+        cases |= {(case, share): partial(attend, name, share=share, **more) for case, (name, more) in NAMES.items()}
+        cases[("LSG", share)] = partial(lsg, block=block_for(share * length))
+    return cases
+
+
 @torch.no_grad()
-def output(one: Pass, name: str, **settings: Any) -> torch.Tensor:
-    return attention.attend(name, one.query, one.key, one.value, **settings)
+def error(case: Attend, passes: list[Pass]) -> float:
+    """The norm of the difference from softmax's output over that of softmax's, mean over passes."""
+    rows = [(one.query, one.key, one.value) for one in passes]
+    exact = [attend("softmax", *row) for row in rows]
+    pairs = zip(rows, exact, strict=True)
+    return statistics.mean(((case(*row) - output).norm() / output.norm()).item() for row, output in pairs)
 
 
 def main(lengths: tuple[int, ...]) -> None:
     rows: list[dict[str, Any]] = []
-    cases = {(case, share): (name, {**more, "share": share})
-             for case, (name, more) in NAMES.items() for share in SHARES}  # fmt: skip
-    cases[("softmax", 1.0)] = ("softmax", {})
+    seconds: dict[str, float] = {}
     path = repository_root() / "results" / "efficiency" / "frontier.csv"  # written after each length
     for length, passes in passes_of(lengths).items():
-        runs = {str(key): partial(output, passes[1], name, **settings) for key, (name, settings) in cases.items()}
-        seconds = {key: statistics.median(taken) for key, taken in seconds_of(runs, REPEATS).items()}
-        for (case, share), (name, settings) in cases.items():
-            switched = [one._replace(attention=name, settings=settings) for one in passes]
-            mean = statistics.mean(error(*pair) for pair in zip(switched, passes, strict=True))
-            row = {"model": MODEL, "length": length, "case": case, "share": share, "error": mean}
-            row |= {"seconds": seconds[str((case, share))], "threads": torch.get_num_threads()} | provenance("cpu")
+        cases = {key: case for key, case in cases_at(length).items() if seconds.get(str(key), 0) < SLOW}
+        timed = passes[1].query, passes[1].key, passes[1].value
+        runs = {str(key): torch.no_grad()(partial(case, *timed)) for key, case in cases.items()}
+        seconds = {str(key): SLOW for key in cases_at(length)}  # those that are left out stay so
+        seconds |= {key: statistics.median(taken) for key, taken in seconds_of(runs, REPEATS).items()}
+        for (name, share), case in cases.items():
+            row = {"model": MODEL, "length": length, "case": name, "share": share, "error": error(case, passes)}
+            row |= {"seconds": seconds[str((name, share))], "threads": torch.get_num_threads()} | provenance("cpu")
             rows.append(row)
-            print(f"{length} {case} {share:g}: error {mean:.3f}, {row['seconds']:.4f} s", flush=True)
+            print(f"{length} {name} {share:g}: error {row['error']:.3f}, {row['seconds']:.4f} s", flush=True)
         write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
-        cases = {key: case for key, case in cases.items() if key[0] == "softmax" or seconds[str(key)] < SLOW}
 
 
 if __name__ == "__main__":
