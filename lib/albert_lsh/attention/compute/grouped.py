@@ -4,6 +4,8 @@ Sorted by cluster, keys and their gradients are slices. Queries stand there once
 "slot". There is no empty place and no mask; products are of whole clusters with all their queries, as experts of a
 mixture serve their tokens (Shazeer et al. 2017). A query's output is put together from its slots by their highest
 scores and sums of weights; in the backward pass the slots' gradients add up.
+
+A head is computed in float32: casts of small products take longer than bfloat16 saves where no matrix units are.
 """
 
 from itertools import pairwise
@@ -16,7 +18,7 @@ from torch import Tensor
 from albert_lsh.attention.clusters import Clusters
 from albert_lsh.attention.compute.masked import Pieces
 from albert_lsh.attention.compute.means import Means
-from albert_lsh.attention.keys import LOG2_E, MASKED, product
+from albert_lsh.attention.keys import LOG2_E, MASKED
 
 
 class Groups(NamedTuple):
@@ -62,13 +64,13 @@ class Grouped(Pieces):
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
         """Times LOG2_E, (keys, queries) float32: over keys they are reduced quickly."""
-        return product(key, query.mT).float().mul_(self.scaling * LOG2_E)
+        return (key @ query.mT).mul_(self.scaling * LOG2_E)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         out, total = query.new_empty(value.shape), query.new_empty(query.shape[:2], dtype=torch.float32)
         self.restart()
         for head, rows in enumerate(zip(query, key, value, strict=True)):
-            out[head], total[head] = self.attend_head(self.groups(head), *rows)
+            out[head], total[head] = self.attend_head(self.groups(head), *(x.float() for x in rows))
         return out, total
 
     def attend_head(self, groups: Groups, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,7 +86,7 @@ class Grouped(Pieces):
                 torch.amax(scores, 0, out=top)
                 weights = scores.sub_(top).exp2_()
                 torch.sum(weights, 0, out=weight)
-                multiply(self.drop(weights)[0].mT, vv, out)
+                torch.mm(self.drop(weights)[0].mT, vv, out=out)
             else:
                 out.zero_()
         highest, sums = highest[groups.slots], sums[groups.slots]
@@ -108,7 +110,7 @@ class Grouped(Pieces):
         self.restart()
         for head, rows in enumerate(zip(*tensors, strict=True)):
             groups = self.groups(head)
-            of_query, of_key, of_value = self.gradients_of_head(groups, *rows)
+            of_query, of_key, of_value = self.gradients_of_head(groups, *(x.float() for x in rows))
             grads[0][head] = of_query
             for grad, of_rows in zip(grads[1:], (of_key, of_value), strict=True):
                 grad[head].index_copy_(0, groups.at_key, of_rows.to(grad.dtype))
@@ -125,11 +127,11 @@ class Grouped(Pieces):
             if len(at) and len(kk):
                 q, of_out = query.index_select(0, at), up.index_select(0, at)
                 weights = self.scores(q, kk).sub_(totals[at]).exp2_()
-                dropped, of_weights = self.drop(weights, product(vv, of_out.mT).float())
+                dropped, of_weights = self.drop(weights, vv @ of_out.mT)
                 of_scores = of_weights.sub_(delta[at]).mul_(weights)
-                multiply(dropped, of_out, of_vv)
-                multiply(of_scores, q, of_kk)
-                multiply(of_scores.mT, kk, of_q)
+                torch.mm(dropped, of_out, out=of_vv)
+                torch.mm(of_scores, q, out=of_kk)
+                torch.mm(of_scores.mT, kk, out=of_q)
             else:
                 for nothing in (of_q, of_kk, of_vv):
                     nothing.zero_()
@@ -146,11 +148,3 @@ def empty(like: Tensor, rows: int) -> Tensor:
     table = like.new_empty(rows, like.shape[-1], dtype=torch.float32)
     table[-1:] = 0
     return table
-
-
-def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """`product(a, b)`, written into `out`, which is float32."""
-    if b.dtype == torch.float32:
-        torch.mm(a, b, out=out)
-    else:
-        out.copy_(product(a, b))
