@@ -75,7 +75,7 @@ def test_the_reports_figures_are_drawn_again_from_what_was_measured(tmp_path):
     assert redraw(tmp_path) == []
     (tmp_path / "results").symlink_to(repository_root() / "results")
     drawn = redraw(tmp_path)
-    names = ["efficiency-time", "efficiency-memory", "efficiency-quality", "frontier"]
+    names = ["efficiency-time", "efficiency-memory", "frontier"]
     assert [path.stem for path in drawn] == names
     for path in drawn:  # the committed ones are not older than their tables
         assert path.read_text() == (repository_root() / path.relative_to(tmp_path)).read_text()

@@ -38,7 +38,7 @@ def measured(root: Path, name: str) -> pd.DataFrame:
 
 def time_tables(root: Path, rows: pd.DataFrame) -> Named:
     """Time of a forward and backward pass as a multiple of softmax's, by length; who is faster, and from where; time at
-    an eighth of the pairs, memory, a training step, and what is kept of softmax's output."""
+    an eighth of the pairs, memory, and a training step."""
     note, ratio, by_length = "{devices}; {commits}.", "{length:,}={seconds:2}", {"across": "length"}
     for kind in ("fp32", "bf16"):
         lines = measured(root, f"time-cpu-{kind}")
@@ -59,12 +59,6 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
         ("whole-model", "whole-model", ratio + " ({mib:0} MiB)", "{model}, " + note),
     ):
         yield from shown(name, measured(root, file), "{case}", cell, of_lines, **by_length)
-    if len(lines := read(root, "efficiency/quality-cpu-fp32")):
-        lines["cost"] /= lines.loc[lines["case"] == "softmax", "cost"].iloc[0]
-        spec = "pairs={pairs:%}; cost={cost:%}; softmax's mass={mass:2}; error of the output={error:3}; "
-        spec += "seconds={seconds:2}"
-        note = "{length:,} tokens, {text_model}, {keys} keys per query; {commits}."
-        yield from shown("efficiency-quality", lines, "{case}", spec, note)
 
 
 def crossing(line: Line) -> str:

@@ -14,7 +14,7 @@ from albert_study.records import read
 from albert_study.show import LOOK, add_legend, curves, look_of, new_figure, save
 
 DRAWN = ("softmax", "reformer-pytorch", "plain-lsh", "lsh", "window", "nystrom")  # six of more cases
-ON_FRONTIER = ("lsh", "plain-lsh", "nystrom", "hyper", "top-k")  # lines of their own; the others are grey points
+ON_FRONTIER = ("lsh", "plain-lsh", "nystrom", "LSG", "top-k")  # lines of their own; the others are grey points
 
 
 def slopes(table: pd.DataFrame, value: str) -> pd.Series:
@@ -91,20 +91,6 @@ def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.
     return figure
 
 
-def plot_quality(table: pd.DataFrame) -> Figure:
-    """What is kept of softmax attention on real text against the time it takes, one point per case."""
-    figure, axes = new_figure(6.6, 3.6, ncols=2)
-    table = at_most_six(table)
-    estimates = table["case"].str.startswith(("nystrom", "yoso"))  # no key is left out: all mass is there
-    panels = {"mass": ("softmax's mass on the keys attended", table[~estimates]), "error": ("error of output", table)}
-    for axis, (value, (label, rows)) in zip(axes[0], panels.items(), strict=True):
-        for case, seconds, kept in zip(rows["case"], rows["seconds"], rows[value], strict=True):
-            axis.plot(seconds, kept, label=case, **case_look(case) | {"linestyle": ""})
-        axis.set(xlabel="seconds, forward and backward, all layers", ylabel=label)
-    add_legend(figure, axes[0, 1], 3)  # its panel has all cases
-    return figure
-
-
 def plot_frontier(table: pd.DataFrame) -> Figure:
     """The error of the output on real text against the time of a layer's attention, as a multiple of softmax's.
 
@@ -135,7 +121,7 @@ def plot_frontier(table: pd.DataFrame) -> Figure:
 
 
 def save_efficiency(tables: dict[str, pd.DataFrame], folder: str) -> list[Path]:
-    """Save a figure of each of the tables time, memory and quality in a folder, as SVG and PDF; returns the SVGs."""
+    """Save a figure of each of the tables time and memory in a folder, as SVG and PDF; returns the SVGs."""
     figures = {}
     with mpl.rc_context(LOOK):  # without its salt the same figure would be another file
         both = tables["time"][tables["time"]["pass"] == "forward+backward"]
@@ -143,14 +129,12 @@ def save_efficiency(tables: dict[str, pd.DataFrame], folder: str) -> list[Path]:
         if "memory" in tables:
             peaks = tables["memory"][tables["memory"]["kind"] == "attention"]
             figures["efficiency-memory"] = plot_growth(peaks, "bytes", "peak memory (MiB)", 2**20)
-        if "quality" in tables:
-            figures["efficiency-quality"] = plot_quality(tables["quality"])
         return [save(figure, Path(folder) / name)[0] for name, figure in figures.items()]
 
 
 def redraw(root: Path) -> list[Path]:
     """The figures of what was measured below `root` in float32 on a CPU, which are the report's; returns the SVGs."""
-    measured = {name: read(root, f"efficiency/{name}-cpu-fp32") for name in ("time", "memory", "quality")}
+    measured = {name: read(root, f"efficiency/{name}-cpu-fp32") for name in ("time", "memory")}
     tables = {name: table for name, table in measured.items() if len(table)}
     drawn = save_efficiency(tables, str(root / "figures")) if "time" in tables else []
     if len(frontier := read(root, "efficiency/frontier")):

@@ -55,7 +55,7 @@ BASELINES = {"majority": "majority class", "chance": "chance", "counting": "coun
 NUMBERS = ("attention_mass", "train_seconds", "examples_per_second", "tokens_per_second", "peak_memory_bytes")
 PARAMETERS = ("folds", "eval_examples", "held_out_examples", "steps", "masked_share")
 ASKED = {"share_asked": "share", "share": "pairs"}
-MEASURED = {"case": "variant", "pass": "split", "kind": "split", "text_model": "model"}
+MEASURED = {"case": "variant", "pass": "split", "kind": "split"}
 PROBES: tuple[tuple[str, str, dict[str, str]], ...] = (
     # other tables: their kind, the files below results/, and how their columns are called here
     ("switched", "runs/*/*/*/*/seed-*/fidelity-*[!s].csv", ASKED),

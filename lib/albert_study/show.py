@@ -156,6 +156,7 @@ STYLES: dict[str, tuple[str, Any, str]] = {
     "nystrom": ("#882255", (0, (5, 1, 1, 1, 1, 1)), "p"),
     "yoso": ("#44aa99", (0, (2, 1)), "<"),
     "yoso-e": ("#117733", (0, (4, 2)), ">"),
+    "LSG": ("#332288", (0, (2, 1, 1, 1)), "^"),  # of another package, in benchmarks/
     # arms of studies that are more than an attention
     "new": ("#aa4499", (0, (8, 2)), "H"),
     "new-best-rate": ("#882266", (0, (5, 1)), "h"),

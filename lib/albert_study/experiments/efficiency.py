@@ -1,4 +1,4 @@
-"""Time and memory of the attentions, alone and in a training step, and what they keep of softmax on real text.
+"""Time and memory of the attentions, alone and in a training step.
 
 reformer-pytorch stands beside ours; each has about the same number of keys per query. Cases are timed in one process
 and take turns: what disturbs one disturbs all, and ratios stay meaningful. Each row names its commit and machine. Rows
@@ -24,14 +24,11 @@ from torch import Tensor
 from transformers import AlbertConfig, PreTrainedModel
 
 from albert_lsh import attention
-from albert_lsh.data import load_data
 from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import load_model
 from albert_lsh.record import provenance
-from albert_lsh.run import Count, NameOrPath, Place, Settings, on_this_machine
-from albert_study.candidates import Candidate, GrowingTable
-from albert_study.probe import compare, summary, trace
-from albert_study.reading import open_encoder
+from albert_lsh.run import Count, Place, Settings, on_this_machine
+from albert_study.candidates import GrowingTable
 
 HEADS, HEAD_DIM, VOCABULARY = 12, 64, 30_000  # ALBERT-base's
 STEP_TOKENS = 1024  # a training step has two sequences, or one if two are more tokens
@@ -109,8 +106,6 @@ class Efficiency(Settings):
     longest_quadratic: Count = 4096
     slowest: Annotated[float, Field(ge=0)] = 50.0
     memory: bool = True
-    text_model: NameOrPath | None = None
-    text_length: Size = 2048
     output_dir: Place = Field("results/runs/notebook/efficiency", validate_default=True)
     figures_dir: Place = Field("results/runs/notebook/efficiency", validate_default=True)
 
@@ -121,7 +116,7 @@ class Efficiency(Settings):
                 raise ValueError(f"{name}: {unknown[0]!r} is not one of: {', '.join(known)}")
             if "softmax" not in cases and (name == "cases" or self.step_lengths):
                 raise ValueError(f"{name} must have 'softmax', with which the others are compared")
-        for size in (*self.lengths, *self.step_lengths, self.keys, self.text_length):
+        for size in (*self.lengths, *self.step_lengths, self.keys):
             if size & (size - 1):
                 raise ValueError(f"{size} is no power of two, as lengths and keys must be")
         if self.memory and self.device != "cpu":
@@ -134,7 +129,7 @@ class Efficiency(Settings):
     @property
     def kinds(self) -> list[str]:
         """The tables that are asked for."""
-        wanted = {"time": True, "step": self.step_lengths, "memory": self.memory, "quality": self.text_model}
+        wanted = {"time": True, "step": self.step_lengths, "memory": self.memory}
         return [kind for kind in wanted if wanted[kind]]
 
     @property
@@ -265,9 +260,9 @@ def measure_efficiency(settings: Efficiency) -> dict[str, pd.DataFrame]:
     """Measure what the tables lack, and write them to output_dir; prints what is being measured.
 
     Returns:
-        Tables by kind: time, and step, memory and quality where asked for, without rows measured with other keys.
+        Tables by kind: time, and step and memory where asked for, without rows measured with other keys.
     """
-    measure = {"time": time_passes, "step": time_steps, "memory": measure_memory, "quality": measure_quality}
+    measure = {"time": time_passes, "step": time_steps, "memory": measure_memory}
     tables = {}
     for kind in settings.kinds:
         table = GrowingTable(settings.table(kind))
@@ -334,28 +329,3 @@ def measure_memory(settings: Efficiency, table: GrowingTable) -> None:
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 row = {"bytes": pool.submit(peak_memory, kind, case, length, settings).result()}
             table.put({"case": case, **unit}, [row | provenance(settings.device)])
-
-
-def measure_quality(settings: Efficiency, table: GrowingTable) -> None:
-    """What each case keeps of softmax attention on a real text, its cost, and its seconds, all layers together.
-
-    An encoder reads paragraphs of SQuAD, one after the other, in one sequence.
-    reformer-pytorch is left out: it does not take a model's own queries and keys.
-    Columns: pairs (share attended), mass (of softmax, on these), error (of the output), cost (multiply-adds as a share
-    of full attention's).
-    """
-    length = settings.text_length
-    unit = {"length": length, "keys": settings.keys, "text_model": settings.recorded()["text_model"]}
-    cases = [case for case in settings.fitting(length) if CONTENDERS[case].attention != "reformer"]
-    missing = lacking(table, cases, unit)
-    texts = list(dict.fromkeys(load_data("squad")["validation"]["context"])) if missing else []
-    passes = trace(*open_encoder(str(settings.text_model), texts, length, 1)).passes[0] if missing else []
-    for case in missing:
-        name, chosen = CONTENDERS[case].attention, CONTENDERS[case].settings(length, settings.keys)
-        candidate = Candidate(case, name, chosen)
-        rows = pd.concat(compare(one, candidate).assign(layer=n, batch=0) for n, one in enumerate(passes))
-        columns: Any = summary(rows.assign(all=0), ["all"])[["pairs", "mass", "error"]].iloc[0].to_dict()
-        columns["cost"] = attention.cost(name, length, passes[0].query.shape[-1], **chosen)
-        tensors = [[one.query, one.key, one.value] for one in passes]
-        run = one_pass(CONTENDERS[case].build(length, settings.keys), *tensors, backward=True)
-        put_seconds(table, {case: run}, settings, unit, **columns)
