@@ -78,14 +78,18 @@ def error(case: Attend, passes: list[Pass]) -> float:
     return statistics.mean(((case(*row) - output).norm() / output.norm()).item() for row, output in pairs)
 
 
+@torch.no_grad()
+def run(case: Attend, one: Pass) -> None:
+    case(one.query, one.key, one.value)
+
+
 def main(lengths: tuple[int, ...]) -> None:
     rows: list[dict[str, Any]] = []
     seconds: dict[str, float] = {}
     path = repository_root() / "results" / "efficiency" / "frontier.csv"  # written after each length
     for length, passes in passes_of(lengths).items():
         cases = {key: case for key, case in cases_at(length).items() if seconds.get(str(key), 0) < SLOW}
-        timed = passes[1].query, passes[1].key, passes[1].value
-        runs = {str(key): torch.no_grad()(partial(case, *timed)) for key, case in cases.items()}
+        runs = {str(key): partial(run, case, passes[1]) for key, case in cases.items()}
         seconds = {str(key): SLOW for key in cases_at(length)}  # those that are left out stay so
         seconds |= {key: statistics.median(taken) for key, taken in seconds_of(runs, REPEATS).items()}
         for (name, share), case in cases.items():

@@ -28,7 +28,10 @@ def package() -> ModuleType:
 
 
 def block_for(keys: float) -> int:
-    """The block with which a query sees about so many keys: five blocks of them and the first."""
+    """The block with which a query sees about so many keys: five blocks of them and the first.
+
+    Near the ends of a text it sees fewer, and of a text of fewer than nineteen blocks everywhere.
+    """
     return max(STEP, round(keys / 5 / STEP) * STEP)
 
 

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/whole_model.py    writes results/efficiency/whole-model.csv, in minutes
 
-A forward pass of one text in evaluation, float32, with positions repeated up to the length. Cases of a length take
+A forward pass of random tokens in evaluation, float32, with positions repeated up to the length. Cases of a length take
 turns in one process. Memory is the peak above that of the model alone, in a process for each case.
 
 LSG has the model's own weights, as the attentions of CASES have. Peers that are models of Transformers have the shape
@@ -34,7 +34,7 @@ from albert_lsh import load_model, switch_attention
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.model.load import extend_positions
 from albert_lsh.record import provenance
-from albert_study.experiments.efficiency import Workload, resident_memory, seconds_of
+from albert_study.experiments.efficiency import Workload, peak_of, seconds_of
 
 MODEL, LENGTHS = "sentence-transformers/all-MiniLM-L6-v2", (512, 1024, 2048, 4096, 8192)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -92,14 +92,10 @@ def forward(model: PreTrainedModel, length: int) -> Workload:
 
 
 def memory(case: str) -> list[int]:
-    """Peak bytes at each length, in a process that has done nothing else; a longer text takes more."""
+    """Peak bytes at each length, in a process of its own."""
     model = encoder(case)
     forward(model, 64)()
-    before, peaks = resident_memory("VmRSS"), []
-    for length in fitting(case):
-        forward(model, length)()
-        peaks.append(resident_memory("VmHWM") - before)
-    return peaks
+    return [peak_of(forward(model, length)) for length in fitting(case)]
 
 
 def main() -> None:

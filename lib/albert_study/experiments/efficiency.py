@@ -225,7 +225,7 @@ def seconds_of(runs: dict[str, Workload], repeats: int) -> dict[str, list[float]
 
 
 def peak_memory(kind: str, case: str, length: int, settings: Efficiency) -> int:
-    """Peak memory in bytes, above what there was before, as Linux counts it in a process that does nothing else.
+    """Peak memory in bytes (`peak_of`), as Linux counts it in a process that does nothing else.
 
     A short run comes first, so that what is loaded at first use does not count.
 
@@ -240,7 +240,12 @@ def peak_memory(kind: str, case: str, length: int, settings: Efficiency) -> int:
 
     run = prepare(length)
     prepare(64)()
-    ctypes.CDLL(None).malloc_trim(0)  # what the short run has freed would be taken again without being counted
+    return peak_of(run)
+
+
+def peak_of(run: Workload) -> int:
+    """Peak memory in bytes while it runs, above what there was before."""
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed earlier would be taken again without being counted
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = resident_memory("VmRSS")
     run()

@@ -24,11 +24,11 @@ from albert_lsh.attention.keys import LOG2_E, MASKED
 class Groups(NamedTuple):
     """One head's queries, by the clusters that they see; the global tokens are the first."""
 
-    at_key: Tensor  # (keys,) positions, by cluster
+    at_key: Tensor  # (keys,) positions, by cluster; each key once
     keys_of: list[int]  # how many each cluster has
     at_query: Tensor  # (slots,) positions, by cluster
     queries_of: list[int]  # how many see each cluster
-    slots: Tensor  # (length, n) of each query, int32; the number of slots where it sees fewer clusters
+    slots: Tensor  # (length, n) of each query, int32; where it sees fewer clusters the number of slots, an empty one
     sees: Tensor  # (clusters, length) bool
 
 
@@ -42,6 +42,8 @@ class Grouped(Pieces):
     def groups(self, head: int) -> Groups:
         mask, tokens, members, chosen = (x[head] for x in self.clusters)
         length, count = len(mask), len(members) + 1
+        # The global tokens are cluster 0, which all queries see; `count` is for nothing: in padding, and where a query
+        # chose fewer clusters. Its slots come last, and are cut off.
         chosen = F.pad(chosen.mT + 1, (0, 0, 1, 0)).masked_fill_(~mask, count)
         tokens, filled = tokens[tokens < length], members < length
         sees = chosen.new_zeros(count + 1, length, dtype=torch.bool).scatter_(0, chosen, True)
