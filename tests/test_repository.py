@@ -294,6 +294,7 @@ PEERS = {
     "product of 2048 x 2048",
     "fused kernel",
     "truncation",
+    "LSG",
     "Longformer",
     "Nyströmformer",
     "YOSO",
