@@ -52,7 +52,7 @@ def passes_of(lengths: tuple[int, ...]) -> dict[int, list[Pass]]:
     """Of LAYERS, at each length."""
     text = " ".join(dict.fromkeys(load_data("squad")["validation"]["context"]))
     tokens = load_tokenizer(MODEL)(text[: 12 * max(lengths)], return_tensors="pt", verbose=False)["input_ids"]
-    model, passes = extend_positions(load_model(MODEL, head="base"), max(lengths)).eval(), {}
+    model, passes = extend_positions(load_model(MODEL, head="base"), max(LENGTHS + lengths)).eval(), {}
     for length in lengths:
         with record_passes(model) as recorded:
             model(input_ids=tokens[:, :length])
