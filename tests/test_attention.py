@@ -205,6 +205,16 @@ def test_how_many_queries_choose_at_once_changes_nothing():
     torch.testing.assert_close(together[7:8], attention.attend("lsh", *(t[7:8] for t in inputs), cluster_size=3))
 
 
+@pytest.mark.parametrize("length", [40, 600])
+def test_lsh_does_not_hide_nan(length):
+    """A key that is NaN makes its cluster's score NaN, which counts as the highest: every query sees it."""
+    query, key, value = tensors((1, 2, length, 4))
+    key[0, 1, 30, 2] = torch.nan
+    out = attention.attend("lsh", query, key, value, n_hashes=2, cluster_size=4, global_tokens=0)
+    assert out.isnan().flatten(2).any(-1).tolist() == [[False, True]]
+    assert out[0, 1].isnan().all()
+
+
 def test_lsh_finds_similar_keys_where_random_does_not():
     """Every key has one query that matches it: with clusters of an eighth, hashing finds most of the mass."""
     generator = torch.Generator().manual_seed(0)

@@ -145,7 +145,8 @@ def axes_tree(rows: Tensor, mask: Tensor, size: int | Tensor, n_axes: int) -> Te
         size: one for all, or (batch,) one for each sequence.
         n_axes: at most dim are used, and fewer for few tokens (`axes_used`).
     Returns:
-        (batch, heads, clusters, members) positions; `length` in places without a token.
+        (batch, heads, clusters, members) positions; `length` in places without a token. A sequence that needs fewer
+        clusters than another one of the batch has empty ones at the end.
     """
     batch, heads, length, dim = rows.shape
     counts = tuple(mask[:, 0].sum(-1).tolist())

@@ -21,13 +21,12 @@ from torch import Tensor
 from albert_lsh.attention.axes import ITERATIONS, axes_tree, axes_used, sample_size
 from albert_lsh.attention.clusters import SINGLE, Clusters
 from albert_lsh.attention.core import ChoosesKeys, Count, CountOrZero, InRounds
-from albert_lsh.attention.keys import slices, take
+from albert_lsh.attention.keys import largest, slices, take
 from albert_lsh.attention.order import beyond, highest
 from albert_lsh.attention.select import find_global_tokens
 
 GLOBAL_TOKENS = 2
 CLUSTERS = 48  # above SINGLE tokens, until they have sqrt(length) keys
-SCORES_AT_ONCE = 2**20  # of queries and mean keys, while clusters are chosen on a CPU
 
 
 class LSH(InRounds, ChoosesKeys):
@@ -98,18 +97,19 @@ class LSH(InRounds, ChoosesKeys):
 
 @torch.no_grad()
 def choose_clusters(query: Tensor, key: Tensor, clusters: Tensor, n_hashes: int | Tensor, scaling: float) -> Tensor:
-    """The clusters that each query scores highest: (batch, heads, length, largest n_hashes), long.
+    """The clusters that each query scores highest: (batch, heads, length, largest n_hashes, at most all), long.
 
     A cluster's score is that of its mean key plus the logarithm of its size. The number of clusters stands for none.
     """
     batch, heads, length, _ = query.shape
     count = clusters.shape[2]
-    size = (clusters < length).sum(-1, keepdim=True, dtype=torch.float32)
-    mean_key = (take(key, clusters).sum(3) / size.clamp(min=1)).transpose(-1, -2)
-    offset = size.log().transpose(-1, -2)  # -inf for an empty one
-    chosen = []
-    for part in slices(length, count * batch * heads, query.device, SCORES_AT_ONCE):
-        scores = torch.add(offset, query[:, :, part] @ mean_key, alpha=scaling)
-        number = highest(scores, n_hashes)
-        chosen.append(number.masked_fill(scores.gather(-1, number) == -torch.inf, count))
-    return beyond(torch.cat(chosen, dim=2) if len(chosen) > 1 else chosen[0], n_hashes, count)
+    size = (clusters < length).sum(-1, dtype=torch.float32)
+    mean_key = take(key, clusters).sum(3) / size.clamp(min=1).unsqueeze(-1)
+    offset = size.log().flatten(0, 1).unsqueeze(1)  # -inf for an empty one
+    queries, mean_keys = query.flatten(0, 1), mean_key.flatten(0, 1).mT
+    most, chosen = largest(n_hashes), []
+    for part in slices(length, count * batch * heads, query.device):
+        chosen.append(highest(torch.baddbmm(offset, queries[:, part], mean_keys, alpha=scaling), most))
+    chosen = torch.cat(chosen, dim=1).unflatten(0, (batch, heads))
+    is_empty = chosen >= size.count_nonzero(-1)[..., None, None]  # a sequence's last clusters are
+    return beyond(chosen.masked_fill_(is_empty, count), n_hashes, count)

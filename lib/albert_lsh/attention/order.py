@@ -1,9 +1,8 @@
 """Tokens in the order of a number, and the highest of many.
 
-On a CPU numpy sorts and selects with vector instructions, on one thread. torch does not, but shares rows among threads.
+On a CPU numpy sorts with vector instructions, on one thread. torch does not, but shares rows among threads.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,20 +34,19 @@ def argsort(values: Tensor) -> Tensor:
     return packed & 0xFFFFFFFF
 
 
-def highest(scores: Tensor, count: int | Tensor) -> Tensor:
-    """Positions of each row's highest scores, at most the largest `count`; the best first where that is a tensor.
+def highest(scores: Tensor, count: int) -> Tensor:
+    """Positions of each row's `count` highest scores, at most all, the best first; which of equal ones is arbitrary.
 
-    Of equal scores any may be the last. numpy takes eight bytes a score meanwhile.
-
-    scores: (batch, heads, ..., n). count: one number, or (batch,).
+    scores: (..., n) float32; NaN is as high as the highest.
     """
-    most = min(largest(count), scores.shape[-1])
+    n = scores.shape[-1]
     if not numpy_sorts(scores):
-        return scores.topk(most, dim=-1).indices
-    positions = torch.from_numpy(np.argpartition(scores.detach().numpy(), -most, axis=-1)[..., -most:])
-    if not isinstance(count, Tensor):
-        return positions
-    return positions.gather(-1, argsort(-scores.gather(-1, positions)))
+        return scores.topk(min(count, n), dim=-1).indices
+    # A number of float32 leaves 29 bits at the end of a float64; there its position is written. NaN would not keep it.
+    numbers = scores.nan_to_num(torch.finfo(torch.float32).max).double()
+    packed = numbers.view(torch.long).bitwise_or_(torch.arange(n, device=scores.device))
+    numbers.numpy().sort(axis=-1)  # and packed, which is the same memory
+    return packed[..., -count:].flip(-1) & 2**29 - 1
 
 
 def sort_tokens(values: Tensor, mask: Tensor) -> Tensor:

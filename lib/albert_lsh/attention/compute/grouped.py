@@ -8,6 +8,7 @@ scores and sums of weights; in the backward pass the slots' gradients add up.
 A head is computed in float32: casts of small products take longer than bfloat16 saves where no matrix units are.
 """
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -56,27 +57,33 @@ class Grouped(Pieces):
         at_key = torch.cat([tokens, members[filled]])
         return Groups(at_key, keys_of, at_query, queries_of, slots.mT.contiguous(), sees[:-1])
 
-    def means(self, groups: Groups, query: Tensor, key: Tensor, value: Tensor) -> tuple[Means, Tensor]:
-        """The mean keys, and the cluster of each key. query: (length, dim). key, value: (keys, dim), by cluster."""
+    def means(self, groups: Groups, query: Tensor, key: Tensor, value: Tensor) -> Means:
+        """The mean keys. Tensors are (length, dim), queries as `rows_of` gives them."""
         sizes = groups.at_key.new_tensor(groups.keys_of)
-        owner = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes)
-        tables = (x.new_zeros(len(sizes), x.shape[-1], dtype=torch.float32) for x in (key, value))
-        of_keys, of_values = (t.index_add_(0, owner, x.float()) for t, x in zip(tables, (key, value), strict=True))
-        return Means((~groups.sees).float(), sizes, of_keys, of_values, query, self.scaling), owner
+        first = sizes.cumsum(0) - sizes
+        of_keys, of_values = (F.embedding_bag(groups.at_key, x, first, mode="sum") for x in (key, value))
+        return Means((~groups.sees).float(), sizes, of_keys, of_values, query, 1 / LOG2_E)
 
-    def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        """Times LOG2_E, (keys, queries) float32: over keys they are reduced quickly."""
-        return (key @ query.mT).mul_(self.scaling * LOG2_E)
+    def rows_of(self, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+        """The tensors, queries first, of one head after another, in float32; queries times the scaling and LOG2_E.
+
+        So products of queries and keys are scores for powers of 2.
+        """
+        for query, *rows in zip(*tensors, strict=True):
+            yield [query.float() * (self.scaling * LOG2_E), *(x.float() for x in rows)]
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         out, total = query.new_empty(value.shape), query.new_empty(query.shape[:2], dtype=torch.float32)
         self.restart()
-        for head, rows in enumerate(zip(query, key, value, strict=True)):
-            out[head], total[head] = self.attend_head(self.groups(head), *(x.float() for x in rows))
+        for head, rows in enumerate(self.rows_of((query, key, value))):
+            out[head], total[head] = self.attend_head(self.groups(head), *rows)
         return out, total
 
     def attend_head(self, groups: Groups, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Output, and the log-sum-exp over all that is attended to, of one head: (length, dim) and (length,)."""
+        """Output, and the log-sum-exp over all that is attended to, of one head: (length, dim) and (length,).
+
+        query: as `rows_of` gives it.
+        """
         k, v, n = key.index_select(0, groups.at_key), value.index_select(0, groups.at_key), len(groups.at_query)
         outs = empty(value, n + 1)
         highest, sums = outs.new_full((n + 1,), MASKED), outs.new_ones(n + 1)
@@ -84,22 +91,23 @@ class Grouped(Pieces):
         keys = (x.split(groups.keys_of) for x in (k, v))
         for at, out, top, weight, kk, vv in zip(*slots, *keys, strict=True):
             if len(at) and len(kk):
-                scores = self.scores(query.index_select(0, at), kk)
+                scores = kk @ query.index_select(0, at).mT  # (keys, queries): over keys they are reduced quickly
                 torch.amax(scores, 0, out=top)
                 weights = scores.sub_(top).exp2_()
                 torch.sum(weights, 0, out=weight)
                 torch.mm(self.drop(weights)[0].mT, vv, out=out)
             else:
                 out.zero_()
-        highest, sums = highest[groups.slots], sums[groups.slots]
+        highest, sums = (x.index_select(0, groups.slots.flatten()).view_as(groups.slots) for x in (highest, sums))
         top = highest.amax(-1)
         if self.with_mean:
-            means, _ = self.means(groups, query, k, v)
-            top = torch.maximum(top, means.scores * LOG2_E)
+            means = self.means(groups, query, key, value)
+            of_mean = means.scores * LOG2_E
+            top = torch.maximum(top, of_mean)
         factors = highest.sub_(top.unsqueeze(-1)).exp2_()
         sum_of_weights = (factors * sums).sum(-1)
         if self.with_mean:
-            of_mean = (means.scores * LOG2_E - top).exp2_()
+            of_mean = of_mean.sub_(top).exp2_()
             sum_of_weights += of_mean
         factors /= sum_of_weights.unsqueeze(-1)
         out = F.embedding_bag(groups.slots, outs, per_sample_weights=factors, mode="sum")
@@ -110,27 +118,30 @@ class Grouped(Pieces):
     def backward(self, *tensors: Tensor) -> list[Tensor]:
         grads = [torch.zeros_like(x) for x in tensors[:3]]
         self.restart()
-        for head, rows in enumerate(zip(*tensors, strict=True)):
+        for head, rows in enumerate(self.rows_of(tensors)):
             groups = self.groups(head)
-            of_query, of_key, of_value = self.gradients_of_head(groups, *(x.float() for x in rows))
+            of_query, of_key, of_value = self.gradients_of_head(groups, *rows)
             grads[0][head] = of_query
             for grad, of_rows in zip(grads[1:], (of_key, of_value), strict=True):
                 grad[head].index_copy_(0, groups.at_key, of_rows.to(grad.dtype))
         return grads
 
     def gradients_of_head(self, groups, query, key, value, up, total, delta) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of query, sorted keys and sorted values. total: see `attend_head`. delta: see `ChosenAttention`."""
+        """Gradients of the query as it was before `rows_of`, of sorted keys and of sorted values.
+
+        total: the log-sum-exp that `attend_head` returned. delta: see `ChosenAttention`.
+        """
         k, v, n = key.index_select(0, groups.at_key), value.index_select(0, groups.at_key), len(groups.at_query)
-        of_slots, of_k, of_v = empty(query, n + 1), *(torch.empty_like(x, dtype=torch.float32) for x in (k, v))
-        slots = (x.split(groups.queries_of) for x in (groups.at_query, of_slots[:n]))
+        of_slots, of_k, of_v = empty(query, n + 1), *(torch.empty_like(x) for x in (k, v))
+        totals, deltas = (x.index_select(0, groups.at_query) for x in (total * LOG2_E, delta))
+        slots = (x.split(groups.queries_of) for x in (groups.at_query, totals, deltas, of_slots[:n]))
         keys = (x.split(groups.keys_of) for x in (k, v, of_k, of_v))
-        totals = total * LOG2_E
-        for at, of_q, kk, vv, of_kk, of_vv in zip(*slots, *keys, strict=True):
+        for at, log2_sum, shift, of_q, kk, vv, of_kk, of_vv in zip(*slots, *keys, strict=True):
             if len(at) and len(kk):
                 q, of_out = query.index_select(0, at), up.index_select(0, at)
-                weights = self.scores(q, kk).sub_(totals[at]).exp2_()
+                weights = (kk @ q.mT).sub_(log2_sum).exp2_()
                 dropped, of_weights = self.drop(weights, vv @ of_out.mT)
-                of_scores = of_weights.sub_(delta[at]).mul_(weights)
+                of_scores = of_weights.sub_(shift).mul_(weights)
                 torch.mm(dropped, of_out, out=of_vv)
                 torch.mm(of_scores, q, out=of_kk)
                 torch.mm(of_scores.mT, kk, out=of_q)
@@ -139,10 +150,12 @@ class Grouped(Pieces):
                     nothing.zero_()
         of_query = F.embedding_bag(groups.slots, of_slots, mode="sum")
         if self.with_mean:
-            means, owner = self.means(groups, query, k, v)
-            of_q, of_keys, of_values = means.gradients(total, up, delta)
-            of_query, of_k, of_v = of_query + of_q, of_k + of_keys[owner], of_v + of_values[owner]
-        return of_query.mul_(self.scaling), of_k.mul_(self.scaling), of_v
+            of_q, of_keys, of_values = self.means(groups, query, key, value).gradients(total, up, delta)
+            owner = torch.repeat_interleave(groups.at_key.new_tensor(groups.keys_of))
+            of_query += of_q
+            of_k += of_keys.index_select(0, owner)
+            of_v += of_values.index_select(0, owner)
+        return of_query.mul_(self.scaling), of_k.div_(LOG2_E), of_v  # scores were products of scaled queries
 
 
 def empty(like: Tensor, rows: int) -> Tensor:

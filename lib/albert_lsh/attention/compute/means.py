@@ -29,7 +29,7 @@ class Means:
         return self.unseen * (weight / self.number).unsqueeze(-2)
 
     def gradients(self, total: Tensor, up: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of the query and of the sums of keys, both still without `scaling`, and of the sums of values.
+        """Gradients of the query and of the sums of keys, both by their bare products, and of the sums of values.
 
         total: (..., length), log-sum-exp of the scores of all keys that are seen and of the mean key. up: (..., length,
         dim), of the output. delta: see `ChosenAttention`.
