@@ -51,6 +51,11 @@ def test_long_sequences_are_the_references(monkeypatch, name, settings, at_once,
     check_reference(name, settings, (2, 2, 37, 12), "scattered", dropout=dropout)
 
 
+def test_a_key_met_twice_weighs_once_among_more_clusters_than_a_byte_counts():
+    """300 of them."""
+    check_reference("random", {"n_hashes": 6, "cluster_size": 2}, (1, 2, 600, 4), "full")
+
+
 @pytest.mark.parametrize("way", ["grouped", "gathered"])
 @pytest.mark.parametrize("kind", ["full", "scattered"])
 @pytest.mark.parametrize(

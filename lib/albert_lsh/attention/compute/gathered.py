@@ -23,29 +23,22 @@ class Gathered(Listed):
 
         Yields:
             The number of the round; queries and keys (blocks, places), rows of flat tensors, whose last one stands in
-            empty places; and the bias (blocks, queries or 1, keys), minus the logarithm of how often a pair meets.
+            empty places; and the bias (blocks, queries or 1, keys). A pair counts in the first round in which it meets.
         """
         keys, n = self.keys, rows.stop - rows.start
         first = torch.arange(n, device=keys.keys.device)[:, None, None] * length
+        tables = [narrow(table[rows], keys.keys.shape[2]) for table in keys.clusters or ()]
         for number in range(keys.keys.shape[1]):
             for blocks in slices(keys.keys.shape[2], n * keys.keys.shape[3] * dim, first.device):
                 queries, listed = keys.queries[rows, number, blocks], keys.keys[rows, number, blocks]
-                hidden = (listed == length).unsqueeze(-2)
+                unseen = narrow(listed == length, 1).unsqueeze(-2)
                 if keys.others_only:
-                    hidden = hidden | (queries.unsqueeze(-1) == listed.unsqueeze(-2))
-                bias = torch.zeros(hidden.shape, device=first.device, dtype=torch.float32).masked_fill(hidden, MASKED)
-                if keys.clusters is not None:
-                    bias = bias - self.times_met(rows, queries, listed).clamp(min=1).float().log()
+                    unseen = unseen | equal(narrow(queries, length), narrow(listed, length))
+                for of_query, of_key in zip(*(table[:, :number].unbind(1) for table in tables), strict=True):
+                    unseen = unseen | equal(cluster_of(queries, of_query), cluster_of(listed, of_key))
+                bias = unseen.float().mul_(MASKED)
                 flat = [(x + first).masked_fill(x == length, n * length).flatten(0, 1) for x in (queries, listed)]
                 yield number, flat[0], flat[1], bias.flatten(0, 1)
-
-    def times_met(self, rows: slice, queries: Tensor, listed: Tensor) -> Tensor:
-        """In how many rounds each query shares a cluster with each key: (n, blocks, queries, keys), int."""
-        met = torch.zeros(*queries.shape, listed.shape[-1], dtype=torch.int, device=queries.device)
-        for of_query, of_key in zip(*(table[rows].unbind(1) for table in self.keys.clusters or ()), strict=True):
-            mine, other = (t.gather(1, i.flatten(1)).view_as(i) for t, i in ((of_query, queries), (of_key, listed)))
-            met += mine.unsqueeze(-1) == other.unsqueeze(-2)
-        return met
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         (heads, length, dim), width = query.shape, value.shape[2]
@@ -99,3 +92,21 @@ def side_by_side(*tensors: Tensor) -> Tensor:
 def gather(flat: Tensor, index: Tensor, *widths: int) -> tuple[Tensor, ...]:
     """Rows of a flat tensor at (blocks, places), apart again: (blocks, places, width) each."""
     return flat.index_select(0, index.flatten()).view(*index.shape, -1).split(widths, dim=-1)
+
+
+def cluster_of(positions: Tensor, table: Tensor) -> Tensor:
+    """The entry of each position (n, ...) in a table (n, length + 1)."""
+    return table.gather(1, positions.flatten(1)).view_as(positions)
+
+
+def narrow(numbers: Tensor, most: int) -> Tensor:
+    """Whole numbers from -2 to `most`, in as few bytes as hold them: so they are compared quickly."""
+    return numbers.to(next(dtype for dtype in (torch.int8, torch.int16, torch.int32) if most <= torch.iinfo(dtype).max))
+
+
+def equal(a: Tensor, b: Tensor) -> Tensor:
+    """1 where a number of a (..., n) is equal to one of b (..., m), else 0: (..., n, m), in their dtype.
+
+    `==` takes ten times as long on a CPU, where it compares a number with a row.
+    """
+    return (a.unsqueeze(-1) ^ b.unsqueeze(-2)).eq_(0)
