@@ -318,9 +318,9 @@ def gaps(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
 
 # ---- written --------------------------------------------------------------------------------------------------------
 def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
-    """Write results/tables/<study>-{scores,differences,switched,shuffled}.csv, and of all studies pretraining-gaps.csv
-    and equivalence.csv; returns the paths. A table without rows is not written, and an older one is deleted. A warning
-    names runs that are not made yet.
+    """Write results/tables/<study>-{scores,differences,switched,shuffled}.csv, and of all studies pretraining-gaps.csv,
+    no-training-second.csv and equivalence.csv; returns the paths. A table without rows is not written, and an older one
+    is deleted. A warning names runs that are not made yet.
 
     Raises:
         ValueError: some of the switched models, or of the readings, have no table; nothing is written.
@@ -332,7 +332,9 @@ def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
         makers = {"scores": scores.scores, "differences": differences, "switched": switched, "shuffled": shuffled}
         tables |= {f"{study}-{name}": make(rows, root) for name, make in makers.items()}
         tables[f"{study}-predictors"] = predictors(tables[f"{study}-switched"])
-    tables["pretraining-gaps"] = gaps(load(root), root)
+    rows = load(root)
+    tables["pretraining-gaps"] = gaps(rows, root)
+    tables["no-training-second"] = switched(rows[rows["study"] == "no-training-second"], root)
     folder = root / "results" / "tables"
     written = [path for name, table in tables.items() for path in replace_table(folder / f"{name}.csv", table)]
     # as they are written, so that those of a study that is made again enter as those of all others do

@@ -221,12 +221,14 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     for name, x, chosen in (("loss", "step", ~is_longer & ~is_sized), ("convergence", "epoch", is_longer)):
         for task, of_task in runs[chosen].groupby("task", sort=False):
             figures[f"{study}-{name}-{task}"] = plot_training(of_task, root, x)
-    names = ("differences", "switched", "shuffled")
-    pairs, switched, shuffled = (read(root, f"tables/{study}-{name}") for name in names)
+    names = ("differences", "switched", "second", "shuffled")
+    pairs, switched, second, shuffled = (read(root, f"tables/{study}-{name}") for name in names)
     if len(pairs) and (pairs["from"] == "softmax").any():
         figures[f"{study}-differences"] = plot_differences(runs, pairs)
     if len(switched):
-        figures[f"{study}-switched"] = plot_switched(switched[switched["split"] != "held-out"])
+        of_version_2 = [second[second["variant"] == "lsh"]] if len(second) else []  # in models of its own
+        lines = pd.concat([switched[switched["split"] != "held-out"], *of_version_2])
+        figures[f"{study}-switched"] = plot_switched(lines)
     if len(shuffled):
         figures[f"{study}-shuffled"] = plot_word_order(rows, shuffled, root)
     return figures

@@ -58,7 +58,8 @@ ASKED = {"share_asked": "share", "share": "pairs"}
 MEASURED = {"case": "variant", "pass": "split", "kind": "split"}
 PROBES: tuple[tuple[str, str, dict[str, str]], ...] = (
     # other tables: their kind, the files below results/, and how their columns are called here
-    ("switched", "runs/*/*/*/*/seed-*/fidelity-*[!s].csv", ASKED),
+    ("switched", "runs/*/*/*/*/seed-*/fidelity-*.csv", ASKED),
+    ("switched", "no-training-second/*.csv", ASKED),
     ("reading", "runs/*/reading/*[0-9].csv", ASKED | {"hash_seed": "seed", "paragraphs": "examples"}),
     ("masked words", "runs/*/[0-9]*[0-9].csv", ASKED),
     ("passes", "runs/*/depths.csv", ASKED),
@@ -248,11 +249,16 @@ def decisive(run: Row) -> dict[str, str]:
 def read_probes(root: Path, kind: str, pattern: str, names: dict[str, str]) -> Iterator[pd.DataFrame]:
     """The tables of one of PROBES: every column of numbers that is none of COLUMNS is a measure."""
     for path in sorted((root / "results").glob(pattern)):
+        if path.stem.endswith("-heads"):  # of the fidelity of single heads
+            continue
         table, place = pd.read_csv(path).rename(columns=names), path.relative_to(root).parts
         about: Row = {"kind": kind, "study": place[2] if place[1] == "runs" else path.stem, "record": "/".join(place)}
         if kind == "switched":
-            about |= {"model": place[4], "arm": place[5], "split": path.stem.removeprefix("fidelity-")}
             table = table.rename(columns={"score": table["score_name"].iloc[0]})
+            about |= {"study": place[1], "arm": "softmax"}
+            if place[1] == "runs":
+                of_run = {"study": place[2], "model": place[4], "arm": place[5]}
+                about |= of_run | {"split": path.stem.removeprefix("fidelity-")}
         elif kind == "bag of words":
             about |= {"arm": kind}
         elif kind == "efficiency":

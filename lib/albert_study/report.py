@@ -62,6 +62,7 @@ def numbers(root: Path, study: str | None = None) -> dict[str, Any]:
         runs = [[float(run) for run in of_arm.split("; ") if run] for of_arm in scores["runs"].fillna("")]
         lines["scores"] = scores.assign(runs=pd.Series(runs, scores.index))[scores["is_headline"]]
     lines["equivalence"] = read(root, "tables/equivalence")
+    lines["second models"] = read(root, "tables/no-training-second")
     content = {name: json.loads(each.to_json(orient="records")) for name, each in lines.items()}
     content |= {"tables": made, "figures": [path.stem for path in figures_of(root, study)]}
     content |= {"studies": studies, "arms": ARMS}

@@ -28,6 +28,7 @@ FRONT = {  # by row, which study and arm it shows of these tasks; none where it 
 FRONT_NOTE = """Mean ± standard deviation (number of runs), or every run where they are far apart; empty: not run. \
 {}lsh and random hashing are asked for half of the pairs (random hashing on SQuAD for a quarter). Full cost: all \
 multiply-adds of the attention, choosing keys included, against softmax's. Without reading: """
+KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
 LATER = "†: with runs that were added after scores of the task had been seen. "
 
 
@@ -198,7 +199,6 @@ def switched_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     if (lines := read(root, f"tables/{study}-switched")).empty:
         return
     lines["asked"] = [f"{100 * share:g}%" for share in lines["share"]]
-    spec = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
     for (split, task), of_task in lines.groupby(["split", "task"], sort=False):
         digits = scale_of(task, of_task["metric"].iloc[0])[1]
         zero = f"the majority class ({{majority:{digits}}})" if of_task["majority"].iloc[0] else "a score of zero"
@@ -207,7 +207,7 @@ def switched_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         by_share = of_task.sort_values("share", ascending=False, kind="stable")
         named = {"across": "asked", "order": of_task["variant"].unique()}
         name = f"{study}-{'held-out' if split == 'held-out' else 'switched'}-{task}"
-        yield from shown(name, by_share, "{variant}", spec, f"{note}Study {study}{{about}}", **named)
+        yield from shown(name, by_share, "{variant}", KEPT, f"{note}Study {study}{{about}}", **named)
     third = lines[lines["asked"] == "33%"]
     softmax = third.drop_duplicates("task").assign(variant="softmax")
     softmax = softmax.assign(loss=softmax.get("softmax_loss"), auc=softmax.get("softmax_auc"))
@@ -219,6 +219,18 @@ def switched_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     spec = "{task}, all={all:+2}; {task}, at a share={at_a_share:+2}"
     lines = read(root, f"tables/{study}-predictors").replace({"diagnostic": {"pairs": "share"}})
     yield from shown(f"{study}-predictors", lines, "{diagnostic}", spec, f"Study {study}.", across="task")
+
+
+def second_tables(root: Path, rows: pd.DataFrame) -> Named:
+    """`lsh` of version 2, switched into models of its own."""
+    if (lines := read(root, "tables/no-training-second")).empty:
+        return
+    lines["asked"], lines["title"] = [f"{100 * share:g}%" for share in lines["share"]], lines["task"].replace(TITLES)
+    lines = lines.sort_values(["task", "share"], ascending=[True, False], kind="stable")
+    scores = [f"{line['title']} {line['softmax']:.{scale_of(line['task'], line['metric'])[1]}f}"
+              for line in lines.drop_duplicates("task").to_dict("records")]  # fmt: skip
+    note = f"One model and all validation examples a task, of SQuAD 1,000 questions. Softmax: {', '.join(scores)}. "
+    yield from shown("second-models", lines, "{title}, {variant}", KEPT, note + "{Commits}.", across="asked")
 
 
 def reading_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
@@ -302,4 +314,4 @@ def library_tables(root: Path, rows: pd.DataFrame) -> Named:
 
 
 OF_STUDIES = (score_tables, difference_tables, switched_tables, reading_tables, shuffled_tables)
-COMMON = (front_tables, equivalence_tables, library_tables)
+COMMON = (front_tables, equivalence_tables, second_tables, library_tables)

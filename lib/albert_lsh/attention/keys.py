@@ -35,8 +35,8 @@ class Keys(NamedTuple):
     queries: Tensor  # (batch, heads, rounds, blocks, places): positions; `length` in empty places
     keys: Tensor  # (batch, heads, rounds, blocks, places): positions; `length` in empty places
     # The cluster of each query and key in every round, (batch, heads, rounds, length + 1), -1 and -2 for none. A key
-    # met in several rounds then weighs once: its scores are lowered by the logarithm of their number (Reformer,
-    # equation 6), or it counts in the first of them only, which is the same sum.
+    # met in several rounds then weighs once: `compute.triton` lowers its scores by the logarithm of their number
+    # (Reformer, equation 6), `compute.gathered` counts it in the first of them; without dropout these are one sum.
     clusters: tuple[Tensor, Tensor] | None = None
     others_only: bool = False  # a query does not see its own key
 
