@@ -28,7 +28,7 @@ test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -q
 
 bench: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m albert_study.execute efficiency fp32
