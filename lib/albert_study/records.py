@@ -252,13 +252,13 @@ def read_probes(root: Path, kind: str, pattern: str, names: dict[str, str]) -> I
         if path.stem.endswith("-heads"):  # of the fidelity of single heads
             continue
         table, place = pd.read_csv(path).rename(columns=names), path.relative_to(root).parts
-        about: Row = {"kind": kind, "study": place[2] if place[1] == "runs" else path.stem, "record": "/".join(place)}
+        of_run = place[1] == "runs"
+        study = place[2] if of_run else place[1] if kind == "switched" else path.stem
+        about: Row = {"kind": kind, "study": study, "record": "/".join(place)}
         if kind == "switched":
             table = table.rename(columns={"score": table["score_name"].iloc[0]})
-            about |= {"study": place[1], "arm": "softmax"}
-            if place[1] == "runs":
-                of_run = {"study": place[2], "model": place[4], "arm": place[5]}
-                about |= of_run | {"split": path.stem.removeprefix("fidelity-")}
+            if of_run:
+                about |= {"model": place[4], "arm": place[5], "split": path.stem.removeprefix("fidelity-")}
         elif kind == "bag of words":
             about |= {"arm": kind}
         elif kind == "efficiency":
