@@ -32,7 +32,7 @@ MODEL, LENGTHS, LAYERS, REPEATS = "sentence-transformers/all-MiniLM-L6-v2", (512
 SHARES = (0.5, 0.25, 0.125)
 SLOW = 2.0  # seconds at the length before, after which a case is left out
 NAMES: dict[str, tuple[str, dict[str, Any]]] = {
-    "lsh": ("lsh", {}),
+    "key-clusters": ("key-clusters", {}),
     "plain-lsh": ("plain-lsh", {}),
     "plain-lsh, rest": ("plain-lsh", {"rest": True}),
     "smyrf": ("smyrf", {}),

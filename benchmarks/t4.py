@@ -31,7 +31,7 @@ CASES = {  # what the notebooks leave open, their recipe says
     "compare.ipynb": ("mrpc", "classification", {"max_length": 64}),
     "squad.ipynb": ("squad", "question-answering", {}),
 }
-ATTENTIONS = ("softmax", "reformer", "lsh")  # with their own settings; lsh with a share keeps as much
+ATTENTIONS = ("softmax", "reformer", "key-clusters")  # with their own settings; key-clusters with a share keeps as much
 COUNTED = (1, 2)  # examples
 AT_ONCE = 4  # weights, gradients, and AdamW's moments, in float32
 

@@ -39,8 +39,8 @@ from albert_study.experiments.efficiency import Workload, peak_of, seconds_of
 MODEL, LENGTHS = "sentence-transformers/all-MiniLM-L6-v2", (512, 1024, 2048, 4096, 8192)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax": ("softmax", {}),
-    "lsh, 1/4": ("lsh", {"share": 0.25}),
-    "lsh, 1/8": ("lsh", {"share": 0.125}),
+    "key-clusters, 1/4": ("key-clusters", {"share": 0.25}),
+    "key-clusters, 1/8": ("key-clusters", {"share": 0.125}),
     "plain-lsh, 1/8": ("plain-lsh", {"share": 0.125}),
     "window, 1/8": ("window", {"share": 0.125}),
     "hyper, 1/8": ("hyper", {"share": 0.125}),

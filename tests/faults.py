@@ -38,7 +38,10 @@ from disturbed import LOG, PLACE, WAIT, Work, end, failed, finish, last_error, s
 from hub import TROUBLES, Hub
 
 WHOLE = PLACE / "whole"  # where the undisturbed runs are
-ATTENTIONS: dict[str, dict] = {"softmax": {}, "lsh": {"n_hashes": 2, "cluster_size": 4}}  # the second is disturbed
+ATTENTIONS: dict[str, dict] = {
+    "softmax": {},
+    "key-clusters": {"n_hashes": 2, "cluster_size": 4},
+}  # the second is disturbed
 RUN = {"model": "mini", "epochs": 2, "train_examples": 32, "eval_examples": 8, "batch_size": 8, "max_length": 48}
 RUN |= {"learning_rate": 1e-3, "eval_steps": 3, "precision": "fp32", "save_model": True}
 SECOND_LOG, CHECKOUT = PLACE / "second-log", PLACE / "checkout"
@@ -53,11 +56,13 @@ die = partial(signal.raise_signal, signal.SIGKILL)
 study = partial(start_study, CHECKOUT, "faults-mini-mrpc")
 
 
-def folder_of(root: Path, attention: str = "lsh", task: str = "mini-mrpc") -> Path:
+def folder_of(root: Path, attention: str = "key-clusters", task: str = "mini-mrpc") -> Path:
     return run_folder(f"faults-{task}", task, "mini", attention, 0, str(root))
 
 
-def run(root: Path, attention: str = "lsh", task: str = "mini-mrpc", hook: Callable[[str], Any] | None = None) -> None:
+def run(
+    root: Path, attention: str = "key-clusters", task: str = "mini-mrpc", hook: Callable[[str], Any] | None = None
+) -> None:
     """The run; `hook` is called before each change to one of its files, with what it is."""
     folder, busy = f"{folder_of(root, attention, task)}/", list[str]()
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pandas as pd
 
 from albert_lsh.files import repository_root
-from albert_lsh.record import write_predictions
+from albert_lsh.record import SCHEMA, write_predictions
 from albert_lsh.tasks import find_task
 from albert_study.records import COLUMNS
 
 ROOT = repository_root()
 # F1 by arm and seed; accuracy is 0.1 less everywhere.
-F1 = {"softmax": {0: 0.90, 1: 0.88, 2: 0.86}, "reformer": {0: 0.80, 1: 0.82}, "lsh": {0: 0.87}}
+F1 = {"softmax": {0: 0.90, 1: 0.88, 2: 0.86}, "reformer": {0: 0.80, 1: 0.82}, "key-clusters": {0: 0.87}}
 
 
 def write_run(root: Path, arm: str, seed: int, metrics: dict, *, task="mrpc", study="mini", headline="f1") -> Path:
@@ -22,9 +22,9 @@ def write_run(root: Path, arm: str, seed: int, metrics: dict, *, task="mrpc", st
     folder.mkdir(parents=True)
     attention, commit = arm.removesuffix("-10-epochs"), "0123456789abcdef"
     parameters = {"task": task, "model": "some/model", "attention": attention, "seed": seed}
-    parameters["attention_settings"] = {"axes": 8} if attention == "lsh" else {}
+    parameters["attention_settings"] = {"axes": 8} if attention == "key-clusters" else {}
     parameters |= {"max_length": 64, "batch_size": 32, "learning_rate": 1e-5, "epochs": 3, "precision": "fp32"}
-    record = {"status": "complete", "schema": 3, "parameters": parameters | {"random_weights": False}}
+    record = {"status": "complete", "schema": SCHEMA, "parameters": parameters | {"random_weights": False}}
     record |= {"metrics": metrics, "headline": {"name": headline, "value": metrics[headline]}}
     record |= {"majority": dict.fromkeys(metrics, 0.7), "chance": dict.fromkeys(metrics, 0.5)}
     record |= {"attended_share": 1.0 if arm == "softmax" else 0.4, "attention_mass": 0.6}

@@ -12,7 +12,7 @@ TEXTS = ["a b c d e f g h " * 3, "the film was good and the music was bad " * 4,
 
 def test_a_share_has_the_error_it_has_and_the_model_stays_as_it_is(monkeypatch):
     monkeypatch.setattr("albert_lsh.advice.LENGTHS", (1024,))  # more than it has positions
-    model, tokenizer = load_model("nano-lsh", head="base").train(), load_tokenizer("nano-lsh")
+    model, tokenizer = load_model("nano-key-clusters", head="base").train(), load_tokenizer("nano-key-clusters")
     before = model.config.to_dict()
     result = audit(model, TEXTS[:1], tokenizer, attention="window", shares=[0.5, 0.25], seconds=0)
     assert (model.config.to_dict(), model.training) == (before, True)
@@ -34,7 +34,7 @@ def test_a_share_has_the_error_it_has_and_the_model_stays_as_it_is(monkeypatch):
 @pytest.mark.parametrize(
     ("ratios", "longer", "tokens", "sentence"),
     [
-        ((0.8, 0.5), (2.0, 2.0), 9, "At your 9 tokens (median) lsh with a share of 0.5 takes 80% of softmax"),
+        ((0.8, 0.5), (2.0, 2.0), 9, "At your 9 tokens (median) key-clusters with a share of 0.5 takes 80% of softmax"),
         ((0.95, 1.2), (1.5, 0.8), 9, "time, keep softmax; from about 4,096 one of 0.25 does (80%)."),
         ((1.1, 1.2), (0.8, 0.95), 3000, "keep softmax; nor does any up to 4,096 tokens."),
     ],
@@ -42,7 +42,7 @@ def test_a_share_has_the_error_it_has_and_the_model_stays_as_it_is(monkeypatch):
 def test_the_advice_follows_the_times(ratios, longer, tokens, sentence):
     table = pd.DataFrame({"share": [0.5, 0.25], "error": [0.1, 0.3], "of_softmax": ratios})
     by_length = pd.DataFrame({"length": [2048, 4096], "share": [0.25, 0.25], "of_softmax": longer})
-    assert sentence in advise(table, by_length, "lsh", tokens)
+    assert sentence in advise(table, by_length, "key-clusters", tokens)
 
 
 @pytest.mark.parametrize(

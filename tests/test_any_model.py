@@ -38,14 +38,14 @@ def test_a_model_that_transformers_made_is_switched_and_back(plain, tmp_path):
     softmax = states(plain)
     plain.save_pretrained(tmp_path)
     model = AutoModel.from_pretrained(tmp_path)
-    assert switch_attention(model, "lsh", {"n_hashes": 2, "cluster_size": 40}) is model
+    assert switch_attention(model, "key-clusters", {"n_hashes": 2, "cluster_size": 40}) is model
     torch.testing.assert_close(states(model), softmax, atol=1e-5, rtol=0)  # one cluster holds all tokens
-    switch_attention(model, "lsh", LSH, seed=4)
+    switch_attention(model, "key-clusters", LSH, seed=4)
     with record_passes(model) as passes:
         hashed = states(model)
-    assert [p.attention for p in passes] == ["lsh"] * 3
+    assert [p.attention for p in passes] == ["key-clusters"] * 3
     assert len({p.seed for p in passes}) == 3
-    loaded = load_model(tmp_path, head="base", attention="lsh", settings=LSH, seed=4)
+    loaded = load_model(tmp_path, head="base", attention="key-clusters", settings=LSH, seed=4)
     torch.testing.assert_close(hashed, states(loaded), atol=1e-5, rtol=0)  # ours has another form of ALBERT's GELU
     torch.testing.assert_close(states(switch_attention(model, "softmax")), softmax, atol=1e-5, rtol=0)
 
@@ -73,7 +73,7 @@ def test_softmax_has_the_outputs_and_gradients_of_the_type_s_own(plain, own):
 
 def test_asked_for_by_its_name_it_is_lsh(plain, tmp_path):
     plain.save_pretrained(tmp_path)
-    expected = states(load_model(tmp_path, head="base", attention="lsh"))
+    expected = states(load_model(tmp_path, head="base", attention="key-clusters"))
     named = AutoModel.from_pretrained(tmp_path, attn_implementation="albert_lsh")
     later = AutoModel.from_pretrained(tmp_path)
     later.set_attn_implementation("albert_lsh")
@@ -83,11 +83,11 @@ def test_asked_for_by_its_name_it_is_lsh(plain, tmp_path):
 
 def test_another_implementation_leaves_no_claim(plain, tmp_path):
     plain.save_pretrained(tmp_path / "plain")
-    load_model(tmp_path / "plain", head="base", attention="lsh").save_pretrained(tmp_path / "lsh")
-    at_once = AutoModel.from_pretrained(tmp_path / "lsh", attn_implementation="sdpa")
-    later = AutoModel.from_pretrained(tmp_path / "lsh")
+    load_model(tmp_path / "plain", head="base", attention="key-clusters").save_pretrained(tmp_path / "key-clusters")
+    at_once = AutoModel.from_pretrained(tmp_path / "key-clusters", attn_implementation="sdpa")
+    later = AutoModel.from_pretrained(tmp_path / "key-clusters")
     later.set_attn_implementation("sdpa")
-    for model in (at_once, later, switch_attention(AutoModel.from_pretrained(tmp_path / "lsh"), "softmax")):
+    for model in (at_once, later, switch_attention(AutoModel.from_pretrained(tmp_path / "key-clusters"), "softmax")):
         torch.testing.assert_close(states(model), states(plain), atol=1e-5, rtol=0)
         model.save_pretrained(tmp_path / "out")
         kept = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -96,8 +96,8 @@ def test_another_implementation_leaves_no_claim(plain, tmp_path):
 
 
 def test_what_an_attention_cannot_do_is_refused_in_one_line(plain):
-    model = switch_attention(copy.deepcopy(plain), "lsh").eval()
-    with pytest.raises(ValueError, match=r"output_attentions=True: attention 'lsh' keeps no weights; [^\n]*$"):
+    model = switch_attention(copy.deepcopy(plain), "key-clusters").eval()
+    with pytest.raises(ValueError, match=r"output_attentions=True: attention 'key-clusters' keeps no weights; [^\n]*$"):
         model(**BATCH, output_attentions=True)
     with pytest.raises(ValueError, match=r"^our attentions take a mask \(batch, length\)[^\n]*$"):
         model(BATCH["input_ids"], attention_mask=torch.ones(3, 1, 21, 21))
@@ -115,7 +115,7 @@ def test_a_decoder_is_refused_however_it_is_made(option):
         AutoModel.from_config(config_of("bert", **{option: True}), attn_implementation="albert_lsh")
     setattr(model.config, option, True)
     with pytest.raises(ModelError, match=refused):
-        switch_attention(model, "lsh")
+        switch_attention(model, "key-clusters")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_every_other_type_is_refused_in_one_line(kind, why):
     model = AutoModel.from_config(config)
     before = model.config._attn_implementation
     ways = [
-        lambda: switch_attention(model, "lsh"),
+        lambda: switch_attention(model, "key-clusters"),
         lambda: load_model(config, head="base"),
         lambda: AutoModel.from_config(copy.deepcopy(config), attn_implementation="albert_lsh"),
         # Of MegatronBERT Transformers says itself that it cannot be set.
@@ -146,21 +146,21 @@ def test_the_model_inside_of_a_sentence_transformer(minilm, tmp_path):
     texts = ["It rained on the bus to town.", "Nobody had brought an umbrella, and so we all were wet in the end."]
     model = library.SentenceTransformer(minilm, device="cpu")
     before = model.encode(texts)
-    assert switch_attention(model, "lsh", LSH) is model
+    assert switch_attention(model, "key-clusters", LSH) is model
     with record_passes(model) as passes:
         after = model.encode(texts)
-    assert {p.attention for p in passes} == {"lsh"}
+    assert {p.attention for p in passes} == {"key-clusters"}
     assert abs(before - after).max() > 1e-3
     model.save(str(tmp_path))
     assert (library.SentenceTransformer(str(tmp_path), device="cpu").encode(texts) == after).all()
     assert abs(switch_attention(model, "softmax").encode(texts) - before).max() < 1e-5
     with pytest.raises(ModelError, match="^Linear holds no model of Transformers$"):
-        switch_attention(torch.nn.Linear(2, 2), "lsh")
+        switch_attention(torch.nn.Linear(2, 2), "key-clusters")
 
 
 def test_a_lora_trains_and_comes_back_with_the_same_answers(tmp_path):
     tuning = peft.LoraConfig(target_modules=["query", "value"], task_type="SEQ_CLS")
-    model = load_model("mini", attention="lsh", settings=LSH, seed=4)
+    model = load_model("mini", attention="key-clusters", settings=LSH, seed=4)
     base, ids = copy.deepcopy(model), BATCH["input_ids"] % model.config.vocab_size
     lora = peft.get_peft_model(model, tuning)
     optimizer = torch.optim.SGD([p for p in lora.parameters() if p.requires_grad], lr=0.1)
@@ -175,14 +175,14 @@ def test_a_lora_trains_and_comes_back_with_the_same_answers(tmp_path):
         torch.testing.assert_close(again.eval()(input_ids=ids).logits, lora.eval()(input_ids=ids).logits)
         with again.disable_adapter():
             assert not torch.allclose(again(input_ids=ids).logits, lora(input_ids=ids).logits)
-    assert passes[0].attention == "lsh"
+    assert passes[0].attention == "key-clusters"
 
 
 def test_weights_that_are_loaded_when_they_are_needed(plain, tmp_path):
     """As by device_map, for a model that is larger than its device."""
     accelerate = pytest.importorskip("accelerate")
     plain.save_pretrained(tmp_path)
-    model = load_model(tmp_path, head="base", attention="lsh", settings=LSH)
+    model = load_model(tmp_path, head="base", attention="key-clusters", settings=LSH)
     expected = states(model)
     accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
     assert torch.equal(states(model), expected)
@@ -211,7 +211,7 @@ def test_a_distilbert_has_a_convolution_and_no_new_projections(tmp_path):
 
 
 def test_without_the_package_a_saved_model_names_it(tmp_path):
-    load_model("mini", attention="lsh").save_pretrained(tmp_path)
+    load_model("mini", attention="key-clusters").save_pretrained(tmp_path)
     code = f"from transformers import AutoModel; AutoModel.from_pretrained({str(tmp_path)!r}"
     ran = subprocess.run([sys.executable, "-c", code + ")"], capture_output=True, text=True)
     assert 'attn_implementation="albert_lsh"` is not supported' in ran.stderr.strip().splitlines()[-1]

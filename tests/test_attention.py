@@ -26,7 +26,7 @@ def test_pairs_are_those_that_attend_uses(name, settings, kind):
 
 
 @pytest.mark.parametrize("kind", ["full", "padded"])
-@pytest.mark.parametrize("name", ["shared-qk-lsh", "lsh", "plain-lsh", "smyrf", "hyper"])
+@pytest.mark.parametrize("name", ["shared-qk-lsh", "key-clusters", "plain-lsh", "smyrf", "hyper"])
 def test_numpy_sorts_on_a_cpu_as_torch_does_elsewhere(monkeypatch, name, kind):
     """Buckets have many ties; padding makes the number of clusters that queries choose one for each sequence."""
     shape = (2, 2, 300, 8)
@@ -38,7 +38,7 @@ def test_numpy_sorts_on_a_cpu_as_torch_does_elsewhere(monkeypatch, name, kind):
 
 
 MISSING_SOME = {
-    "lsh": {"n_hashes": 2, "cluster_size": 3},
+    "key-clusters": {"n_hashes": 2, "cluster_size": 3},
     "plain-lsh": {"n_hashes": 2, "cluster_size": 4},
     "random": {"n_hashes": 9, "cluster_size": 5},
     "window": {"keys": 5, "global_tokens": 1},
@@ -67,7 +67,7 @@ def test_coverage_is_the_share_of_pairs_and_of_softmaxs_mass(name, settings):
 
 
 # Among keys with equal scores, or nearly, these choose as rounding has it (docs/faults.md says so).
-TIES = ("reformer", "lsh", "top-k", "improved-clustered")
+TIES = ("reformer", "key-clusters", "top-k", "improved-clustered")
 
 
 @pytest.mark.parametrize("length", [40, 600])
@@ -86,15 +86,15 @@ def test_equal_tokens_do_not_depend_on_their_batch(name, settings, length):
 
 @pytest.mark.parametrize("name", [*HASHED, "reformer"])
 def test_seeds_decide_the_hashes(name):
-    """`lsh` draws nothing."""
+    """`key-clusters` draws nothing."""
     inputs, settings = tensors((1, 2, 40, 8)), SETTINGS[name][0]
     first, again, other = (attention.attend(name, *inputs, seed=s, **settings) for s in (5, 5, 6))
     assert torch.equal(first, again)
-    assert torch.equal(first, other) is (name == "lsh")
+    assert torch.equal(first, other) is (name == "key-clusters")
 
 
 @pytest.mark.parametrize("length", [24, 600])
-@each([*(c for c in QUARTER if c[0] not in NO_WEIGHTS), ("lsh", {"share": 0.4, "rest": False})])
+@each([*(c for c in QUARTER if c[0] not in NO_WEIGHTS), ("key-clusters", {"share": 0.4, "rest": False})])
 def test_dropout_drops_weights_and_keeps_the_mean(name, settings, length):
     """In the backward pass the same ones: the gradient of the values is that of the weights that were kept."""
     (query, key, _), value = tensors((1, 1, length, 8)), torch.ones(1, 1, length, 8, requires_grad=True)
@@ -106,14 +106,14 @@ def test_dropout_drops_weights_and_keeps_the_mean(name, settings, length):
     assert torch.stack(outs).mean().item() == pytest.approx(1.0, abs=0.03)
     (grad,) = torch.autograd.grad(outs[0].sum(), value)
     assert grad.sum() == pytest.approx(outs[0].sum().item(), rel=1e-4)
-    assert not attention.attend("lsh", query, key, value, dropout=1.0, share=0.3, rest=False).any()
+    assert not attention.attend("key-clusters", query, key, value, dropout=1.0, share=0.3, rest=False).any()
 
 
 @pytest.mark.parametrize("length", [24, 600])
 def test_weights_add_up_where_scores_are_large(length):
     """The output for values of 1 is 1, and so no query has a gradient."""
     query, key, value = (x.requires_grad_() for x in tensors((1, 1, length, 8)))
-    out = attention.attend("lsh", query * 30, key * 30, torch.ones_like(value), share=0.25)
+    out = attention.attend("key-clusters", query * 30, key * 30, torch.ones_like(value), share=0.25)
     torch.testing.assert_close(out, torch.ones_like(out), atol=1e-6, rtol=0)
     (grad,) = torch.autograd.grad(out.sum(), query)
     assert grad.abs().max() < 1e-2
@@ -201,8 +201,10 @@ def test_large_scores_in_float16_stay_finite(name, length):
 def test_how_many_queries_choose_at_once_changes_nothing():
     """Alone, all queries of a sequence choose at once; in a batch of twenty, some hundred at a time."""
     inputs = tensors((20, 1, 600, 4))
-    together = attention.attend("lsh", *inputs, cluster_size=3)
-    torch.testing.assert_close(together[7:8], attention.attend("lsh", *(t[7:8] for t in inputs), cluster_size=3))
+    together = attention.attend("key-clusters", *inputs, cluster_size=3)
+    torch.testing.assert_close(
+        together[7:8], attention.attend("key-clusters", *(t[7:8] for t in inputs), cluster_size=3)
+    )
 
 
 @pytest.mark.parametrize("length", [40, 600])
@@ -210,7 +212,7 @@ def test_lsh_does_not_hide_nan(length):
     """A key that is NaN makes its cluster's score NaN, which counts as the highest: every query sees it."""
     query, key, value = tensors((1, 2, length, 4))
     key[0, 1, 30, 2] = torch.nan
-    out = attention.attend("lsh", query, key, value, n_hashes=2, cluster_size=4, global_tokens=0)
+    out = attention.attend("key-clusters", query, key, value, n_hashes=2, cluster_size=4, global_tokens=0)
     assert out.isnan().flatten(2).any(-1).tolist() == [[False, True]]
     assert out[0, 1].isnan().all()
 
@@ -220,23 +222,31 @@ def test_lsh_finds_similar_keys_where_random_does_not():
     generator = torch.Generator().manual_seed(0)
     key = torch.nn.functional.normalize(torch.randn(1, 4, 128, 16, generator=generator), dim=-1) * 4
     query = key[:, :, torch.randperm(128, generator=generator)] * 2
-    names = ("lsh", "plain-lsh", "random")
+    names = ("key-clusters", "plain-lsh", "random")
     shares = {n: attention.coverage(n, query, key, n_hashes=2, cluster_size=16) for n in names}
-    assert min(shares["lsh"].mass, shares["plain-lsh"].mass) > 2 * shares["random"].mass
-    assert shares["lsh"].pairs == pytest.approx(shares["random"].pairs, abs=0.03)
+    assert min(shares["key-clusters"].mass, shares["plain-lsh"].mass) > 2 * shares["random"].mass
+    assert shares["key-clusters"].pairs == pytest.approx(shares["random"].pairs, abs=0.03)
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
         ("lhs", {}, "attention='lhs' is not one of: softmax, softmax-eager, reformer"),
-        ("lsh", {"n_hash": 2}, "'lsh' has no setting 'n_hash'; did you mean 'n_hashes'. It has: share, keys,"),
-        ("lsh", {"cluster_size": 0}, "lsh: cluster_size=0 must be greater than or equal to 1"),
-        ("lsh", {"n_hashes": 2.0}, "n_hashes=2.0 must be a valid integer"),
-        ("lsh", {"rest": 1}, "rest=1 must be a valid boolean"),
-        ("lsh", {"share": float("nan")}, "share=nan must be"),
-        ("lsh", {"share": 0.25, "keys": 9}, "lsh: share=0.25 and keys=9 cannot both be given"),
-        ("lsh", {"keys": 9, "n_hashes": 2, "cluster_size": 4}, "a budget leaves n_hashes or cluster_size open"),
+        (
+            "key-clusters",
+            {"n_hash": 2},
+            "'key-clusters' has no setting 'n_hash'; did you mean 'n_hashes'. It has: share, keys,",
+        ),
+        ("key-clusters", {"cluster_size": 0}, "key-clusters: cluster_size=0 must be greater than or equal to 1"),
+        ("key-clusters", {"n_hashes": 2.0}, "n_hashes=2.0 must be a valid integer"),
+        ("key-clusters", {"rest": 1}, "rest=1 must be a valid boolean"),
+        ("key-clusters", {"share": float("nan")}, "share=nan must be"),
+        ("key-clusters", {"share": 0.25, "keys": 9}, "key-clusters: share=0.25 and keys=9 cannot both be given"),
+        (
+            "key-clusters",
+            {"keys": 9, "n_hashes": 2, "cluster_size": 4},
+            "a budget leaves n_hashes or cluster_size open",
+        ),
         ("shared-qk-lsh", {"bucket_size": 1}, "bucket_size=1 must be greater than or equal to 2"),
         ("yoso", {"hash_code_len": 40}, "hash_code_len=40 must be less than or equal to 20"),
         ("nystrom", {"conv_kernel_size": 4}, "nystrom: conv_kernel_size=4 must be odd"),

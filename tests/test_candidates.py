@@ -8,7 +8,9 @@ import pytest
 
 from albert_study.candidates import SHARE, candidates_of, fill
 
-VARIANTS = {name: {"attention": "lsh", "n_hashes": number} for number, name in enumerate(("few", "more", "9"), 1)}
+VARIANTS = {
+    name: {"attention": "key-clusters", "n_hashes": number} for number, name in enumerate(("few", "more", "9"), 1)
+}
 
 
 class Killed(BaseException):
@@ -68,32 +70,34 @@ def test_a_finished_table_is_never_replaced_by_a_worse_one(tmp_path):
     assert pd.read_csv(path).set_index("variant")["seed"].to_dict() == {"few": 1, "more": 0, "9": 0}
 
 
-def test_a_row_of_version_1_of_lsh_stays_as_it_is_and_is_not_todays(tmp_path):
-    """It has no axes; a row that lacks another setting is today's."""
+def test_old_rows_have_the_names_of_today_and_what_was_measured_is_not_measured_again(tmp_path):
+    """A row without a schema is older than these names; without axes it is of version 1, which is another method."""
     path = tmp_path / "table.csv"
     ask(path, ["few", "more"])
-    table = pd.read_csv(path)
+    table = pd.read_csv(path).assign(attention="lsh", variant=["lsh", "more"])
     settings = [json.loads(text) for text in table["settings"]]
     del settings[0]["axes"], settings[1]["rest"]
-    table.assign(variant=["few before", "more"], settings=list(map(json.dumps, settings))).to_csv(path, index=False)
+    table.assign(settings=list(map(json.dumps, settings))).to_csv(path, index=False)
     assert ask(path, ["few", "more"])[0] == ["few"]
-    kept = pd.read_csv(path).set_index("variant")["settings"]
-    assert "axes" not in json.loads(kept["few before"])
-    again = run(path, candidates_of({"few before": VARIANTS["few"]}))
-    assert again[0] == ["few before"]
+    rows = pd.read_csv(path).set_index("variant")
+    assert rows["attention"].to_dict() == {"lsh-tree": "lsh-tree", "more": "key-clusters", "few": "key-clusters"}
+    assert "axes" not in json.loads(rows.loc["lsh-tree", "settings"])
+    assert ask(path, ["few", "more"])[0] == []  # what was written is not translated again
 
 
 def test_shares_that_read_alike_are_candidates_of_their_own(tmp_path):
     shares = [0.125, 0.12, 1 / 3]
-    candidates = candidates_of({"lsh": {"attention": "lsh", "shares": shares}, "window": {"attention": "window"}})
+    candidates = candidates_of(
+        {"key-clusters": {"attention": "key-clusters", "shares": shares}, "window": {"attention": "window"}}
+    )
     path = tmp_path / "table.csv"
     run(path, candidates[:1])
-    for missing in (["lsh", "lsh", "window"], []):
+    for missing in (["key-clusters", "key-clusters", "window"], []):
         done, table, looks = run(path, candidates)
         assert done == missing
         for rows in (table, pd.read_csv(path), looks.drop_duplicates(SHARE)):
             assert rows[SHARE].tolist()[:3] == shares
-            assert rows["variant"].tolist() == ["lsh", "lsh", "lsh", "window"]
+            assert rows["variant"].tolist() == ["key-clusters", "key-clusters", "key-clusters", "window"]
         assert len(looks) == 8
 
 
@@ -102,8 +106,11 @@ def test_shares_that_read_alike_are_candidates_of_their_own(tmp_path):
     [
         ({}, "variants={} must name at least one"),
         ({"a": {"attention": "lhs"}}, "variants: 'a': attention='lhs' is not one of"),
-        ({"a": {"attention": "lsh", "shares": [0.5], "share": 0.5}}, "'a': share and shares cannot both be given"),
-        ({"a": {"attention": "lsh", "passes": [0]}}, "'a': .*passes"),  # where all passes are switched
+        (
+            {"a": {"attention": "key-clusters", "shares": [0.5], "share": 0.5}},
+            "'a': share and shares cannot both be given",
+        ),
+        ({"a": {"attention": "key-clusters", "passes": [0]}}, "'a': .*passes"),  # where all passes are switched
         ({"a": {"attention": "truncation", "share": 1.5}}, "'a': truncation takes a share, over 0 and at most 1"),
         ({"a": {"attention": "truncation", "share": 0.5, "keys": 3}}, "'a': truncation takes a share, .* nothing else"),
     ],

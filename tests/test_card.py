@@ -21,8 +21,13 @@ RECORDS = [ROOT / path for path in committed("results/runs/*/seed-0/result.json"
 
 
 def kept_run(folder, **changes):
-    """The folder of a run of nano-lsh that keeps its model."""
-    values = {"task": "mini-mrpc", "model": "nano-lsh", "attention": "lsh", "attention_settings": {"share": 0.5}}
+    """The folder of a run of nano-key-clusters that keeps its model."""
+    values = {
+        "task": "mini-mrpc",
+        "model": "nano-key-clusters",
+        "attention": "key-clusters",
+        "attention_settings": {"share": 0.5},
+    }
     values |= {"train_examples": 64, "eval_examples": 40, "epochs": 1, "max_length": 24, "device": "cpu"}
     values |= {"precision": "fp32", "save_model": True, "output_dir": str(folder), **changes}
     return fit(Run.parse(values)).folder

@@ -135,26 +135,26 @@ def test_the_bag_of_words_is_beside_scores_of_the_same_examples(tmp_path):
 
 
 def test_every_arm_stands_against_softmax_and_its_neighbours(tmp_path):
-    runs = arms_of(tmp_path, {"softmax": 0.9, "new": 0.7, "reformer": 0.6, "lsh": 0.9, "random": 0.9})
+    runs = arms_of(tmp_path, {"softmax": 0.9, "new": 0.7, "reformer": 0.6, "key-clusters": 0.9, "random": 0.9})
     table = differences(runs.assign(attention=runs["arm"].replace("new", "softmax")), tmp_path)
     assert list(zip(table["from"], table["to"], strict=True)) == [
-        ("softmax", "new"), ("softmax", "reformer"), ("softmax", "lsh"), ("softmax", "random"),
-        ("new", "reformer"), ("random", "lsh"),
+        ("softmax", "new"), ("softmax", "reformer"), ("softmax", "key-clusters"), ("softmax", "random"),
+        ("new", "reformer"), ("random", "key-clusters"),
     ]  # fmt: skip
     lines, means = table.set_index(["from", "to"]), runs.groupby("arm")["value"].mean()
     assert lines.loc[("softmax", "new"), "difference"] == pytest.approx(means["new"] - means["softmax"])
     clear = {pair for pair, yes in lines["clear"].items() if yes}
     assert clear == {("softmax", "new"), ("softmax", "reformer"), ("new", "reformer")}
     assert table["difference"].between(table["low"], table["high"]).all()
-    # softmax and lsh are not in the family: Holm's factor for the smallest of the other five
+    # softmax and key-clusters are not in the family: Holm's factor for the smallest of the other five
     assert table["family"].tolist() == ["A", "A", "B", "A", "A", "A"]
     assert (table["p_holm"] / table["p"]).max() == pytest.approx(5)
-    assert np.isnan(lines.loc[("softmax", "lsh"), "p_holm"])
+    assert np.isnan(lines.loc[("softmax", "key-clusters"), "p_holm"])
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_nothing_is_tested_from_fewer_than_three_seeds(tmp_path, seeds):
-    rows = arms_of(tmp_path, {"softmax": 0.9, "new": 0.5, "lsh": 0.9}, range(seeds), share=0.5)
+    rows = arms_of(tmp_path, {"softmax": 0.9, "new": 0.5, "key-clusters": 0.9}, range(seeds), share=0.5)
     table = differences(rows.assign(attention=rows["arm"].replace("new", "softmax")), tmp_path)
     assert table[["seeds", "examples", "clear"]].values.tolist() == [[seeds, 400, seeds == 3], [seeds, 400, False]]
     assert equivalence(table.assign(study="x"))["p"].notna().tolist() == [seeds == 3]
@@ -173,7 +173,15 @@ def test_two_one_sided_tests_are_those_of_statsmodels_and_a_pooled_error_is_that
 
 def line_of(task, difference, error=0.002, **more):
     """A line of `differences` of family B, its numbers in the unit of the task's score."""
-    line = {"study": "x", "model": "m", "task": task, "metric": "f1", "from": "softmax", "to": "lsh", "family": "B"}
+    line = {
+        "study": "x",
+        "model": "m",
+        "task": task,
+        "metric": "f1",
+        "from": "softmax",
+        "to": "key-clusters",
+        "family": "B",
+    }
     line |= {"share": 0.5, "pairs_to": 0.4, "cost_to": 1.0, "difference": difference, "error": error, "freedom": 10}
     line |= {"low": difference - 2 * error, "high": difference + 2 * error, "error_of_seeds": error, "seeds": 3}
     return line | {"over": "seeds", "later": 0} | more
@@ -200,10 +208,10 @@ def test_what_stays_near_softmax_is_tested_in_points_task_by_task_and_over_tasks
     assert twice["error"].iloc[-2] == pytest.approx(table["error"].iloc[-2])
     assert twice["difference"].iloc[-2] == pytest.approx(table["difference"].iloc[-2])
     assert equivalence(pd.DataFrame(lines[-1:])).empty
-    # version 1 of lsh is tested apart, and changes nothing in what is said of version 2
+    # version 1 of key-clusters is tested apart, and changes nothing in what is said of version 2
     older = [line | {"to": "lsh-tree", "family": "B of version 1"} for line in lines[:3]]
     both = equivalence(pd.DataFrame([*older, *lines[:3]]))
-    assert both["to"].tolist() == ["lsh"] * 5 + ["lsh-tree"] * 5
+    assert both["to"].tolist() == ["key-clusters"] * 5 + ["lsh-tree"] * 5
     alone = equivalence(pd.DataFrame(lines[:3]))["p_holm"].tolist()
     assert both["p_holm"].tolist() == pytest.approx([*alone, *alone], nan_ok=True)
 
@@ -225,9 +233,9 @@ def test_a_mean_stands_for_runs_that_are_near_each_other_or_clearly_different(tm
 
 
 def test_arms_that_answered_other_examples_are_named_and_not_compared(tmp_path, capsys):
-    counts = {("softmax", 0): 20, ("lsh", 0): 20, ("new", 0): 10}
+    counts = {("softmax", 0): 20, ("key-clusters", 0): 20, ("new", 0): 10}
     rows = answered(tmp_path, {arm: answers(np.ones(count, bool)) for arm, count in counts.items()}, "sst2")
-    assert differences(rows, tmp_path)["to"].tolist() == ["lsh"]
+    assert differences(rows, tmp_path)["to"].tolist() == ["key-clusters"]
     assert capsys.readouterr().out.startswith("sst2: softmax and new are not compared: the two arms, or their seeds")
 
 
@@ -237,9 +245,9 @@ def test_runs_that_kept_no_predictions_are_compared_over_seeds_alone(tree):
     line = table.loc["reformer"]
     assert line[["difference", "seeds", "examples"]].tolist() == [pytest.approx(-0.08), 2, 0]
     assert line["high"] == pytest.approx(min(-0.08 + 12.706 * 0.02, 1 - 0.89))
-    assert (table.loc["lsh", "seeds"], pd.isna(table.loc["lsh", "low"])) == (1, True)
+    assert (table.loc["key-clusters", "seeds"], pd.isna(table.loc["key-clusters", "low"])) == (1, True)
     write_run(tree, "softmax", 0, {"f1": 0.9}, study="apart")
-    write_run(tree, "lsh", 1, {"f1": 0.8}, study="apart")
+    write_run(tree, "key-clusters", 1, {"f1": 0.8}, study="apart")
     assert differences(load(tree, "apart"), tree).empty
 
 
@@ -266,11 +274,15 @@ def test_a_run_that_says_the_same_to_everything_has_no_correlation_and_no_differ
 
 def test_runs_that_the_study_says_came_later_are_counted(tmp_path):
     (tmp_path / "studies").mkdir()
-    study = "tasks: {sst2: {later: [2], arms: {softmax: , lsh: {later: [0, 1, 2]}, new: {later: []}}}}"
+    study = "tasks: {sst2: {later: [2], arms: {softmax: , key-clusters: {later: [0, 1, 2]}, new: {later: []}}}}"
     (tmp_path / "studies/x.yaml").write_text(f"seeds: [0, 1, 2]\n{study}\n")
-    rows = arms_of(tmp_path, {"softmax": 0.9, "lsh": 0.9, "new": 0.9}, study="x")
-    assert headlines(rows, tmp_path).groupby("arm")["later"].sum().to_dict() == {"softmax": 1, "lsh": 3, "new": 0}
-    assert differences(rows, tmp_path).set_index("to")["later"].to_dict() == {"lsh": 3, "new": 1}
+    rows = arms_of(tmp_path, {"softmax": 0.9, "key-clusters": 0.9, "new": 0.9}, study="x")
+    assert headlines(rows, tmp_path).groupby("arm")["later"].sum().to_dict() == {
+        "softmax": 1,
+        "key-clusters": 3,
+        "new": 0,
+    }
+    assert differences(rows, tmp_path).set_index("to")["later"].to_dict() == {"key-clusters": 3, "new": 1}
 
 
 @pytest.mark.parametrize("part", ["eval_examples", "held_out_examples"])

@@ -11,14 +11,14 @@ from albert_study.comparison import Comparison, check_time, compare, score_and_c
 from albert_study.forecast import say_how_long
 
 SMALL = {"task": "mini-mrpc", "model": "mini", "train_examples": 64, "eval_examples": 32, "epochs": 1, "device": "cpu"}
-VARIANTS = {"softmax": {"attention": "softmax"}, "a quarter": {"attention": "lsh", "share": 0.25}}
+VARIANTS = {"softmax": {"attention": "softmax"}, "a quarter": {"attention": "key-clusters", "share": 0.25}}
 
 
 def test_every_variant_is_a_run_as_glue_makes_it():
     runs = Comparison.parse({**SMALL, "variants": VARIANTS, "learning_rate": "1e-4"}).runs()
-    lsh = {"attention": "lsh", "attention_settings": {"share": 0.25}, "learning_rate": 1e-4}
+    clustered = {"attention": "key-clusters", "attention_settings": {"share": 0.25}, "learning_rate": 1e-4}
     assert list(runs) == ["softmax", "a quarter"]
-    assert runs["a quarter"] == Run.parse({**SMALL, **lsh})
+    assert runs["a quarter"] == Run.parse({**SMALL, **clustered})
 
 
 def test_hours_are_named_before_anything_is_loaded_where_like_runs_are_recorded(root, capsys):
@@ -43,7 +43,7 @@ def test_runs_are_recorded_shown_beside_the_baselines_and_not_made_twice(tmp_pat
     paths = rows["record"].unique()
     assert "2 of 2: a quarter" in capsys.readouterr().out
     records = [json.loads(Path(path).read_text()) for path in paths]
-    assert [record["parameters"]["attention"] for record in records] == ["softmax", "lsh"]
+    assert [record["parameters"]["attention"] for record in records] == ["softmax", "key-clusters"]
 
     table = score_and_cost(rows.assign(cores_of_others=0.1))
     assert list(table.index) == ["softmax", "a quarter", "majority class", "chance"]

@@ -50,8 +50,8 @@ CASES = [
     ("window", {"keys": 64, "rest": True}),
     ("top-k", {"keys": 64}),
     ("top-k", {"keys": 65, "rest": True}),
-    ("lsh", ROUNDS),
-    ("lsh", {**ROUNDS, "axes": 3}),
+    ("key-clusters", ROUNDS),
+    ("key-clusters", {**ROUNDS, "axes": 3}),
     ("nystrom", {"num_landmarks": 32}),
     ("nystrom", {"num_landmarks": 64, "pinv_iterations": 2, "conv_kernel_size": 5}),
     ("nystrom", {"num_landmarks": LENGTH}),
@@ -61,7 +61,7 @@ OTHERWISE = [
     # Keys seen by all are listed in the first round; their empty places in the other three are computed too.
     ("random", {**ROUNDS, "global_tokens": 32}, 3 * 2 * 32, 0),
     # On a CPU a mean key takes products with the sums of all 33 clusters; the formula adds up the sums of 1 + 4.
-    ("lsh", {**ROUNDS, "rest": True}, 2 * 33 - 2 * (1 + 4), 33),
+    ("key-clusters", {**ROUNDS, "rest": True}, 2 * 33 - 2 * (1 + 4), 33),
     # Hashes are products number by number, of queries and keys, with two numbers more than head_dim.
     ("plain-lsh", ROUNDS, -4 * 2, -4 * 2 * 2),
     ("plain-lsh", {**ROUNDS, "rest": True}, -4 * 2, -4 * 2 * 2),
@@ -86,20 +86,22 @@ def test_the_formula_is_what_is_counted(name, settings, times, more, head_dim):
 
 
 def test_empty_places_of_blocks_are_computed_too(monkeypatch):
-    """Where `lsh` is not computed by cluster; the formula leaves them out. Here half as many as queries."""
+    """Where `key-clusters` is not computed by cluster; the formula leaves them out. Here half as many as queries."""
     settings = {**ROUNDS, "global_tokens": 0}
     query, key, _ = tensors((1, 2, LENGTH, 16))
-    lists = attention.make("lsh", settings).keys_for(query, key, None, torch.Generator().manual_seed(0)).lists()
+    lists = (
+        attention.make("key-clusters", settings).keys_for(query, key, None, torch.Generator().manual_seed(0)).lists()
+    )
     empty = (lists.queries == LENGTH).sum().item() / 2 * ROUNDS["cluster_size"] / LENGTH**2
     assert 0.02 < empty < 0.1
     monkeypatch.setattr(compute, "are_grouped", lambda *_: False)
-    assert attention.cost("lsh", LENGTH, 16, **settings) + empty == pytest.approx(
-        counted("lsh", 16, **settings), rel=0.01
+    assert attention.cost("key-clusters", LENGTH, 16, **settings) + empty == pytest.approx(
+        counted("key-clusters", 16, **settings), rel=0.01
     )
 
 
 def test_cost_is_that_of_what_a_budget_resolves_to():
-    for name in ("lsh", "plain-lsh", "window", "nystrom"):
+    for name in ("key-clusters", "plain-lsh", "window", "nystrom"):
         settings = attention.settings_for(name, 300, 0.2)
         assert attention.cost(name, 300, share=0.2) == attention.cost(name, 300, **settings)
 
@@ -141,7 +143,7 @@ def operations(name, shape, settings, monkeypatch):
 @pytest.mark.parametrize(("length", "heads"), [(128, (8, 12)), (512, (8, 12)), (1500, (2, 3))], ids=str)
 @pytest.mark.parametrize("name", [name for name in attention.names() if name != "reformer"])
 def test_more_heads_and_sequences_take_no_more_operations(monkeypatch, name, length, heads):
-    """A loop over heads, or over pieces that fit a CPU's cache, is what made `lsh` slow on a GPU."""
+    """A loop over heads, or over pieces that fit a CPU's cache, is what made `key-clusters` slow on a GPU."""
     settings = {"share": 0.25} if name in BUDGETED else {}
     few, many = (operations(name, (*shape, length, 16), settings, monkeypatch) for shape in ((1, 2), heads))
     assert sum(few.values()) >= 1
@@ -150,12 +152,12 @@ def test_more_heads_and_sequences_take_no_more_operations(monkeypatch, name, len
 
 @pytest.mark.parametrize("length", [32, 128, 512])
 def test_lsh_waits_twice_at_most(monkeypatch, length):
-    counts = operations("lsh", (1, 2, length, 16), {"share": 0.25}, monkeypatch)
+    counts = operations("key-clusters", (1, 2, length, 16), {"share": 0.25}, monkeypatch)
     assert counts["tolist"] + counts["_local_scalar_dense"] <= 2
 
 
 def test_lsh_needs_no_table_of_all_queries_and_clusters():
     """16,384 queries and 4,096 clusters are 2 ** 26 pairs; no more than 2 ** 20 numbers are there at once."""
     with Operations() as counted:
-        attention.attend("lsh", *tensors((1, 1, 2**14, 4)), n_hashes=1, cluster_size=4, global_tokens=0)
+        attention.attend("key-clusters", *tensors((1, 1, 2**14, 4)), n_hashes=1, cluster_size=4, global_tokens=0)
     assert counted.largest <= 2**20

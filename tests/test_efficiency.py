@@ -9,7 +9,14 @@ from albert_study.experiments.efficiency import CONTENDERS, Efficiency, inputs, 
 from albert_study.growth import crossing_bounds, redraw, save_efficiency
 from albert_study.study import load_jobs
 
-FEW = {"lengths": [128], "cases": ["softmax", "lsh"], "step_lengths": [], "step_cases": [], "keys": 64, "repeats": 1}
+FEW = {
+    "lengths": [128],
+    "cases": ["softmax", "key-clusters"],
+    "step_lengths": [],
+    "step_cases": [],
+    "keys": 64,
+    "repeats": 1,
+}
 
 
 def ask(folder, **change) -> Efficiency:
@@ -18,7 +25,7 @@ def ask(folder, **change) -> Efficiency:
 
 
 def test_every_case_is_measured_and_drawn(tmp_path, capsys):
-    steps = {"step_lengths": [64], "step_cases": ["softmax", "lsh"]}
+    steps = {"step_lengths": [64], "step_cases": ["softmax", "key-clusters"]}
     settings = ask(tmp_path, lengths=[64], cases=list(CONTENDERS), **steps)
     save_efficiency(measure_efficiency(settings), settings.figures_dir)
     assert "time-cpu-fp32, length 64, pass forward, keys 64: softmax; softmax-eager" in capsys.readouterr().out
@@ -26,32 +33,32 @@ def test_every_case_is_measured_and_drawn(tmp_path, capsys):
     assert set(zip(table["case"], table["pass"], strict=True)) == {
         (case, name) for case in CONTENDERS for name in ("forward", "forward+backward")
     }
-    assert list(pd.read_csv(tmp_path / "step-cpu-fp32.csv")["case"]) == ["softmax", "lsh"]
+    assert list(pd.read_csv(tmp_path / "step-cpu-fp32.csv")["case"]) == ["softmax", "key-clusters"]
     assert (tmp_path / "efficiency-time.svg").exists()
 
 
 def test_contenders_have_the_same_number_of_keys(tmp_path):
     query, key, _ = inputs(512, ask(tmp_path))
-    for name in ("plain-lsh", "plain-lsh, one round", "lsh", "random"):
+    for name in ("plain-lsh", "plain-lsh, one round", "key-clusters", "random"):
         contender = CONTENDERS[name]
         seen = coverage(contender.attention, query, key, **contender.settings(512, 64)).pairs
         assert 0.6 * 64 / 512 < seen <= 64 / 512
 
 
 def test_memory_is_that_of_matrices_or_of_a_step(tmp_path):
-    """The eager form keeps two matrices of 12 x 512 x 512 numbers at least, lsh none of 12 x 2,048 x 2,048; a step of
-    ALBERT-base has gradients and AdamW's two averages of 11.7 million weights."""
+    """The eager form keeps two matrices of 12 x 512 x 512 numbers at least, key-clusters none of 12 x 2,048 x 2,048; a
+    step of ALBERT-base has gradients and AdamW's two averages of 11.7 million weights."""
     settings = ask(tmp_path, lengths=[512], cases=["softmax", "softmax-eager"], memory=True)
     table = measure_efficiency(settings)["memory"].set_index("case")["bytes"]  # each in a process of its own
     assert table["softmax-eager"] > 2 * 12 * 512**2 * 4
-    assert 2 * 2**20 < peak_memory("attention", "lsh", 2048, settings) < 12 * 2048**2 * 4
+    assert 2 * 2**20 < peak_memory("attention", "key-clusters", 2048, settings) < 12 * 2048**2 * 4
     assert peak_memory("step", "softmax, recomputed", 64, settings) > 3 * 11_700_000 * 4
 
 
 def test_what_is_measured_is_kept_and_what_is_missing_is_added(tmp_path, capsys):
     first = measure_efficiency(ask(tmp_path, cases=["softmax"]))["time"]
     both = measure_efficiency(ask(tmp_path))["time"]
-    assert sorted(both["case"]) == ["lsh", "lsh", "softmax", "softmax"]
+    assert sorted(both["case"]) == ["key-clusters", "key-clusters", "softmax", "softmax"]
     assert both[both["case"] == "softmax"]["seconds"].tolist() == first["seconds"].tolist()
     capsys.readouterr()
     assert measure_efficiency(ask(tmp_path))["time"]["seconds"].equals(both["seconds"])

@@ -19,7 +19,7 @@ from albert_study.probe import Fidelity, Subject, measure_fidelity, positions_le
 from encoders import change_weights
 
 SETTINGS = {"n_hashes": 1, "cluster_size": 3}
-FEW = {"few": {"attention": "lsh", **SETTINGS}}
+FEW = {"few": {"attention": "key-clusters", **SETTINGS}}
 
 
 @pytest.fixture(params=["mini-mrpc", "mini-squad"])
@@ -52,7 +52,7 @@ def test_a_model_trained_on_a_gpu_is_asked_on_a_machine_without(trained):
 
 
 def test_a_variant_that_is_softmax_changes_nothing_and_another_does(trained):
-    everything = {"attention": "lsh", "n_hashes": 2, "cluster_size": 512}
+    everything = {"attention": "key-clusters", "n_hashes": 2, "cluster_size": 512}
     table, details = measure(ask(trained, {"all": everything, **FEW}))
     same, other = (row for _, row in table.iterrows())
     assert (same["changed"], same["share"], same["score"]) == (0, 1, same["softmax"])
@@ -98,12 +98,14 @@ def test_loss_and_area_do_not_hang_on_a_threshold():
 def test_the_error_is_that_of_the_attentions_output(trained):
     subject = Subject(ask(trained).run, "held-out", 8)
     one = probe.trace(subject.model, list(sample(subject.model, subject.tokenizer, subject.encoded, 8))).passes[0][0]
-    measured = probe.summary(probe.compare(one, Candidate("few", "lsh", SETTINGS)).assign(layer=0, batch=0), ["layer"])
+    measured = probe.summary(
+        probe.compare(one, Candidate("few", "key-clusters", SETTINGS)).assign(layer=0, batch=0), ["layer"]
+    )
     tensors = one.query, one.key, one.value, one.padding_mask
     softmax = attention.attend("softmax", *tensors)
-    difference = attention.attend("lsh", *tensors, seed=one.seed, **SETTINGS) - softmax
+    difference = attention.attend("key-clusters", *tensors, seed=one.seed, **SETTINGS) - softmax
     assert measured["error"].item() == pytest.approx((difference.norm() / softmax.norm()).item(), rel=1e-4)
-    share = attention.coverage("lsh", *tensors[:2], one.padding_mask, seed=one.seed, **SETTINGS)
+    share = attention.coverage("key-clusters", *tensors[:2], one.padding_mask, seed=one.seed, **SETTINGS)
     assert measured["pairs"].item() == pytest.approx(share.pairs)
     assert measured["mass"].item() == pytest.approx(share.mass, rel=1e-4)
 

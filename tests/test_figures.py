@@ -25,18 +25,18 @@ ROOT = repository_root()
 
 def test_figures_change_only_with_their_data(tree):
     write_run(tree, "reformer-10-epochs", 0, {"accuracy": 0.7, "f1": 0.8})
-    for run in ("nano-lsh", "nano-softmax", "nano-then/lsh-tree"):
+    for run in ("nano-key-clusters", "nano-softmax", "nano-then/lsh-tree"):
         shutil.copytree(ROOT / "results/pretraining" / run, tree / "results/pretraining" / run)
     first = {path: path.read_bytes() for path in figures.write_figures("mini", root=tree)}
     stems = ("pretraining", "mini-loss-mrpc", "mini-convergence-mrpc")
     assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "pdf", "png")}
-    history = tree / "results/runs/mini/mrpc/model/lsh/seed-0/history.csv"
+    history = tree / "results/runs/mini/mrpc/model/key-clusters/seed-0/history.csv"
     history.write_text(history.read_text().replace("30,3.0,,0.5", "30,3.0,,0.9"))
     changed = {path.name for path in figures.write_figures("mini", root=tree) if path.read_bytes() != first[path]}
     assert changed == {f"mini-loss-mrpc.{kind}" for kind in ("svg", "pdf", "png")}
     # what went on from other weights is not drawn beside what began anew
     drawn = (tree / "figures/pretraining.svg").read_text()
-    assert "<!-- nano-lsh -->" in drawn
+    assert "<!-- nano-key-clusters -->" in drawn
     assert "nano-then" not in drawn
 
 
@@ -111,13 +111,13 @@ def test_a_curve_is_a_mean_in_a_band_and_names_are_no_formulas():
 
 
 def test_differences_are_drawn_a_dot_a_run_without_a_mean_of_runs_that_are_far_apart(tree):
-    write_run(tree, "lsh", 1, {"accuracy": 0.5, "f1": 0.6})
+    write_run(tree, "key-clusters", 1, {"accuracy": 0.5, "f1": 0.6})
     write_run(tree, "mine", 0, {"accuracy": 0.8, "f1": 0.9})
     rows = load(tree, "mini")
     lines = differences(rows, tree).assign(clear=[True, False, False])
     lines.loc[2, ["difference", "constant_to"]] = None, 1
     (axis,) = plot_differences(headlines(rows, tree), lines).axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["the 2020 attention", "lsh", "mine"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["the 2020 attention", "key-clusters", "mine"]
     points = [line for line in axis.lines if line.get_marker() == "o" and len(line.get_xdata())]
     assert [line.get_xdata().tolist() for line in points[:2]] == [
         pytest.approx([-0.1, -0.06]),

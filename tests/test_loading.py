@@ -34,7 +34,7 @@ def test_a_tokenizer_tells_the_texts_of_a_pair_apart(folder, tmp_path):
 
 def test_other_heads_load():
     for kind, head in (("albert", "masked-lm"), ("roberta", "masked-lm"), ("bert", "pretraining")):
-        assert load_model(config_of(kind), head=head, attention="lsh")(**batch())[0].shape == (3, 21, 99)
+        assert load_model(config_of(kind), head=head, attention="key-clusters")(**batch())[0].shape == (3, 21, 99)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,10 @@ def test_other_heads_load():
     [
         ({"head": "classify"}, "head='classify' is not one of: base, classification"),
         ({"num_lables": 3}, "has no option 'num_lables'$"),
-        ({"attention": "lsh", "share": 0.25}, r"has no option 'share'; an attention's settings go into settings="),
+        (
+            {"attention": "key-clusters", "share": 0.25},
+            r"has no option 'share'; an attention's settings go into settings=",
+        ),
     ],
 )
 def test_unknown_names_are_errors(options, message):
@@ -93,8 +96,11 @@ def test_a_model_that_cannot_be_reached_is_one_clear_error():
     [
         ("x", "'str' object is not a mapping"),
         ({"seed": 1}, "'attention'"),
-        ({"attention": "lsh", "settings": [1]}, r"attention 'lsh': settings=\[1\] must be a dictionary"),
-        ({"attention": "lsh", "seed": "x"}, "seed='x' must be a whole number"),
+        (
+            {"attention": "key-clusters", "settings": [1]},
+            r"attention 'key-clusters': settings=\[1\] must be a dictionary",
+        ),
+        ({"attention": "key-clusters", "seed": "x"}, "seed='x' must be a whole number"),
     ],
 )
 def test_a_damaged_config_is_named(saved, message, tmp_path):
@@ -121,11 +127,13 @@ QUESTION = {"question": "Where was she born?", "context": CONTEXT}
 MORE = {"n_hashes": 5, "cluster_size": 4}
 MADE = {
     "nano": lambda: load_model("nano"),
-    "nano-lsh": lambda: load_model("nano-lsh", seed=7),
-    "some-passes": lambda: switch_attention(load_model("nano"), "lsh", LSH, 5, passes=[1, 4], evaluation_settings=MORE),
+    "nano-key-clusters": lambda: load_model("nano-key-clusters", seed=7),
+    "some-passes": lambda: switch_attention(
+        load_model("nano"), "key-clusters", LSH, 5, passes=[1, 4], evaluation_settings=MORE
+    ),
     "reformer": lambda: load_model("nano", attention="reformer", settings={"bucket_size": 4}, seed=3),
     "convolution": lambda: load_model("nano", attention="yoso-e", settings={"conv_kernel_size": 3}),
-    "answers": lambda: load_model("nano-lsh", head="question-answering"),
+    "answers": lambda: load_model("nano-key-clusters", head="question-answering"),
 }
 OWN_WEIGHTS = ("reformer", "convolution")  # which Transformers' own classes do not know
 # In the other process, each is loaded by our own functions and, where these know it, by Transformers' own.

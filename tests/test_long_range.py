@@ -98,7 +98,13 @@ def test_what_is_not_given_is_as_published_and_each_change_of_an_unnamed_run_has
     named = LongRange.parse({"task": "duplication", "only": '["LSH-2"]'})
     assert [run.label for run in named.runs()] == ["LSH-2"]
     assert list(named.evaluate) == ["full", "LSH-8", "LSH-4", "LSH-2", "LSH-1"]
-    sweep = [{}, {"steps": 5}, {"share": 0.5}, {"variants": {"lsh": {"attention": "lsh"}}}, {"only": ["lsh"]}]
+    sweep = [
+        {},
+        {"steps": 5},
+        {"share": 0.5},
+        {"variants": {"key-clusters": {"attention": "key-clusters"}}},
+        {"only": ["key-clusters"]},
+    ]
     folders = [ask("", results_root=str(tmp_path), **changes).output_dir for changes in sweep]
     assert len(set(folders)) == 4
     assert folders[-1] == folders[0]  # trained later, they stand beside the others
@@ -120,11 +126,11 @@ def test_models_have_their_attention_and_padding_changes_nothing(tmp_path):
 
 
 def test_every_variant_is_trained_and_recorded(tmp_path, capsys):
-    settings = ask(tmp_path, eval_steps=2, only=["softmax", "lsh", "nystrom"])
+    settings = ask(tmp_path, eval_steps=2, only=["softmax", "key-clusters", "nystrom"])
     data = settings.load_data()
     table = train_all(settings, data).set_index("label")
-    assert "lsh (2 of 3): 4 steps" in capsys.readouterr().out
-    assert sorted(table.index) == ["lsh", "nystrom", "softmax"]
+    assert "key-clusters (2 of 3): 4 steps" in capsys.readouterr().out
+    assert sorted(table.index) == ["key-clusters", "nystrom", "softmax"]
     for label in table.index:
         folder = tmp_path / "listops-32" / str(label) / "seed-0"
         result = json.loads((folder / "result.json").read_text())
@@ -134,7 +140,7 @@ def test_every_variant_is_trained_and_recorded(tmp_path, capsys):
         assert result["chance"] == {"accuracy": 0.1}
     assert table["shorter"].unique() == [FEWER]
     assert table.loc["softmax", ["arena", "rerun", "attended", "full_cost"]].tolist() == [0.3637, 0.3710, 1, 1]
-    assert 0 < table.loc["lsh", "attended"] < 1
+    assert 0 < table.loc["key-clusters", "attended"] < 1
     labels = pd.Series(data["test"]["label"])
     assert table["majority"].unique() == (labels == pd.Series(data["train"]["label"]).mode()[0]).mean()
     assert train_all(settings, data).set_index("label")["seconds"].equals(table["seconds"])
@@ -144,11 +150,11 @@ def test_every_variant_is_trained_and_recorded(tmp_path, capsys):
 
 
 def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path, killed_after):
-    whole, broken = (ask(tmp_path / name, only=["lsh"], eval_steps=2, steps=6) for name in ("whole", "broken"))
+    whole, broken = (ask(tmp_path / name, only=["key-clusters"], eval_steps=2, steps=6) for name in ("whole", "broken"))
     data = whole.load_data()
     undisturbed = train_all(whole, data)
     killed_after(5, train_all, broken, data)
-    folders = [tmp_path / name / "listops-32" / "lsh" / "seed-0" for name in ("whole", "broken")]
+    folders = [tmp_path / name / "listops-32" / "key-clusters" / "seed-0" for name in ("whole", "broken")]
     assert not (folders[1] / "result.json").exists()
     another = broken.model_copy(update={"data_dir": str(tmp_path)})  # another folder may hold other data
     with pytest.raises(OneLineError, match="checkpoints of a run with another data_dir"):

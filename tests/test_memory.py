@@ -20,7 +20,7 @@ def folder(request, tmp_path_factory):
 
 def loss_and_gradients(folder, saving, training, dropout):
     torch.manual_seed(1)
-    model = save_memory(load_model(folder, attention="lsh", settings=LSH, seed=3), **saving).train(training)
+    model = save_memory(load_model(folder, attention="key-clusters", settings=LSH, seed=3), **saving).train(training)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout) and not dropout:
             module.p = 0.0
@@ -56,7 +56,7 @@ def test_less_is_stored_for_the_backward_pass(folder):
 
 
 def test_a_copy_has_its_own_weights_and_gradients_and_names_of_weights_stay(folder, tmp_path):
-    model = save_memory(load_model(folder, head="base", attention="lsh", settings=LSH), **RECOMPUTE, **CHUNK)
+    model = save_memory(load_model(folder, head="base", attention="key-clusters", settings=LSH), **RECOMPUTE, **CHUNK)
     before, twin = model(IDS).last_hidden_state.detach(), copy.deepcopy(model)
     with torch.no_grad():
         for weight in twin.parameters():
@@ -76,7 +76,7 @@ def test_a_pass_done_again_has_its_own_number_and_is_recorded_once(folder, way):
     gradients = []
     for recompute in (False, True):
         torch.manual_seed(1)
-        model = switch_attention(load_model(folder), "lsh", LSH, passes=[1]).train()
+        model = switch_attention(load_model(folder), "key-clusters", LSH, passes=[1]).train()
         save_memory(model, recompute=recompute and way == "ours")
         if recompute and way != "ours":
             if not model.supports_gradient_checkpointing:
@@ -85,6 +85,6 @@ def test_a_pass_done_again_has_its_own_number_and_is_recorded_once(folder, way):
         torch.manual_seed(2)
         with record_passes(model) as passes:
             model(IDS, labels=torch.tensor([0, 1])).loss.backward()
-        assert [p.attention for p in passes] == ["softmax", "lsh", "softmax"]
+        assert [p.attention for p in passes] == ["softmax", "key-clusters", "softmax"]
         gradients.append([weight.grad for weight in model.parameters() if weight.grad is not None])
     torch.testing.assert_close(*gradients)

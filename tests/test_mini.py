@@ -88,7 +88,10 @@ def test_counting_words_does_not_help(name, per_field):
         assert model.score(counts(split), built(name)[split]["label"][:]) < 1 / len(model.classes_) + 0.07
 
 
-SETTINGS = {"nano": ("softmax", {}), "nano-lsh": ("lsh", {"n_hashes": 7, "cluster_size": 4, "global_tokens": 2})}
+SETTINGS = {
+    "nano": ("softmax", {}),
+    "nano-key-clusters": ("key-clusters", {"n_hashes": 7, "cluster_size": 4, "global_tokens": 2}),
+}
 TEXT = [
     "The town lies on the northern bank of the river, about twenty miles from the border.",
     "It was founded in the twelfth century by a group of monks who came from the south.",
@@ -125,7 +128,7 @@ def test_it_knows_more_than_its_shape_and_than_the_text_s_own_counts(name):
 def test_together_they_are_small_and_their_cards_are_of_their_records():
     folders = [Path(pretrained.folder_of(name)) for name in pretrained.NAMES]
     assert sum(path.stat().st_size for folder in folders for path in folder.iterdir()) < 12e6
-    for run, folder in zip(("nano-softmax", "nano-lsh"), folders, strict=True):
+    for run, folder in zip(("nano-softmax", "nano-key-clusters"), folders, strict=True):
         record = json.loads((ROOT / "results" / "pretraining" / run / "result.json").read_text())
         card = (folder / "README.md").read_text()
         assert f"loss {record['metrics']['mlm_loss']:.3f}" in card

@@ -19,7 +19,7 @@ SETTINGS = {
     "reformer": {"bucket_size": 4, "n_hashes": 2},
     "shared-qk-lsh": {"bucket_size": 4, "n_hashes": 2},
     "nystrom": {"num_landmarks": 6},
-    **{name: {"n_hashes": 2, "cluster_size": 4} for name in ("lsh", "random")},
+    **{name: {"n_hashes": 2, "cluster_size": 4} for name in ("key-clusters", "random")},
     "window": attention.settings_for("window", 21, 0.4),
 }
 
@@ -115,7 +115,7 @@ def test_training_draws_new_hashes_and_drops_attention_weights(folder):
 
 
 def test_a_copied_model_has_its_own_attention_and_records_its_own_passes(folder):
-    model = load_model(folder, head="base", attention="lsh", settings=SETTINGS["lsh"])
+    model = load_model(folder, head="base", attention="key-clusters", settings=SETTINGS["key-clusters"])
     softmax, before = states(load_model(folder, head="base")), states(model)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(states(twin), before)
@@ -127,7 +127,7 @@ def test_a_copied_model_has_its_own_attention_and_records_its_own_passes(folder)
             assert [len(passes), len(twins)] == [3, 3]
 
 
-@pytest.mark.parametrize("name", ["lsh", "reformer"])
+@pytest.mark.parametrize("name", ["key-clusters", "reformer"])
 def test_two_threads_get_what_one_gets(folder, name):
     """Each thread has its own hashes, and records its own passes."""
     model = load_model(folder, head="base", attention=name, settings=SETTINGS[name])
@@ -150,11 +150,11 @@ def test_two_threads_get_what_one_gets(folder, name):
 
 
 def test_settings_that_are_given_anew_take_the_place_of_those_of_evaluation_too(folder, tmp_path):
-    few = SETTINGS["lsh"]
-    model = switch_attention(load_model(folder, head="base"), "lsh", few, evaluation_settings={"n_hashes": 5})
+    few = SETTINGS["key-clusters"]
+    model = switch_attention(load_model(folder, head="base"), "key-clusters", few, evaluation_settings={"n_hashes": 5})
     model.save_pretrained(tmp_path)
     assert torch.equal(states(load_model(str(tmp_path), head="base")), states(model))
-    plain = states(load_model(folder, head="base", attention="lsh", settings=few))
+    plain = states(load_model(folder, head="base", attention="key-clusters", settings=few))
     assert torch.equal(states(load_model(str(tmp_path), head="base", settings=few)), plain)
     assert not torch.equal(plain, states(model))
 
@@ -162,10 +162,14 @@ def test_settings_that_are_given_anew_take_the_place_of_those_of_evaluation_too(
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("lsh", {"evaluation_settings": {"n_hash": 8}}, "evaluation_settings: attention 'lsh' has no setting 'n_hash'"),
+        (
+            "key-clusters",
+            {"evaluation_settings": {"n_hash": 8}},
+            "evaluation_settings: attention 'key-clusters' has no setting 'n_hash'",
+        ),
         ("nystrom", {"evaluation_settings": {"conv_kernel_size": 3}}, "evaluation_settings: conv_kernel_size has weig"),
-        ("lsh", {"passes": [9]}, "passes=9 must be a whole number, 0 to"),
-        ("lsh", {"passes": []}, r"passes=\[\] must be a list with one or more of the model's passes"),
+        ("key-clusters", {"passes": [9]}, "passes=9 must be a whole number, 0 to"),
+        ("key-clusters", {"passes": []}, r"passes=\[\] must be a list with one or more of the model's passes"),
         ("reformer", {}, "'softmax' cannot become 'reformer': reformer has projections of its own"),
     ],
 )
@@ -196,18 +200,19 @@ def test_new_projections_replace_nothing_but_projections(folder):
 
 
 def test_a_saved_model_is_of_the_version_of_its_attention(folder, tmp_path):
-    model = load_model(folder, head="base", attention="lsh", settings=SETTINGS["lsh"], seed=3)
+    model = load_model(folder, head="base", attention="key-clusters", settings=SETTINGS["key-clusters"], seed=3)
     model.save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
-    assert (config.pop("attn_implementation"), config["albert_lsh"].pop("version")) == ("albert_lsh", 2)
-    path.write_text(json.dumps(config))  # as models were saved before there were these, with what is version 2 now
+    assert (config.pop("attn_implementation"), config["albert_lsh"]["version"]) == ("albert_lsh", 2)
+    path.write_text(json.dumps(config))  # as models were saved before that was told to Transformers
     for again in (load_model(str(tmp_path), head="base"), AutoModel.from_pretrained(tmp_path).eval()):
         assert torch.equal(states(again), states(model))
-    del config["albert_lsh"]["settings"]["axes"]
-    message = r"attention 'lsh' is of version \d, here it is 2: install "
-    for more, install in (({}, "albert-lsh of commit 0405aaae"), ({"version": 3}, "a newer release")):
-        path.write_text(json.dumps(config | {"albert_lsh": config["albert_lsh"] | more}))
+    for changes, message in (
+        ({"version": 3}, "attention 'key-clusters' is of version 3, here it is 2: install a newer release"),
+        ({"attention": "lsh"}, "attention='lsh' is not one of"),
+    ):
+        path.write_text(json.dumps(config | {"albert_lsh": config["albert_lsh"] | changes}))
         for load in (load_model, AutoModel.from_pretrained):
-            with pytest.raises(ModelError, match=message + install):
+            with pytest.raises(ModelError, match=message):
                 load(str(tmp_path))

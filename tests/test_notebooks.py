@@ -32,16 +32,18 @@ class Row(NamedTuple):
 
 SMALL = {"model": "mini", "train_examples": 64, "eval_examples": 32, "epochs": 1, "precision": "fp32"}
 READING = {"model": "mini", "task": "mini-squad", "max_length": 32, "paragraphs": 3}
-VARIANTS = {"lsh": {"attention": "lsh", "shares": [0.5, 0.25]}}
+VARIANTS = {"key-clusters": {"attention": "key-clusters", "shares": [0.5, 0.25]}}
 LONG = {"only": ["full", "LSH-1"], "steps": 4, "max_length": 32, "eval_examples": 8}
-TIMES = {"lengths": [64, 128], "cases": ["softmax", "lsh"], "keys": 64, "memory": False}
+TIMES = {"lengths": [64, 128], "cases": ["softmax", "key-clusters"], "keys": 64, "memory": False}
 OTHER_TASK, NO_LIST = {"tasks": ["mini-sst2"]}, {"task": ["mini-mrpc"]}
 ROWS = {
     "compare.ipynb": Row({**SMALL, "task": "mini-mrpc"}, {"seed": 1}, {"epoch": 2}),
     "glue.ipynb": Row({**SMALL, "task": "mini-mrpc"}, {"learning_rate": 5e-4}, {"learning_rte": 1e-3}),
     "pretrain.ipynb": Row({"steps": 4, "eval_steps": 2, "eval_sequences": 8, "batch_size": 8}, {"seed": 1}, {"sed": 1}),
     "long_range.ipynb": Row(LONG, {"seed": 1}, {"onyl": []}),
-    "squad.ipynb": Row({**SMALL, "task": "mini-squad"}, {"attention": "lsh", "model": "nano"}, {"attn": "lsh"}),
+    "squad.ipynb": Row(
+        {**SMALL, "task": "mini-squad"}, {"attention": "key-clusters", "model": "nano"}, {"attn": "key-clusters"}
+    ),
     "fidelity.ipynb": Row({"examples": 24, "looked_into": 4, "variants": VARIANTS}, {"seed": 1}, {"splt": "a"}),
     "reading.ipynb": Row(READING, {"seed": 1}, {"paragraph": 3}),
     "masked_words.ipynb": Row({**READING, "model": "nano", "paragraphs": 6}, {"seed": 1}, {"paragraph": 3}),

@@ -206,9 +206,9 @@ def test_a_folder_of_squads_json_may_lack_in_one_file_what_another_has(tmp_path)
 
 def test_a_study_may_be_of_ones_own_data(root):
     reviews(root / "reviews.csv")
-    text = "parameters: {model: mini, label_column: mood}\ntasks: {reviews.csv: {arms: {softmax: , lsh: }}}\n"
+    text = "parameters: {model: mini, label_column: mood}\ntasks: {reviews.csv: {arms: {softmax: , key-clusters: }}}\n"
     jobs = read_study(root, text)
-    assert [job.name for job in jobs] == [f"reviews.csv/mini/{arm}/seed-0" for arm in ("softmax", "lsh")]
+    assert [job.name for job in jobs] == [f"reviews.csv/mini/{arm}/seed-0" for arm in ("softmax", "key-clusters")]
     assert {job.notebook for job in jobs} == {"glue.ipynb"}
     assert jobs[0].run.about.labels == ("Bad", "Good")
 

@@ -22,7 +22,7 @@ from albert_study.experiments.pretrain import Pretraining, main, pretrain
 from albert_study.records import load
 from test_corpus import learn_tokenizer, sentences, write_text
 
-HASHING = {"attention": "lsh", "attention_settings": {"n_hashes": 3, "cluster_size": 4}}
+HASHING = {"attention": "key-clusters", "attention_settings": {"n_hashes": 3, "cluster_size": 4}}
 SMALL = {"max_length": 64, "steps": 24, "batch_size": 4, "eval_steps": 8, "eval_sequences": 8, "precision": "fp32"}
 
 
@@ -64,12 +64,14 @@ def test_a_run_leaves_a_model_its_curve_and_its_record(small, undisturbed):
     assert each["lost"].sum() / each["tokens"].sum() == pytest.approx(record["metrics"]["mlm_loss"])
     assert each["order"].mean() == pytest.approx(record["metrics"]["sop_accuracy"])
     loaded = load_model(str(folder / "model"), head="pretraining")
-    assert loaded.config.albert_lsh["attention"] == "lsh"
+    assert loaded.config.albert_lsh["attention"] == "key-clusters"
     assert same_weights(done.model, loaded)
     again = run_in(folder, small | HASHING)  # is read, not made
     assert (again.record, len(again.tokenizer)) == (record, len(done.tokenizer))
     pd.testing.assert_frame_equal(again.history, done.history)
-    with pytest.raises(ParameterError, match="the result of another run, made with attention='lsh', not 'softmax'"):
+    with pytest.raises(
+        ParameterError, match="the result of another run, made with attention='key-clusters', not 'softmax'"
+    ):
         run_in(folder, small)
 
 
@@ -155,10 +157,10 @@ def test_a_text_that_is_too_short_and_a_start_that_is_not_there(small, tmp_path,
 def test_unnamed_pretrainings_that_differ_have_folders_of_their_own():
     default = {"attention_settings": {"share": 0.25}, "learning_rate": 1e-3, "resume": False}
     sweep = [{}, {"text": "pages.txt"}, {"learning_rate": 1e-4}, {"attention_settings": {"share": 0.5}}, default]
-    folders = [Pretraining.parse({"attention": "lsh", **changes}).output_dir for changes in sweep]
+    folders = [Pretraining.parse({"attention": "key-clusters", **changes}).output_dir for changes in sweep]
     assert len(set(folders)) == len(sweep) - 1
     assert folders[0] == folders[-1]
-    assert folders[0].endswith("results/pretraining/nano-lsh/seed-0")
+    assert folders[0].endswith("results/pretraining/nano-key-clusters/seed-0")
 
 
 def test_a_run_stands_beside_another_in_the_table(small, undisturbed, tmp_path):

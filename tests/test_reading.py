@@ -12,8 +12,11 @@ from albert_lsh.errors import OneLineError
 from albert_study import reading
 from albert_study.reading import MaskedWords, Reading, measure_masked_words, measure_reading, sequences
 
-FEW = {"few": {"attention": "lsh", "n_hashes": 2, "cluster_size": 4}, "random": {"attention": "random"}}
-VARIANTS = {"lsh": {"attention": "lsh", "share": 0.5}, "all keys": {"attention": "top-k", "share": 1.0}}
+FEW = {"few": {"attention": "key-clusters", "n_hashes": 2, "cluster_size": 4}, "random": {"attention": "random"}}
+VARIANTS = {
+    "key-clusters": {"attention": "key-clusters", "share": 0.5},
+    "all keys": {"attention": "top-k", "share": 1.0},
+}
 
 
 def read(folder):
@@ -88,12 +91,12 @@ def test_the_loss_is_the_models_own_and_all_keys_lose_nothing(tmp_path):
     assert table["softmax_loss"].tolist() == pytest.approx([expected, expected], rel=1e-4)
     rows = table.set_index("variant")
     assert rows.loc["all keys", "change"] == pytest.approx(0, abs=1e-4)
-    lsh, sums = rows.loc["lsh"], by_text[by_text["variant"] == "lsh"]
-    assert lsh["loss"] - lsh["softmax_loss"] == pytest.approx(lsh["difference"], abs=1e-5)
-    assert lsh["change"] > 0.01
+    clusters, sums = rows.loc["key-clusters"], by_text[by_text["variant"] == "key-clusters"]
+    assert clusters["loss"] - clusters["softmax_loss"] == pytest.approx(clusters["difference"], abs=1e-5)
+    assert clusters["change"] > 0.01
     difference = (sums["loss"] - sums["softmax_loss"]).sum() / sums["words"].sum()
-    assert difference == pytest.approx(lsh["difference"], abs=1e-5)
-    assert sums["words"].sum() == lsh["words"] == hidden.sum().item()
+    assert difference == pytest.approx(clusters["difference"], abs=1e-5)
+    assert sums["words"].sum() == clusters["words"] == hidden.sum().item()
     more = mask(tmp_path, variants={**VARIANTS, "window": {"attention": "window", "share": 0.5}})
     assert measure_masked_words(more)[0]["date"].tolist()[:2] == table["date"].tolist()  # what was measured is kept
 

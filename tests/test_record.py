@@ -9,7 +9,15 @@ import torch
 
 from albert_lsh import record
 from albert_lsh.files import write_atomically
-from albert_lsh.record import differences, read_predictions, read_result, write_predictions, write_result
+from albert_lsh.record import (
+    SCHEMA,
+    differences,
+    read_predictions,
+    read_result,
+    todays_method,
+    write_predictions,
+    write_result,
+)
 from albert_lsh.run import Run
 
 WHOLE = {"parameters": {}, "metrics": {}, "headline": {}}
@@ -41,9 +49,9 @@ def test_a_flipped_bit_of_a_record_is_noticed_and_another_schema_not_read(tmp_pa
 
 
 def test_a_parameter_or_setting_that_a_record_lacks_counts_with_its_default():
-    run = Run.parse({"task": "mini-mrpc", "attention": "lsh"})
+    run = Run.parse({"task": "mini-mrpc", "attention": "random"})
     older = {k: v for k, v in run.recorded().items() if k not in ("folds", "projections", "weight_decay")}
-    older["attention_settings"] = {"share": 0.25, "axes": 8}
+    older["attention_settings"] = {"share": 0.25}
     assert differences({"parameters": older}, run.identity(), run.defaults()) == []
     other = run.model_copy(update={"weight_decay": 0.0, "seed": 1}).identity()
     said = differences({"parameters": older}, other, run.defaults())
@@ -71,19 +79,50 @@ def test_a_run_takes_the_cores_that_are_free_and_says_so(monkeypatch, capsys):
     assert "threads: 1 of" in capsys.readouterr().out
 
 
+AXES = {"axes": 8}
+
+
+@pytest.mark.parametrize(("name", "settings", "version", "today"), [
+    ("lsh", {}, None, ("lsh-tree", 1)),  # records older than versions
+    ("lsh", AXES, None, ("key-clusters", 2)),
+    ("lsh", {}, 1, ("lsh-tree", 1)),
+    ("lsh", AXES, 1, ("key-clusters", 2)),  # of the days in which axes were a setting of version 1
+    ("lsh", AXES, 2, ("key-clusters", 2)),
+    ("key-clusters", AXES, 2, ("key-clusters", 2)),
+    ("shared-qk-lsh", {}, None, ("shared-qk-lsh", 1)),
+    ("softmax", {}, 1, ("softmax", 1)),
+])  # fmt: skip
+def test_the_attention_of_a_record_has_the_name_of_today(name, settings, version, today, tmp_path):
+    """And so have its model, its label, and the attentions that it was evaluated under; the file stays as it is."""
+    old = {"attention": name, "attention_settings": settings, "model": "nano-lsh", "label": f"{name}, 1/4"}
+    old |= {"evaluate": {f"{name}, 1/8": {"attention": name, **settings}, "rest": {"attention": "random"}}}
+    resolved = {} if version is None else {"attention_version": version}
+    metrics = {"accuracy": 1.0, f"accuracy, {name}, 1/8": 0.5, "cost, rest": 0.2}
+    record = {"status": "complete", "schema": 3, "parameters": old, "resolved": resolved, "metrics": metrics}
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(record))
+    result = read_result(path)
+    parameters, new = result["parameters"], today[0]
+    assert (parameters["attention"], result["resolved"]["attention_version"]) == today
+    assert parameters["model"] == ("nano-lsh-tree" if new == "lsh-tree" else "nano-key-clusters")
+    assert parameters["label"] == f"{new}, 1/4"
+    at_an_eighth = todays_method(name, settings)[0]  # of which no version was recorded
+    assert parameters["evaluate"][f"{at_an_eighth}, 1/8"]["attention"] == at_an_eighth
+    assert result["metrics"] == {"accuracy": 1.0, f"accuracy, {at_an_eighth}, 1/8": 0.5, "cost, rest": 0.2}
+    assert json.loads(path.read_text()) == record
+    path.write_text(json.dumps(record | {"schema": SCHEMA}))
+    assert read_result(path)["parameters"] == old  # of today's schema nothing is translated
+
+
 def test_a_result_of_another_version_of_its_attention_is_another_result():
-    """Records older than versions are of version 1, but `lsh` with axes, a setting of some days, is version 2."""
-    run = Run.parse({"task": "mini-mrpc", "attention": "lsh", "device": "cpu", "precision": "fp32"})
-    settings = {name: value for name, value in run.attention_settings.items() if name != "axes"}
-    for changes, resolved, other in (
-        ({}, {"attention_version": 2}, ""),
-        ({}, {}, ""),
-        ({"attention_settings": settings}, {}, "is of version 1, here it is 2: install albert-lsh of commit 0405aaae"),
-        ({}, {"attention_version": 3}, "is of version 3, here it is 2: install a newer release of albert-lsh"),
+    run = Run.parse({"task": "mini-mrpc", "attention": "key-clusters", "device": "cpu", "precision": "fp32"})
+    for changes, version, other in (
+        ({}, 2, []),
+        ({"attention": "lsh-tree"}, 1, ["attention='lsh-tree', not 'key-clusters'"]),
+        ({}, 3, ["attention 'key-clusters' is of version 3, here it is 2: install a newer release of albert-lsh"]),
     ):
-        result = {"parameters": run.recorded() | changes, "resolved": resolved}
-        told = differences(result, run.identity(), run.defaults())
-        assert told == ([f"attention 'lsh' {other}"] if other else [])
+        result = {"parameters": run.recorded() | changes, "resolved": {"attention_version": version}}
+        assert differences(result, run.identity(), run.defaults()) == other
 
 
 def like_squad(n, rng):

@@ -8,9 +8,10 @@ import pytest
 
 from albert_lsh.errors import OneLineError
 from albert_lsh.files import repository_root
+from albert_lsh.record import SCHEMA
 from albert_study.compare import differences, write_tables
 from albert_study.figures import write_figures
-from albert_study.records import COLUMNS, LIST, list_studies, load, published, read_run, wide
+from albert_study.records import COLUMNS, LIST, list_studies, load, published, read, read_run, wide
 from albert_study.report import build, numbers
 from albert_study.scores import headlines, scale_of
 from records import F1, write_run
@@ -33,7 +34,7 @@ def test_a_row_is_a_number_and_runs_come_in_order(tree):
     assert values.loc[("softmax", 1, "accuracy_f1_mean")] == pytest.approx(0.83)
     assert values.loc[("majority class", 1, "f1")].tolist() == [0.7, 0.7]  # softmax's and reformer's run
     assert set(load(tree)["study"]) == {"mini", "other"}
-    line = wide(rows).set_index(["arm", "seed"]).loc[("lsh", 0)]
+    line = wide(rows).set_index(["arm", "seed"]).loc[("key-clusters", 0)]
     assert (line["f1"], line["train_seconds"], line["train_examples"], line["pairs"]) == (0.87, 10, 100, 0.4)
     own = rows[rows["record"] == line["record"]]
     assert read_run(tree / line["record"], tree)["value"].tolist() == own["value"].tolist()
@@ -58,21 +59,29 @@ def test_a_damaged_record_is_named(tree, changes, said):
     assert str(path) in str(caught.value)
 
 
-def test_lsh_of_version_1_is_another_method_in_records_and_in_tables(tree):
-    """It had no axes: that is how a record without a version, or a table, says so."""
-    path = write_run(tree, "lsh", 5, {"accuracy": 0.5, "f1": 0.6}) / "result.json"
-    record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {"parameters": record["parameters"] | {"attention_settings": {"share": 0.5}}}))
-    lines = arms(load(tree, "mini")).set_index("seed")["attention"]
-    assert lines[lines.str.startswith("lsh")].to_dict() == {0: "lsh", 5: "lsh-tree"}
-    table = tree / "results" / "runs" / "mini" / "32.csv"
-    names = {"lsh": {"axes": 8}, "lsh, no rest": {}, "rest: none": {}, "plain-lsh": {}}
-    kinds = ["lsh", "lsh", "lsh", "plain-lsh"]
-    lines = {"variant": list(names), "attention": kinds, "settings": map(json.dumps, names.values()), "loss": 1.0}
-    pd.DataFrame(lines).to_csv(table, index=False)
+def test_rows_of_old_tables_have_the_names_of_today_and_new_ones_are_left_alone(tree):
+    """A row that was measured before has no schema; of an attention `lsh` the settings say which one it was."""
+    rows = (
+        ("lsh", "lsh", {"axes": 8}, "key-clusters", "key-clusters"),
+        ("lsh, no rest", "lsh", {"axes": 8}, "key-clusters, no rest", "key-clusters"),
+        ("lsh-tree", "lsh", {}, "lsh-tree", "lsh-tree"),
+        ("pass 1", "lsh", {"axes": 8}, "pass 1", "key-clusters"),
+        ("random", "random", {}, "random", "random"),
+    )
+    table = pd.DataFrame(rows, columns=["variant", "attention", "settings", "label", "name"])
+    table = table.assign(settings=table["settings"].map(json.dumps), loss=1.0)
+    path = tree / "results" / "runs" / "mini" / "32.csv"
+    table.drop(columns=["label", "name"]).to_csv(path, index=False)
     rows = load(tree, "mini").query("kind == 'masked words'")
-    assert rows["variant"].tolist() == list(names)
-    assert rows["attention"].tolist() == ["lsh", "lsh-tree", "lsh-tree", "plain-lsh"]
+    assert rows["variant"].tolist() == table["label"].tolist()
+    assert rows["attention"].tolist() == table["name"].tolist()
+    table.drop(columns=["label", "name"]).assign(schema=SCHEMA).to_csv(path, index=False)
+    assert load(tree, "mini").query("kind == 'masked words'")["attention"].tolist() == table["attention"].tolist()
+    times = tree / "results" / "efficiency" / "frontier.csv"  # a table that names no attention, and no settings
+    times.parent.mkdir()
+    pd.DataFrame({"case": ["lsh, 1/4", "lsh-tree", "reformer-pytorch"], "seconds": 1.0}).to_csv(times, index=False)
+    cases = read(tree, "efficiency/frontier")["case"].tolist()
+    assert cases == ["key-clusters, 1/4", "lsh-tree", "reformer-pytorch"]
 
 
 def test_what_stands_on_the_list_is_not_changed_by_a_readers_runs(tree, capsys):
@@ -83,7 +92,7 @@ def test_what_stands_on_the_list_is_not_changed_by_a_readers_runs(tree, capsys):
     (tree / LIST).write_text("\n".join(path.parent.relative_to(tree).as_posix() for path in paths))
     before, shown = load(tree, "mini"), numbers(tree)
     capsys.readouterr()
-    write_run(tree, "lsh", 1, {"accuracy": 0.1, "f1": 0.2})
+    write_run(tree, "key-clusters", 1, {"accuracy": 0.1, "f1": 0.2})
     write_run(tree, "softmax", 0, {"accuracy": 0.5, "f1": 0.5}, study="notebook")
     assert load(tree, "mini").equals(before)
     assert capsys.readouterr().out == "1 run not named in results/records.txt: left out\n"
@@ -103,7 +112,7 @@ def test_two_files_of_one_name_are_two_tasks(tree):
     metrics = {"accuracy": {"accuracy": 0.8, "matthews": 0.6}, "pearson": {"pearson": 0.7, "spearman": 0.5}}
     metrics["f1"] = {"exact": 60.0, "f1": 70.0}
     for study, scores in metrics.items():
-        write_run(tree, "lsh", 0, scores, task="reviews.csv", study=study, headline=study)
+        write_run(tree, "key-clusters", 0, scores, task="reviews.csv", study=study, headline=study)
         write_run(tree, "softmax", 0, scores, task="reviews.csv", study=study, headline=study)
     tables = {study: load(tree, study) for study in metrics}
     for study, rows in tables.items():
@@ -116,8 +125,8 @@ def test_two_files_of_one_name_are_two_tasks(tree):
 
 def test_a_sweep_is_named_by_what_varies(tree):
     """Runs of notebooks lie in folders that end in a hash."""
-    quarter, half = ({"attention_settings": {"share": share, "axes": 8}} for share in (0.25, 0.5))
-    changes = {"lsh": {}, "lsh-e17e51": {"learning_rate": 5e-5}, "lsh-f62280": half}
+    quarter, half = ({"attention_settings": {"share": share}} for share in (0.25, 0.5))
+    changes = {"random": {}, "random-e17e51": {"learning_rate": 5e-5}, "random-f62280": half}
     for arm, given in (changes | {"softmax-00ff00": {"epochs": 1}}).items():
         path = write_run(tree, arm, 0, {"accuracy": 0.8, "f1": 0.9}, study="notebook") / "result.json"
         record = json.loads(path.read_text())
@@ -125,9 +134,9 @@ def test_a_sweep_is_named_by_what_varies(tree):
         path.write_text(json.dumps(record))
     by_arm = arms(load(tree, "notebook")).set_index("arm")["record"].str.split("/").str[5]
     assert by_arm.to_dict() == {
-        "lsh, learning_rate=1e-5, share=0.25": "lsh",
-        "lsh, learning_rate=5e-5, share=0.25": "lsh-e17e51",
-        "lsh, learning_rate=1e-5, share=0.5": "lsh-f62280",
+        "random, learning_rate=1e-5, share=0.25": "random",
+        "random, learning_rate=5e-5, share=0.25": "random-e17e51",
+        "random, learning_rate=1e-5, share=0.5": "random-f62280",
         "softmax-00ff00": "softmax-00ff00",
     }
 
@@ -144,7 +153,7 @@ def test_a_study_without_runs_is_an_error(tree):
 
 
 def test_a_history_without_losses_is_named(tree):
-    path = tree / "results/runs/mini/mrpc/model/lsh/seed-0/history.csv"
+    path = tree / "results/runs/mini/mrpc/model/key-clusters/seed-0/history.csv"
     path.write_text("step,epoch\n1,1\n")
     with pytest.raises(ValueError, match="eval_loss") as caught:
         write_figures("mini", root=tree)

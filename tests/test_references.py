@@ -65,18 +65,20 @@ def test_above_512_tokens_queries_of_lsh_are_computed_by_cluster(monkeypatch, mo
     """On a CPU one cluster at a time; on a GPU, where its kernels cannot do it, in blocks."""
     if way == "gathered":
         monkeypatch.setattr(compute, "are_grouped", lambda *_: False)
-    check_reference("lsh", {"n_hashes": 4, "cluster_size": 8, **more}, (2, 1, 530, 4), kind)
+    check_reference("key-clusters", {"n_hashes": 4, "cluster_size": 8, **more}, (2, 1, 530, 4), kind)
 
 
 def test_sequences_of_a_batch_have_as_many_axes_and_sampled_keys_as_their_own_lengths_ask_for():
     """Of 300 tokens eight axes from 69 keys, of one token none."""
-    check_reference("lsh", {"share": 0.25}, (4, 2, 300, 16), "padded")
+    check_reference("key-clusters", {"share": 0.25}, (4, 2, 300, 16), "padded")
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6, 1e12])
 def test_axes_are_those_of_keys_of_any_size(scale):
     query, key, _ = tensors((1, 2, 200, 16))
-    chosen = [attention.pairs("lsh", query / size, key * size, share=0.25, global_tokens=0) for size in (1.0, scale)]
+    chosen = [
+        attention.pairs("key-clusters", query / size, key * size, share=0.25, global_tokens=0) for size in (1.0, scale)
+    ]
     assert (chosen[0] != chosen[1]).float().mean() < 0.01  # rounding decides a few
 
 
@@ -114,9 +116,9 @@ def test_half_precision_rounds_no_worse_than_softmax(monkeypatch, name, settings
 def test_lsh_that_misses_nothing_is_softmax(settings):
     shape = (2, 3, 41, 8)
     inputs, mask, upstream = tensors(shape), padding(shape, "padded"), torch.ones(shape)
-    ours = run(lambda *t: attention.attend("lsh", *t, mask, **settings), inputs, upstream)
+    ours = run(lambda *t: attention.attend("key-clusters", *t, mask, **settings), inputs, upstream)
     assert error(ours, run(lambda *t: attention.attend("softmax", *t, mask), inputs, upstream)) < 1e-6
-    assert attention.coverage("lsh", *inputs[:2], mask, **settings).pairs == pytest.approx(1.0)
+    assert attention.coverage("key-clusters", *inputs[:2], mask, **settings).pairs == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("n_hashes", [1, 3])

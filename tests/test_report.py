@@ -54,7 +54,7 @@ def test_report_poster_and_summary_do_without_a_study_that_was_not_run(tmp_path,
 def page_of(tree):
     from albert_study import explore
 
-    folder = write_run(tree, "lsh", 0, {"pearson": 0.5}, task="stsb", headline="pearson")
+    folder = write_run(tree, "key-clusters", 0, {"pearson": 0.5}, task="stsb", headline="pearson")
     folder.parent.rename(folder.parents[1] / EVIL)
     return explore.build(tree).read_text(encoding="utf-8")
 
@@ -98,7 +98,7 @@ const later = milliseconds => new Promise(done => setTimeout(done, milliseconds)
     input.value = value;
     for (const event of ["input", "change"]) input.dispatchEvent(new Event(event));
   };
-  choose("input[type=search]", "lsh");
+  choose("input[type=search]", "key-clusters");
   await later(300);
   told.push(points());
   const select = document.querySelector("select");

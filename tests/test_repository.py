@@ -302,8 +302,11 @@ PEERS = {
     "YOSO",
 }
 # What has left the code. Its rows stay as they were, with the commit that made them.
-LEFT = {"far_field", "window", "block_size"}  # settings of `lsh`
-DEAD = {"plain lsh": "four rounds, duplicates='each'; `plain-lsh` counts a key once", "lsh-tree": "`lsh` of version 1"}
+LEFT = {"far_field", "window", "block_size"}  # settings of `key-clusters`
+DEAD = {
+    "plain key-clusters": "four rounds, duplicates='each'; `plain-lsh` counts a key once",
+    "lsh-tree": "`key-clusters` of version 1",
+}
 
 
 def rows():
@@ -328,9 +331,11 @@ def test_records_are_read_have_one_schema_and_attentions_that_can_be_had_again()
         for name in record.get("inferred", ()):  # of records that were converted
             reduce(dict.__getitem__, name.split("."), record)
         place = str(Path(path).parent)
-        moved = parameters["attention"] == "lsh" and parameters["output_dir"].startswith("results/runs/axes/")
+        moved = parameters["attention"] == "key-clusters" and parameters["output_dir"].startswith("results/runs/axes/")
         moved |= "/larger-clusters/" in path
-        assert moved or parameters["output_dir"] == place.replace("lsh-tree", "lsh"), path  # version 1 was moved, too
+        assert moved or parameters["output_dir"] == place.replace("lsh-tree", "key-clusters"), (
+            path
+        )  # version 1 was moved, too
         kept = {name: value for name, value in parameters["attention_settings"].items() if name not in LEFT}
         today = attention.check(parameters["attention"], parameters["attention_settings"])
         assert kept.items() <= today.items(), path
@@ -352,7 +357,7 @@ def test_attentions_in_tables_are_known_or_said_to_be_dead_and_their_settings_ca
     for path, row in rows():
         names |= {(path, row[column].split(",")[0]) for column in columns if row.get(column)}
         name, chosen = row.get("attention"), settings(row)
-        of_version_1 = name == "lsh" and not chosen.get("axes")
+        of_version_1 = name == "key-clusters" and not chosen.get("axes")
         if name in attention.names() and not of_version_1 and not any(chosen.get(setting) for setting in LEFT):
             attention.check(name, chosen)
     assert names

@@ -20,7 +20,7 @@ from albert_lsh.sources import TaskError
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-GOOD = {"task": "mini-mrpc", "attention": "lsh", "output_dir": "out"}
+GOOD = {"task": "mini-mrpc", "attention": "key-clusters", "output_dir": "out"}
 
 
 def test_text_becomes_numbers_and_defaults_are_filled_in():
@@ -28,7 +28,7 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
     texts |= {"attention_settings": '{"n_hashes": 2}', "evaluation_settings": '{"n_hashes": 8}', "passes": "[0, 2]"}
     run = Run.parse({**GOOD, **texts, "seed": 3.0, "recompute": "True", "feed_forward_chunk": "16"})
     assert (run.learning_rate, run.epochs, run.max_length, run.seed) == (1e-5, 2.0, 64, 3)
-    assert run.attention_settings == attention.check("lsh", {"n_hashes": 2})
+    assert run.attention_settings == attention.check("key-clusters", {"n_hashes": 2})
     assert (run.train_examples, run.resume, run.recompute, run.feed_forward_chunk) == (None, False, True, 16)
     assert (run.evaluation_settings, run.passes) == ({"n_hashes": 8}, [0, 2])
     left_open = {"text_columns": "", "label_column": "None", "labels": "None", "data_revision": "None"}
@@ -54,7 +54,10 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
         ({"precision": "int8"}, "precision='int8' must be 'auto', 'fp32', 'bf16' or 'fp16'"),
         ({"attention": "nystrom", "max_length": 48}, "num_landmarks=64 is above max_length=48"),
         ({"attention": "nystrom", "evaluation_settings": {"num_landmarks": 129}}, "num_landmarks=129 is above max_len"),
-        ({"evaluation_settings": {"buckets": 2}}, "evaluation_settings: attention 'lsh' has no setting 'buckets'"),
+        (
+            {"evaluation_settings": {"buckets": 2}},
+            "evaluation_settings: attention 'key-clusters' has no setting 'buckets'",
+        ),
         ({"attention": "reformer", "evaluation_settings": {"n_hashes": 8}}, "'reformer' has in evaluation the"),
         ({"passes": [0, -1]}, "passes[1]=-1 must be greater than or equal to 0"),
         ({"attention": "reformer", "passes": [0]}, "passes=[0]: 'reformer' replaces the projections of all passes"),
@@ -84,19 +87,19 @@ def test_a_gpu_that_only_emulates_bf16_trains_in_fp16(monkeypatch):
 
 
 def unnamed(**changes):
-    return Run.parse({"task": "mini-mrpc", "attention": "lsh", **changes}).folder
+    return Run.parse({"task": "mini-mrpc", "attention": "key-clusters", **changes}).folder
 
 
 def test_an_unnamed_run_has_a_folder_for_what_differs_from_the_defaults():
     plain = unnamed()
-    assert plain.parts[-6:] == ("runs", "notebook", "mini-mrpc", "mini", "lsh", "seed-0")
+    assert plain.parts[-6:] == ("runs", "notebook", "mini-mrpc", "mini", "key-clusters", "seed-0")
     same = [{"learning_rate": "1e-3"}, {"attention_settings": {"share": 0.25}}, {"save_model": True, "resume": False}]
     assert {unnamed(**changes) for changes in same} == {plain}
     sweep = [{"learning_rate": 1e-5}, {"learning_rate": 2e-5}, {"attention_settings": {"share": 0.5}}]
     sweep += [{"evaluation_settings": {"share": 0.5}}, {"precision": "bf16"}, {"model": "nano", "epochs": 4}]
     folders = [unnamed(**changes) for changes in sweep]
     assert len({plain, *folders}) == len(sweep) + 1
-    assert re.fullmatch("lsh-[0-9a-f]{6}", folders[0].parent.name)
+    assert re.fullmatch("key-clusters-[0-9a-f]{6}", folders[0].parent.name)
     assert unnamed(learning_rate=1e-5, seed=1) == folders[0].with_name("seed-1")  # seeds of one arm stay together
 
 

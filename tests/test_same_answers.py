@@ -13,11 +13,11 @@ from test_wrong_data import LONG, ODD
 KINDS = ("mini-sst2", "mini-mrpc", "stsb", "mini-squad", "mini-squad-v2")
 
 
-@pytest.fixture(scope="module", params=["softmax", "lsh"])
+@pytest.fixture(scope="module", params=["softmax", "key-clusters"])
 def models(request):
     """An untrained model for a task of each kind, and their tokenizer."""
     torch.manual_seed(0)
-    keys, made = {"share": 0.4} if request.param == "lsh" else {}, {}
+    keys, made = {"share": 0.4} if request.param == "key-clusters" else {}, {}
     for task in map(find_task, KINDS):
         head = "question-answering" if task.is_squad else "classification"
         made[task.name] = load_model("nano", head=head, attention=request.param, settings=keys, **task.model_options)

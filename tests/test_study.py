@@ -22,7 +22,7 @@ from albert_study.study import StudyError, load_jobs, main, to_make
 from checkouts import ROOT, copy_code, make, start, write_study
 from test_study_file import MINI, TASKS, load
 
-GLUE, SQUAD, READING = "mrpc/mini/softmax/seed-0", "mini-squad/mini/lsh/seed-0", "reading-300"
+GLUE, SQUAD, READING = "mrpc/mini/softmax/seed-0", "mini-squad/mini/key-clusters/seed-0", "reading-300"
 # Parameters that make a model do all that it can.
 ALL = {"evaluation_settings": {"n_hashes": 1}, "passes": [1], "recompute": True, "feed_forward_chunk": 16}
 ALL |= {"max_length": 160, "extend_positions": True, "random_weights": True}
@@ -63,7 +63,7 @@ def test_a_result_made_with_other_parameters_is_refused_in_words(root, capsys):
 
 
 def test_a_notebook_is_done_when_what_it_writes_last_is_there(root):
-    variants, place = {"few": {"attention": "lsh"}}, "results/l/listops-512/few/seed-0/result.json"
+    variants, place = {"few": {"attention": "key-clusters"}}, "results/l/listops-512/few/seed-0/result.json"
     arena = {"max_length": 512, "variants": variants, "task": "listops", "output_dir": "results/l"}
     for notebook, values, result in (
         ("pretrain", {"seed": 1}, "results/pretraining/nano-softmax/seed-1/result.json"),
@@ -126,14 +126,18 @@ def made(tmp_path_factory):
     checkout = copy_code(tmp_path_factory.mktemp("checkout"))
     runs = checkout / "results" / "runs" / "small"
     glue = {"data_dir": write_pairs(tmp_path_factory.mktemp("data") / "pairs-800-16"), "eval_steps": 10, "epochs": 2}
-    variants = {"lsh": {"attention": "lsh"}, "all": {"attention": "window", "share": 1.0}}
+    variants = {"key-clusters": {"attention": "key-clusters"}, "all": {"attention": "window", "share": 1.0}}
     tasks = {
         "mrpc": {**glue, "arms": {"softmax": {"save_model": True}}},
-        "mini-squad": {"train_examples": 32, **ALL, "arms": {"lsh": {"attention_settings": {"n_hashes": 2}}}},
+        "mini-squad": {"train_examples": 32, **ALL, "arms": {"key-clusters": {"attention_settings": {"n_hashes": 2}}}},
     }
     reading = {"notebook": "reading", "model": "mini", "task": "mini-squad", "max_length": 300, "paragraphs": 2}
-    reading |= {"variants": {"lsh": variants["lsh"]}, "output": "results/runs/small/reading/300.csv"}
-    trial = {"notebook": "masked_words", "variants": {"lsh": variants["lsh"]}, "output": "results/x.csv"}
+    reading |= {"variants": {"key-clusters": variants["key-clusters"]}, "output": "results/runs/small/reading/300.csv"}
+    trial = {
+        "notebook": "masked_words",
+        "variants": {"key-clusters": variants["key-clusters"]},
+        "output": "results/x.csv",
+    }
     content = {
         "parameters": {"model": "mini", "batch_size": 16, "max_length": 64, "epochs": 1, "eval_examples": 16},
         "switched": {"validation": {"looked_into": 2, "shares": [0.5, 0.25], "variants": variants}},
@@ -195,14 +199,14 @@ def test_a_killed_run_is_taken_up_again_and_has_the_parameters_of_its_study(made
 
 def test_a_switched_evaluation_keeps_its_predictions_and_seeing_everything_changes_nothing(made):
     folder = made["runs"] / GLUE / "fidelity-validation-predictions"
-    assert {path.stem for path in folder.iterdir()} == {"softmax", "lsh 0.5", "lsh 0.25", "all 1.0"}
+    assert {path.stem for path in folder.iterdir()} == {"softmax", "key-clusters 0.5", "key-clusters 0.25", "all 1.0"}
     first, same = (
         read_predictions(path) for path in (folder.with_name("predictions.parquet"), folder / "all 1.0.parquet")
     )
     expected = first.set_index("id")["logit_0"].sort_index()
     assert same.set_index("id")["logit_0"].sort_index().tolist() == pytest.approx(expected.tolist(), abs=1e-2)
     rows = pd.read_csv(folder.with_name("fidelity-validation.csv")).set_index("variant")
-    assert rows.loc["all", ["error", "drift"]].max() < 1e-4 < rows.loc[["lsh"], "error"].min()
+    assert rows.loc["all", ["error", "drift"]].max() < 1e-4 < rows.loc[["key-clusters"], "error"].min()
 
 
 def test_a_kept_notebook_shows_our_texts_alone_and_names_no_folder_of_the_machine(made):
@@ -248,7 +252,7 @@ def test_the_same_study_is_not_made_twice_at_once(made):
 
 def test_each_job_has_one_gpu(made):
     """As it would be with two, of which one is named otherwise."""
-    arms = {"softmax": None, "lsh": None, "window": None}
+    arms = {"softmax": None, "key-clusters": None, "window": None}
     write_study(made["checkout"], "three", parameters={"model": "mini"}, tasks={"mini-mrpc": {"arms": arms}})
     code = "import sys, torch; torch.cuda.device_count = lambda: 2; from snakemake.cli import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", code, *["-n", "-p", "--cores", "8", "--config", "study=three"]]

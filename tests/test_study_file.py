@@ -36,8 +36,8 @@ TEXTS = [
     ("notebooks: {a: {notebook: efficiency, lengths: []}}\n", "notebooks: a: lengths=.. must have at least 1 item"),
     (MINI + "seeds: [0, 0]\n" + TASKS, r"line 2: seeds: \[0, 0\] has a value twice"),
     (
-        MINI + "tasks: {mini-mrpc: {seeds: [0, 1],\n later: [1, 2], arms: {lsh: }}}",
-        "line 3: .*lsh: later: 2 is not one of the",
+        MINI + "tasks: {mini-mrpc: {seeds: [0, 1],\n later: [1, 2], arms: {key-clusters: }}}",
+        "line 3: .*key-clusters: later: 2 is not one of the",
     ),
     (MINI + "seeds: [true]\n" + TASKS, "seeds: 0: Input should be a valid integer, not True"),
     ("parameters: {seed: 7}\n" + TASKS, "line 1: parameters: 'seed' is no key here; give seeds, a list"),
@@ -45,7 +45,7 @@ TEXTS = [
     ("parameters: {model: mini, max_length: 1-30}\n" + TASKS, "max_length='1-30' must be a valid integer"),
     ("paramters: {model: mini}\n" + TASKS, "line 1: 'paramters' is no key here; did you mean 'parameters'"),
     (MINI + "switched: {held-out: {sharse: [0.5]}}\n" + TASKS, "held-out: 'sharse' is no key .* mean 'shares'"),
-    (MINI + "tasks:\n  mini-mrpc:\n    arms:\n      lsh: {share: 0.25}\n", "line 5: .*'share'.*_settings"),
+    (MINI + "tasks:\n  mini-mrpc:\n    arms:\n      key-clusters: {share: 0.25}\n", "line 5: .*'share'.*_settings"),
     ("parameters:\n  learning_rte: 1\n" + TASKS, "line 2: .*'learning_rte' is no key .* 'learning_rate'"),
     (MINI + "tasks:\n  mini-mrpc:\n    arm: {softmax: }\n", "(?s)arms must be given.*line 4: .*'arm' is no key"),
     ("parameters:\n  model: mini\n  model: nano\n" + TASKS, "(?s)the key 'model' is given twice.*line 3"),
@@ -53,7 +53,10 @@ TEXTS = [
     ("tasks: " + "[" * 2_000, "x.yaml is no study: maximum recursion"),
     ("tasks: !!python/name:os.system x\n", "(?s)could not determine a constructor .*os.system.*line 1"),
     ("tasks: \udcff", "x.yaml is no study: 'utf-8' codec"),
-    (SWITCHED + "switched: {vlidation: {variants: {a: {attention: lsh}}}}\n" + TASKS, "is not one of: held-out"),
+    (
+        SWITCHED + "switched: {vlidation: {variants: {a: {attention: key-clusters}}}}\n" + TASKS,
+        "is not one of: held-out",
+    ),
 ]
 
 
@@ -84,21 +87,21 @@ def test_a_name_that_is_more_than_a_name_is_refused(root, name):
 
 def test_a_table_outside_of_results_is_refused(root):
     for output in ("../x.csv", "/tmp/x.csv", "lib/x.csv"):
-        entry = {"notebook": "reading", "variants": {"few": {"attention": "lsh"}}, "output": output}
+        entry = {"notebook": "reading", "variants": {"few": {"attention": "key-clusters"}}, "output": output}
         with pytest.raises(StudyError, match=r"notebooks: a: .*x.csv is not in results/"):
             load(root, json.dumps({"notebooks": {"a": entry}}))
 
 
 def test_an_arm_has_the_attention_of_its_name(root):
     """Parameters of all tasks may name an attention too, for arms whose names are none."""
-    arms = "{softmax: , lsh: , long: {max_length: 64}, other: {attention: random}}"
+    arms = "{softmax: , key-clusters: , long: {max_length: 64}, other: {attention: random}}"
     jobs = load(root, f"parameters: {{model: mini, attention: window}}\ntasks: {{mini-mrpc: {{arms: {arms}}}}}\n")
-    assert [job.run.attention for job in jobs] == ["softmax", "lsh", "window", "random"]
+    assert [job.run.attention for job in jobs] == ["softmax", "key-clusters", "window", "random"]
 
 
 def test_a_task_may_change_what_its_models_are_evaluated_under(root):
     """And the study's shares are those of every variant that names none."""
-    few, switched = {"attention": "lsh", "n_hashes": 1}, {"looked_into": 4, "shares": [0.125, 0.12]}
+    few, switched = {"attention": "key-clusters", "n_hashes": 1}, {"looked_into": 4, "shares": [0.125, 0.12]}
     tasks = {"switched": {"validation": {"examples": 9, "variants": {"window": None, "more": few | {"share": 0.1}}}}}
     study = {
         "parameters": {"model": "mini", "save_model": True},
@@ -123,9 +126,11 @@ CHARACTERS = st.sampled_from([*" :-[]{}&*#|>'\"!%@`,?\n\t\0\ufeff01.é", "<<", "
 STUDY = {
     "parameters": {"model": "mini", "save_model": True},
     "seeds": [0, 1],
-    "switched": {"validation": {"variants": {"few": {"attention": "lsh", "n_hashes": 1}}, "shares": [0.25]}},
-    "tasks": {"mini-mrpc": {"max_length": 48, "arms": {"softmax": None, "lsh": {"attention_settings": {"keys": 4}}}}},
-    "notebooks": {"a": {"notebook": "reading", "variants": {"few": {"attention": "lsh"}}, "max_length": 64}},
+    "switched": {"validation": {"variants": {"few": {"attention": "key-clusters", "n_hashes": 1}}, "shares": [0.25]}},
+    "tasks": {
+        "mini-mrpc": {"max_length": 48, "arms": {"softmax": None, "key-clusters": {"attention_settings": {"keys": 4}}}}
+    },
+    "notebooks": {"a": {"notebook": "reading", "variants": {"few": {"attention": "key-clusters"}}, "max_length": 64}},
 }
 GOOD = yaml.safe_dump(STUDY, sort_keys=False)
 

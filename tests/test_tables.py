@@ -51,7 +51,7 @@ def test_documents_mark_runs_that_came_later_and_show_no_mean_where_none_stands_
     line |= {"low": -0.2, "high": 0.1, "lowest_to": 0.3, "highest_to": 0.8, "has_mean": True}
     arms = {"a": {"later": 0}, "b": {"later": 1}, "c": {"later": 1, "has_mean": False}}
     over = {"weights": "equal", "share": 0.5, "difference": -0.1, "low": -0.2, "high": 0.1, "tasks": 2, "seeds": 6}
-    over |= {"to": "lsh", "later": 1}
+    over |= {"to": "key-clusters", "later": 1}
     lines = [{"to": arm} | line | more for arm, more in arms.items()]
     made = json.loads(path.read_text()) | {"differences": lines, "equivalence": [over]}
     path.write_text(json.dumps(made))
@@ -76,7 +76,7 @@ def test_scores_stand_above_what_can_be_had_without_attention(tree):
     assert list(read.index) == [*F1, "majority class", "chance"]
     assert read["mrpc (f1)"].tolist() == ["0.880 ± 0.020 (3)", "0.810 ± 0.014 (2)", "0.870 (1)", "0.700", "0.500"]
     assert read.loc["softmax", ["squad (f1)", "squad: cost"]].tolist() == ["80.0 (1)", "75%"]
-    assert read.loc["lsh", "squad (f1)"] == ""
+    assert read.loc["key-clusters", "squad (f1)"] == ""
     assert "mrpc: cost" not in read
     assert "squad (exact)" in score_table(lines, metrics=True).frame()
 

@@ -24,7 +24,7 @@ from albert_lsh.run import ParameterError, Run
 from albert_lsh.tasks import find_task
 from albert_lsh.train import prepare_model
 
-SMALL = {"task": "mini-mrpc", "model": "mini", "attention": "lsh"}
+SMALL = {"task": "mini-mrpc", "model": "mini", "attention": "key-clusters"}
 SMALL |= {"epochs": 2, "train_examples": 64, "eval_examples": 40}
 SMALL |= {"attention_settings": {"n_hashes": 2, "cluster_size": 4}, "batch_size": 8, "max_length": 48}
 SMALL |= {"learning_rate": 1e-3, "precision": "fp32", "device": "cpu"}
@@ -136,7 +136,7 @@ def test_a_runs_parameters_reach_its_model(tmp_path):
     for training, n_hashes in ((True, 2), (False, 3)):
         with record_passes(model.train(training)) as passes:
             model(ids)
-        assert [p.attention for p in passes] == ["softmax", "lsh"]
+        assert [p.attention for p in passes] == ["softmax", "key-clusters"]
         assert passes[1].settings["n_hashes"] == n_hashes
     lengths = []
     inner = model.get_submodule("albert.encoder.albert_layer_groups.0.albert_layers.0.ffn")
@@ -249,9 +249,9 @@ def test_a_run_that_was_hardly_trained_says_so(losses, score, constant, said):
 def test_a_sparse_attention_that_sees_everything_says_so_once(caplog):
     rows = Dataset.from_dict({"input_ids": [[2, *range(5, 60), 3]] * 24, "attention_mask": [[1] * 57] * 24})
     for settings in ({}, {"n_hashes": 4, "cluster_size": 32}):
-        attended(load_model("mini", attention="lsh", settings=settings), load_tokenizer("mini"), rows)
+        attended(load_model("mini", attention="key-clusters", settings=settings), load_tokenizer("mini"), rows)
     (line,) = (line for line in caplog.messages if "of the pairs" in line)
-    assert re.search("""attention='lsh' attends to 100% of the pairs.*{"share": 0.25}""", line)
+    assert re.search("""attention='key-clusters' attends to 100% of the pairs.*{"share": 0.25}""", line)
 
 
 def test_pairs_and_cost_are_shares_of_the_whole_texts():

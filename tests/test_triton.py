@@ -27,7 +27,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CASES = {
     "rounds, each key once": ("plain-lsh", {"n_hashes": 3, "cluster_size": 7}),
     "rounds and the rest": ("random", {"n_hashes": 2, "cluster_size": 9, "global_tokens": 1, "rest": True}),
-    "single queries, a share of the pairs": ("lsh", {"share": 0.3}),
+    "single queries, a share of the pairs": ("key-clusters", {"share": 0.3}),
     "chunks": ("shared-qk-lsh", {"bucket_size": 6, "n_hashes": 2}),
     "chunks and the rest": ("shared-qk-lsh", {"bucket_size": 6, "n_hashes": 2, "rest": True}),
     "one chunk, its keys twice": ("shared-qk-lsh", {"bucket_size": 64, "n_hashes": 2}),

@@ -83,6 +83,8 @@ def test_the_description_on_pypi_shows_pictures_and_leads_somewhere(wheel):
 
 def test_the_wheel_carries_what_is_no_code_and_no_file_twice(wheel):
     package = wheel / "albert_lsh"
-    assert all((package / name).is_file() for name in ("py.typed", "card.md", "pretrained/nano-lsh/model.safetensors"))
+    assert all(
+        (package / name).is_file() for name in ("py.typed", "card.md", "pretrained/nano-key-clusters/model.safetensors")
+    )
     large = [path for path in wheel.rglob("*") if path.is_file() and path.stat().st_size > 100_000]
     assert len({path.read_bytes() for path in large}) == len(large) > 0

@@ -78,7 +78,11 @@ WITH_VARIANTS = ("reading", "masked_words", "fidelity", "long_range")
 @example({"output_dir": "\ud800"})
 def test_whatever_is_given_is_named_or_can_be_recorded(change):
     names = [shown for name in change for shown in (str(name), repr(name))]
-    run = answer(lambda: Run.parse({"task": "mini-mrpc", "attention": "lsh", **change}), *names, "attention 'lsh'")
+    run = answer(
+        lambda: Run.parse({"task": "mini-mrpc", "attention": "key-clusters", **change}),
+        *names,
+        "attention 'key-clusters'",
+    )
     if run is not REFUSED:
         json.dumps(run.identity(), allow_nan=False)
 
@@ -87,12 +91,12 @@ def test_whatever_is_given_is_named_or_can_be_recorded(change):
 @given(st.sampled_from(sorted(NOTEBOOKS)) | TEXTS, st.dictionaries(PARAMETERS | KEYS, VALUES, max_size=3))
 def test_other_notebooks_name_their_parameters(notebook, given):
     """Each is asked as a study's file would."""
-    values = {"variants": {"few": {"attention": "lsh"}}} if notebook in WITH_VARIANTS else {}
+    values = {"variants": {"few": {"attention": "key-clusters"}}} if notebook in WITH_VARIANTS else {}
     values |= {str(key): value for key, value in given.items() if key not in ("label", "notebook")}
     answer(lambda: job_of_notebook("a", notebook, **values), f"{notebook}.ipynb", "notebook=", "is not in results/")
 
 
-FEW = {"few": {"attention": "lsh"}}
+FEW = {"few": {"attention": "key-clusters"}}
 LISTS, TIMES = {"lengths": [128], "cases": ["softmax"]}, {"step_lengths": [], "step_cases": [], "keys": 64}
 GOOD = {
     Reading: {"variants": FEW},
@@ -105,9 +109,13 @@ NOT_FOR_THESE = [
     (LongRange, {"task": "lists"}, "task='lists' must be 'duplication', 'listops' or 'text' .long_range.ipynb"),
     (LongRange, {"task": "duplication", "max_length": 33}, "max_length=33 must be even"),
     (LongRange, {"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),
-    (LongRange, {"evaluate": {"a": {"attention": "lsh", "hashes": 2}}}, "variants: 'a': .*hashes"),
-    (LongRange, {"variants": {"a/b": {"attention": "lsh"}}}, "variants: 'a/b' cannot be the name of a folder"),
-    (LongRange, {"only": ["reformer"]}, "only: 'reformer' is not one of the variants: softmax, shared-qk-lsh, lsh"),
+    (LongRange, {"evaluate": {"a": {"attention": "key-clusters", "hashes": 2}}}, "variants: 'a': .*hashes"),
+    (LongRange, {"variants": {"a/b": {"attention": "key-clusters"}}}, "variants: 'a/b' cannot be the name of a folder"),
+    (
+        LongRange,
+        {"only": ["reformer"]},
+        "only: 'reformer' is not one of the variants: softmax, shared-qk-lsh, key-clusters",
+    ),
     (Pretraining, {"size": "tiny"}, "size='tiny' must be 'nano', 'small', 'base'.*pretrain.ipynb"),
     (Pretraining, {"attention": "reformer"}, "to pretrain take shared-qk-lsh"),
     (Pretraining, {"start": "somewhere", "tokenizer": "nano"}, "has a tokenizer of its own"),
@@ -115,10 +123,10 @@ NOT_FOR_THESE = [
     (Comparison, {"task": "squad"}, "task='squad' belongs to squad.ipynb"),
     (Comparison, {"variants": {"x": {"attention": "lhs"}}}, "variants: 'x': .*'lhs' is not one of: .*compare.ipynb"),
     (Comparison, {"variants": {"x": {"attention": "window", "shares": [0.1, 0.2]}}}, "variants: 'x' is named twice"),
-    (Comparison, {"attention": "lsh"}, "'attention' is not a parameter of compare.ipynb"),
+    (Comparison, {"attention": "key-clusters"}, "'attention' is not a parameter of compare.ipynb"),
     (Efficiency, {"cases": ["lhs"]}, "cases: 'lhs' is not one of: softmax"),
-    (Efficiency, {"cases": ["lsh"]}, "cases must have 'softmax', with which the others are compared"),
-    (Efficiency, {"step_lengths": [64], "step_cases": ["lsh"]}, "step_cases must have 'softmax'"),
+    (Efficiency, {"cases": ["key-clusters"]}, "cases must have 'softmax', with which the others are compared"),
+    (Efficiency, {"step_lengths": [64], "step_cases": ["key-clusters"]}, "step_cases must have 'softmax'"),
     (Efficiency, {"lengths": [100]}, "100 is no power of two"),
     (Efficiency, {"device": "cuda", "memory": True}, "memory=True needs device='cpu', not 'cuda'"),
     (ConstantAnswers, {"tasks": ["stsb"]}, "tasks: 'stsb' predicts a number"),

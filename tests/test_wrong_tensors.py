@@ -63,7 +63,7 @@ GARBAGE = st.sampled_from([float("nan"), float("inf"), float("-inf"), 6e4])
 
 @settings(max_examples=400)
 @given(with_settings(), st.integers(0, 19).flatmap(lambda n: SHAPES if n else LONG), SEEDS, KINDS, GARBAGE)
-@example(("lsh", {"share": 0.25, "global_tokens": 2**31 - 1}), (1, 1, 9, 4), 0, (torch.float32, 1.0), 0.0)
+@example(("key-clusters", {"share": 0.25, "global_tokens": 2**31 - 1}), (1, 1, 9, 4), 0, (torch.float32, 1.0), 0.0)
 @example(("improved-clustered", {"share": 1.0, "top_keys": 60}), (1, 1, 9, 4), 0, (torch.float32, 1.0), 0.0)
 @example(("improved-clustered", {"share": 0.5, "num_clusters": 60}), (1, 1, 9, 4), 0, (torch.float32, 1.0), 0.0)
 @example(("reformer", {"bucket_size": 8}), (1, 1, 40, 4), 0, (torch.float16, 1.0), 0.0)
@@ -93,7 +93,7 @@ def test_what_is_finite_stays_finite_and_garbage_stays_in_padding(chosen, shape,
 
 @settings(max_examples=150)
 @given(with_settings(), SHAPES, SEEDS, st.sampled_from([*LAYOUTS]))
-@example(("lsh", {}), (1, 1, 2, 4), 0, "every other")
+@example(("key-clusters", {}), (1, 1, 2, 4), 0, "every other")
 def test_neither_layout_in_memory_nor_float64_matters(chosen, shape, seed, layout):
     """float64 is at least as exact; the package of `reformer` draws other directions in it."""
     inputs = tensors(shape, seed=seed)

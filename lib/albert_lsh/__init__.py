@@ -1,7 +1,7 @@
 """ALBERT with any attention: the library. The study built on it is `albert_study`.
 
     from albert_lsh import load_model, load_tokenizer
-    model = load_model("albert/albert-base-v2", attention="lsh", settings={"n_hashes": 4})
+    model = load_model("albert/albert-base-v2", attention="key-clusters", settings={"n_hashes": 4})
 
 Follow the data: `tasks`, `data`, `attention`, `model`, `run`, `train`; to ask a trained model, `predict`. Importing the
 package makes its attentions and its pipeline known to Transformers, and so takes as long as importing Transformers'

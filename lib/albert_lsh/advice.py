@@ -44,7 +44,7 @@ def audit(
     texts: Sequence[str],
     tokenizer: Any = None,
     *,
-    attention: str = "lsh",
+    attention: str = "key-clusters",
     shares: Sequence[float] = SHARES,
     seconds: float = 60.0,
 ) -> Audit:

@@ -14,9 +14,11 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
@@ -48,13 +50,14 @@ SHAPE = (
 )  # fmt: skip
 THREADS = "OMP_NUM_THREADS"  # where it is set, it holds
 LOOK = 0.3  # seconds in which other programs are watched
-SCHEMA = 3  # of result.json
+SCHEMA = 4  # of result.json
+OLD_NAMES = 3  # the schema before it, which differs in the names of attentions alone
 LIMIT = 200_000  # bytes of predictions.parquet
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """A result.json of schema 3, as `write_result` writes it.
+    """A result.json, as `write_result` writes it; an older one with the names of today (`todays_method`).
 
     Records that were converted from an older schema also have `inferred`: the names of what they did not say.
 
@@ -71,11 +74,60 @@ def read_result(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged ({error}); {again}") from error
     if not whole:
         raise ValueError(f"{path} is damaged (its checksum is another); {again}")
-    if complete and schema != SCHEMA:
-        raise ValueError(f"{path} has schema {schema}; this version of albert-lsh reads schema {SCHEMA}")
+    if complete and schema not in (OLD_NAMES, SCHEMA):
+        raise ValueError(
+            f"{path} has schema {schema}; this version of albert-lsh reads schema {OLD_NAMES} and {SCHEMA}"
+        )
     if not complete or not {"parameters", "metrics"} <= set(result):
         raise ValueError(f"{path} is not of a complete run; {again}")
-    return result
+    return with_todays_names(result) if schema == OLD_NAMES else result
+
+
+def todays_method(name: str, settings: Mapping[str, Any], version: int | None = None) -> tuple[str, int]:
+    """The name and version that the attention of a record, or of a measured row, has today.
+
+    What is `key-clusters` was called `lsh` until 29 November 2026; before its clusters came from axes it was another
+    method, which tables call `lsh-tree`.
+
+    Args:
+        settings: of the attention, as they were recorded. version: of its method; None in records older than versions.
+    """
+    if name == "lsh":
+        return ("key-clusters", 2) if settings.get("axes") or version == 2 else ("lsh-tree", 1)
+    return name, version or 1
+
+
+def with_todays_names(result: dict[str, Any]) -> dict[str, Any]:
+    """A record of schema 3 whose attentions and model are called as they are today; the file stays as it is."""
+    parameters, resolved = dict(result["parameters"]), dict(result.get("resolved", {}))
+    if "attention" not in parameters:
+        return result
+    old, settings = parameters["attention"], parameters.get("attention_settings") or {}
+    new, version = todays_method(old, settings, resolved.get("attention_version"))
+    parameters["attention"], resolved["attention_version"] = new, version
+    if parameters.get("model") == "nano-lsh":  # pretrained with the attention that it is fine-tuned with
+        parameters["model"] = "nano-lsh-tree" if new == "lsh-tree" else "nano-key-clusters"
+    if "label" in parameters:
+        parameters["label"] = renamed(parameters["label"], old, new)
+    labels = {}  # of the attentions that a trained model was evaluated under
+    for label, settings in parameters.get("evaluate", {}).items():
+        labels[label] = renamed(label, settings["attention"], todays_method(settings["attention"], settings)[0])
+    if labels:
+        evaluate = parameters["evaluate"].items()
+        parameters["evaluate"] = {
+            labels[label]: settings | {"attention": todays_method(settings["attention"], settings)[0]}
+            for label, settings in evaluate
+        }
+    metrics = {}
+    for metric, value in result["metrics"].items():
+        what, separator, label = metric.partition(", ")
+        metrics[f"{what}{separator}{labels.get(label, label)}"] = value
+    return result | {"parameters": parameters, "resolved": resolved, "metrics": metrics}
+
+
+def renamed(label: str, old: str, new: str) -> str:
+    """A label that begins with an attention's name, with the new name in the place of the old one."""
+    return re.sub(rf"^{re.escape(old)}(?![\w-])", new, label)
 
 
 def record_of(
@@ -157,11 +209,11 @@ def differences(result: dict[str, Any], identity: dict[str, Any], defaults: dict
     recorded, identity = defaults | result["parameters"], json.loads(json.dumps(identity))
     recorded["attention_settings"] = attentions.recorded(recorded["attention"], recorded["attention_settings"])
     other = [f"{k}={recorded.get(k)!r}, not {v!r}" for k, v in identity.items() if recorded.get(k) != v]
-    version = result.get("resolved", {}).get("attention_version", 1)
-    try:
-        attentions.check_version(identity["attention"], version, result["parameters"]["attention_settings"])
-    except ValueError as error:
-        other.append(str(error))
+    if recorded["attention"] == identity["attention"]:
+        try:
+            attentions.check_version(identity["attention"], result.get("resolved", {}).get("attention_version", 1))
+        except ValueError as error:
+            other.append(str(error))
     return other
 
 
@@ -277,11 +329,11 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def provenance(device: str) -> dict[str, str]:
-    """`environment` for the rows of a table: every value a text."""
+    """`environment` for the rows of a measured table, every value a text, and the schema: that of `result.json`."""
     values = environment(device)
     packages = " ".join(f"{name}=={number}" for name, number in values.pop("packages").items())
     values |= {"threads": str(values["threads"]), "commit": values["commit"] or "unknown"}  # none outside a checkout
-    return {**values, "packages": packages}
+    return {**values, "packages": packages, "schema": str(SCHEMA)}
 
 
 def revisions(

@@ -14,8 +14,9 @@ import pandas as pd
 
 from albert_lsh import attention as attentions
 from albert_lsh.files import write_atomically
+from albert_lsh.record import SCHEMA
 from albert_lsh.run import Place, Settings
-from albert_study.records import method_of
+from albert_study.records import with_todays_name
 
 SHARE = "share_asked"  # the column of a candidate's share
 TRUNCATION = "truncation"  # in place of an attention's name: softmax on shorter texts
@@ -152,12 +153,11 @@ def read_rows(path: Path) -> Rows:
     if not path.exists():
         return []
     table = pd.read_csv(path, dtype={"variant": str})
-    rows = [{str(k): v for k, v in row.items() if pd.notna(v)} for row in table.to_dict("records")]
+    named = map(with_todays_name, table.to_dict("records"))
+    rows = [{str(k): v for k, v in row.items() if pd.notna(v)} for row in named]
     for row in rows:
         if {"attention", "settings"} <= row.keys():
-            name, settings = row["attention"], json.loads(row["settings"])
-            if method_of(name, settings) == name:  # a row of version 1 has no settings of today's
-                row["settings"] = json.dumps(attentions.recorded(name, settings))
+            row["settings"] = json.dumps(attentions.recorded(row["attention"], json.loads(row["settings"])))
     return rows
 
 
@@ -181,6 +181,7 @@ def fill(
         share = f", share {candidate.settings['share']:g}" if candidate.settings.get("share") else ""
         print(f"{number} of {len(missing)}: {candidate.label}{share}", flush=True)
         row, details = next(measured)
+        details = details.assign(schema=SCHEMA)
         table.put(candidate.unit, [candidate.columns | row | same], details.to_dict("records"))  # type: ignore[arg-type]
     table.finish()
     rows, details = (pd.DataFrame([row for c in candidates for row in table.find(c.unit, n)]) for n in (0, 1))

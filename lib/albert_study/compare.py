@@ -1,7 +1,7 @@
 """What lies between arms: `write_tables("minilm")` makes results/tables/minilm-*.csv.
 
 differences(rows, root)    a line a pair of arms, with intervals over seeds and examples (see `intervals`)
-equivalence(lines)         does `lsh` stay within MARGIN of softmax, task by task and over tasks?
+equivalence(lines)         does `key-clusters` stay within MARGIN of softmax, task by task and over tasks?
 switched(rows, root)       models whose attention was replaced, with nothing trained: what is kept
 shuffled(rows, root)       texts as they are, and with their words in random order
 """
@@ -28,16 +28,16 @@ NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between
     ("shared-qk", "shared-qk-lsh", "hashing, with tying"),
     ("reformer", "new-shared-qk-lsh", "hashing, with tying and new projections"),
     ("new", "new-shared-qk-lsh", "tying and hashing, with new projections"),
-    ("random", "lsh", "lsh instead of random keys"),
+    ("random", "key-clusters", "key-clusters instead of random keys"),
     ("random", "random-rest", "a mean key for the rest"),
-    ("random-rest", "lsh", "lsh instead of random keys, both with a rest"),
-    ("window", "lsh", "lsh instead of the nearest keys"),
-    ("truncated", "lsh", "lsh instead of shorter texts"),
+    ("random-rest", "key-clusters", "key-clusters instead of random keys, both with a rest"),
+    ("window", "key-clusters", "key-clusters instead of the nearest keys"),
+    ("truncated", "key-clusters", "key-clusters instead of shorter texts"),
     ("nano-random", "nano", "pretraining"),
-    ("nano-lsh-random", "nano-lsh", "pretraining, with hashing"),
+    ("nano-key-clusters-random", "nano-key-clusters", "pretraining, with hashing"),
 )
 DIAGNOSTICS = ["pairs", "mass", "recall", "error", "drift", "changed"]
-FAMILIES = {"lsh": "B", "lsh-tree": "B of version 1"}  # of what is compared with softmax; else "A"
+FAMILIES = {"key-clusters": "B", "lsh-tree": "B of version 1"}  # of what is compared with softmax; else "A"
 LEVEL = 0.05
 MARGIN = 1.0  # points, hundredths of the best score: an arm that differs by less is as good
 
@@ -45,8 +45,8 @@ MARGIN = 1.0  # points, hundredths of the best score: an arm that differs by les
 # ---- differences ----------------------------------------------------------------------------------------------------
 def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """From, to and what changes: every arm but softmax against softmax, then the other neighbours; where a study varies
-    the training (TRAINED), among arms that were trained alike. Version 1 of `lsh` is a neighbour where version 2 is not
-    there."""
+    the training (TRAINED), among arms that were trained alike. Version 1 of `key-clusters` is a neighbour where
+    version 2 is not there."""
     alike: dict[str, list[str]] = {}
     for arm in arms:
         alike.setdefault(arm[len(base_of(arm)) :], []).append(base_of(arm))
@@ -54,7 +54,7 @@ def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
         for arm in in_order(bases) if "softmax" in bases else ():
             if arm != "softmax":
                 yield "softmax" + how, arm + how, scores.ARMS.get(arm, arm)
-        there = {base.replace("lsh-tree", "lsh"): base for base in bases} | {base: base for base in bases}
+        there = {base.replace("lsh-tree", "key-clusters"): base for base in bases} | {base: base for base in bases}
         yield from ((there[start] + how, there[end] + how, what) for start, end, what in NEIGHBOURS
                     if {start, end} <= there.keys())  # fmt: skip
 
@@ -72,8 +72,8 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     is clear; elsewhere has_mean is false, and tables, figures and texts show neither difference nor interval.
 
     Two families of questions were named. "A": which change hurts, and what lies between neighbours? It is tested here,
-    for each model, from CLEAR_FROM seeds or more. "B": does `lsh` stay near softmax? See `equivalence`. Version 1 of
-    `lsh` (lsh-tree), which was tested so before version 2 was there, is a family of its own.
+    for each model, from CLEAR_FROM seeds or more. "B": does `key-clusters` stay near softmax? See `equivalence`.
+    Version 1 of `key-clusters` (lsh-tree), tested so before version 2 was there, is a family of its own.
     """
     lines = []
     for (model, task, metric), group in headlines(rows, root).groupby(["model", "task", "measure"], sort=False):
@@ -132,7 +132,8 @@ def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers
 
 
 def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
-    """Does `lsh` stay within MARGIN of softmax? A line a comparison of family B, below them two for each share;
+    """Does `key-clusters` stay within MARGIN of softmax? A line a comparison of family B, below them two for each
+    share;
     then the same of version 1.
 
     lines: of `differences`, of several studies, with a column study.

@@ -1,6 +1,6 @@
 """Execute a study's notebooks, and keep them without any folder of the machine or text of others.
 
-    python -m albert_study.execute mini mini-mrpc/mini/lsh/seed-0      one job; prints a line with its score and time
+    python -m albert_study.execute mini mini-mrpc/mini/softmax/seed-0   one job; prints a line with its score and time
 
 The Snakefile makes all jobs of a study with it, and shows the study's `summary`. papermill and nbformat take seconds to
 import, so they are imported where they are used.

@@ -15,7 +15,7 @@ OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy
 OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
 PLAIN, REFORMER, ONE = "plain-lsh", "reformer-pytorch", ", one round"
 # In speed: ours against theirs.
-FASTER = [("lsh", REFORMER), (PLAIN, REFORMER), (PLAIN + ONE, REFORMER), (PLAIN + ONE, REFORMER + ONE)]
+FASTER = [("key-clusters", REFORMER), (PLAIN, REFORMER), (PLAIN + ONE, REFORMER), (PLAIN + ONE, REFORMER + ONE)]
 ARENA = "pairs={attended:%}; accuracy={accuracy:%1}; arena={arena:%2}; re-run={rerun:%2}; steps={steps}; "
 ARENA += "seconds={seconds:0}"
 ARENA_NOTE = "{max_length:,} tokens; majority class {majority:%1}, chance {chance:%1}; {test_examples:,} test "

@@ -21,11 +21,12 @@ from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
 from albert_study.tables import TITLES, between
 
 GREY = "#444444"
-DRAWN = ("softmax", "new", "shared-qk", "reformer", "plain-lsh", "lsh", "lsh-tree")  # by curves, at most six
-SWITCHED = {"lsh": "lsh", "lsh-tree": "lsh, version 1", "top-k": "best keys", "plain-lsh": "random hashing",
-            "random": "random keys", "truncation": "a shorter text"}  # fmt: skip
-MASKED = {"lsh": "lsh", "lsh, no rest": "lsh, no mean key", "top-k": "best keys", "random": "random keys",
-          "top-k, rest": "best keys, mean key", "random, rest": "random keys, mean key"}  # fmt: skip
+DRAWN = ("softmax", "new", "shared-qk", "reformer", "plain-lsh", "key-clusters", "lsh-tree")  # by curves, at most six
+SWITCHED = {"key-clusters": "key clusters", "lsh-tree": "key clusters, version 1", "top-k": "best keys",
+            "plain-lsh": "random hashing", "random": "random keys", "truncation": "a shorter text"}  # fmt: skip
+MASKED = {"key-clusters": "key clusters", "key-clusters, no rest": "key clusters, no mean key", "top-k": "best keys",
+          "random": "random keys", "top-k, rest": "best keys, mean key",
+          "random, rest": "random keys, mean key"}  # fmt: skip
 
 
 def histories(runs: pd.DataFrame, root: Path) -> pd.DataFrame:
@@ -226,7 +227,7 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     if len(pairs) and (pairs["from"] == "softmax").any():
         figures[f"{study}-differences"] = plot_differences(runs, pairs)
     if len(switched):
-        of_version_2 = [second[second["variant"] == "lsh"]] if len(second) else []  # in models of its own
+        of_version_2 = [second[second["variant"] == "key-clusters"]] if len(second) else []  # in models of its own
         lines = pd.concat([switched[switched["split"] != "held-out"], *of_version_2])
         figures[f"{study}-switched"] = plot_switched(lines)
     if len(shuffled):

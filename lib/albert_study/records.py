@@ -36,7 +36,7 @@ import pandas as pd
 from albert_lsh import attention
 from albert_lsh.errors import OneLineError
 from albert_lsh.files import repository_root
-from albert_lsh.record import read_result
+from albert_lsh.record import SCHEMA, read_result, renamed, todays_method
 from albert_lsh.run import Run, Settings
 from albert_lsh.tasks import TASKS
 from albert_study.carried import carried
@@ -54,6 +54,8 @@ KINDS = {"runs": "fine-tuned", "pretraining": "pretrained", "long_range": "long 
 BASELINES = {"majority": "majority class", "chance": "chance", "counting": "counting, or a coin"}
 NUMBERS = ("attention_mass", "train_seconds", "examples_per_second", "tokens_per_second", "peak_memory_bytes")
 PARAMETERS = ("folds", "eval_examples", "held_out_examples", "steps", "masked_share")
+LABELS = ("variant", "case")  # columns that say what a row of a measured table is of
+MADE_AGAIN = ("tables/", "long_range/")  # tables that are made of records, and so have today's names
 ASKED = {"share_asked": "share", "share": "pairs"}
 MEASURED = {"case": "variant", "pass": "split", "kind": "split"}
 PROBES: tuple[tuple[str, str, dict[str, str]], ...] = (
@@ -170,26 +172,20 @@ def rows_of(path: Path, root: Path) -> tuple[list[Row], Row]:
             counts = {"held-out": result["sequences"]["held_out"]}
             names = ("pretraining", "masked tokens", run["size"], "/".join(path.relative_to(root).parts[2:-1]))
         elif kind == "long sequences":
-            arm = run["label"].replace(run["attention"], method_of(run["attention"], run["attention_settings"]), 1)
-            counts, names = result["examples"], ("long_range", path.parents[2].name, "small, new", arm)
+            counts, names = result["examples"], ("long_range", path.parents[2].name, "small, new", run["label"])
         else:
             study = path.parents[4].name if len(path.parents) > 4 else ""
             counts, names = result["examples"], (study, run["task"], run["model"], path.parents[1].name)
         split, settings = next(name for name in counts if name != "train"), run["attention_settings"]
         about = dict(zip(("study", "task", "model", "arm"), names, strict=True)) | {"kind": kind}
         about |= {name: run[name] for name in ("seed", "learning_rate", "batch_size")}
-        about["attention"] = method_of(run["attention"], settings)
+        about["attention"] = run["attention"]
         about |= {name: run.get(name) for name in ("epochs", "precision")}
         about |= {"variant": run.get("start"), "length": run["max_length"], "share": settings.get("share")}
         about |= {"split": split, "examples": counts[split], "device": where["device"], "record": place}
         about |= {"pairs": result["attended_share"], "cost": result.get("full_cost")}
         about |= {"commit": where["commit"] or "unknown"}  # outside a checkout there is no commit
         return [about | measure for measure in measures(result, path)], run
-
-
-def method_of(name: str, settings: Row) -> str:
-    """The attention of a record: `lsh` of version 1, which had no axes, is "lsh-tree"."""
-    return "lsh-tree" if name == "lsh" and not settings.get("axes") else name
 
 
 def measures(result: Row, path: Path) -> Iterator[Row]:
@@ -220,8 +216,8 @@ def measures(result: Row, path: Path) -> Iterator[Row]:
 def name_sweeps(runs: Iterable[tuple[list[Row], Row]]) -> None:
     """Name notebooks' runs by the parameters that vary among those of their task, model and attention.
 
-    Folders are named lsh and lsh-e17e51: these are "lsh, learning_rate=2e-5" and "lsh, learning_rate=5e-5". softmax,
-    with which others are compared, keeps its name.
+    Folders are named random and random-e17e51: these are "random, learning_rate=2e-5" and "random, learning_rate=5e-5".
+    softmax, with which others are compared, keeps its name.
     """
     groups = defaultdict(list)
     for rows, run in runs:
@@ -231,7 +227,7 @@ def name_sweeps(runs: Iterable[tuple[list[Row], Row]]) -> None:
         varying = [name for name in alike[0][1] if len({run.get(name) for _, run in alike}) > 1]
         for rows, run in alike:
             kind, arm = rows[0]["attention"], rows[0]["arm"]
-            is_plain = kind != "softmax" and arm in (kind, kind.removesuffix("-tree"))
+            is_plain = kind != "softmax" and arm == kind
             if varying and (is_plain or HASHED.search(arm)):
                 values = [f"{name}={run[name]}" for name in varying if run.get(name, "None") != "None"]
                 name = ", ".join([kind, *values])
@@ -251,7 +247,8 @@ def read_probes(root: Path, kind: str, pattern: str, names: dict[str, str]) -> I
     for path in sorted((root / "results").glob(pattern)):
         if path.stem.endswith("-heads"):  # of the fidelity of single heads
             continue
-        table, place = pd.read_csv(path).rename(columns=names), path.relative_to(root).parts
+        table = read_measured(path).drop(columns="schema", errors="ignore").rename(columns=names)
+        place = path.relative_to(root).parts
         of_run = place[1] == "runs"
         study = place[2] if of_run else place[1] if kind == "switched" else path.stem
         about: Row = {"kind": kind, "study": study, "record": "/".join(place)}
@@ -263,8 +260,6 @@ def read_probes(root: Path, kind: str, pattern: str, names: dict[str, str]) -> I
             about |= {"arm": kind}
         elif kind == "efficiency":
             about |= {"attention": table["variant"].str.split(",").str[0]}
-        if "settings" in table:
-            about["attention"] = list(map(method_of, table["attention"], table["settings"].map(json.loads)))
         table = table.assign(**about)
         numbers = [name for name in table.select_dtypes("number") if name not in (*COLUMNS, "threads", "repeats")]
         rows = table.melt([name for name in COLUMNS if name in table], numbers, "measure", "value")
@@ -291,7 +286,33 @@ def load_history(folder: str | Path) -> pd.DataFrame:
 def read(root: Path, name: str) -> pd.DataFrame:
     """The table of numbers results/<name>.csv; empty if it is not there. `runs` are several: "0.8; 0.9"."""
     path = root / "results" / f"{name}.csv"
-    return pd.read_csv(path, dtype={"runs": str}) if path.exists() else pd.DataFrame()
+    if not path.exists():
+        return pd.DataFrame()
+    return pd.read_csv(path, dtype={"runs": str}) if name.startswith(MADE_AGAIN) else read_measured(path)
+
+
+def read_measured(path: Path) -> pd.DataFrame:
+    """A table that was measured, with the names that attentions have today."""
+    table = pd.read_csv(path, dtype=dict.fromkeys(LABELS, str))
+    if not {"attention", *LABELS} & {*table}:
+        return table
+    rows = [with_todays_name(row) for row in table.to_dict("records")]
+    return pd.DataFrame(rows, columns=list(dict.fromkeys([*table, "schema"])))
+
+
+def with_todays_name(row: dict[Any, Any]) -> dict[Any, Any]:
+    """A measured row with the name that its attention has today, in its label too.
+
+    A row without `schema` is older than these names. If it also lacks the attention's name its label begins with it,
+    and that of version 1 is lsh-tree already.
+    """
+    if pd.notna(row.get("schema")):
+        return row
+    named = {name: row[name] for name in ("attention", *LABELS) if isinstance(row.get(name), str)}
+    old = named.get("attention") or re.split(r"(?![\w-])", next(iter(named.values()), ""))[0]
+    settings = json.loads(row["settings"]) if isinstance(row.get("settings"), str) else {"axes": "attention" not in row}
+    new, _ = todays_method(old, settings)
+    return row | {name: renamed(label, old, new) for name, label in named.items()} | {"schema": SCHEMA}
 
 
 def published(root: Path | None = None) -> pd.DataFrame:

@@ -27,12 +27,12 @@ ARMS = {  # what an arm is, beside softmax, in words and in the order of figures
     "shared-qk-lsh": "tied, hashed",
     "new-shared-qk-lsh": "new, tied, hashed",
     "plain-lsh": "random hashing",
-    "lsh": "lsh",
-    "lsh-third": "lsh at a third",
-    "lsh-half": "lsh at a half",
-    "lsh-tree": "lsh, version 1",  # as `records.method_of` calls it
-    "lsh-tree-third": "lsh, version 1, at a third",
-    "lsh-tree-half": "lsh, version 1, at a half",
+    "key-clusters": "key clusters",
+    "key-clusters-third": "key clusters at a third",
+    "key-clusters-half": "key clusters at a half",
+    "lsh-tree": "key clusters, version 1",  # as `record.todays_method` calls it
+    "lsh-tree-third": "key clusters, version 1, at a third",
+    "lsh-tree-half": "key clusters, version 1, at a half",
     "random-rest": "random keys, mean key",
     "random": "random keys",
     "window": "nearest keys",
@@ -40,7 +40,7 @@ ARMS = {  # what an arm is, beside softmax, in words and in the order of figures
     "yoso-e": "YOSO-E",
     "truncated": "softmax, cut text",
 }
-# How an arm was trained, where a study varies it: "lsh-10-epochs", "lsh-20000" (examples), "softmax-rate-of-2020".
+# How an arm was trained, where a study varies it: "new-10-epochs", "new-20000" (examples), "softmax-rate-of-2020".
 TRAINED = re.compile(r"-(\d+-epochs|\d{4,}|rate-of-\d{4})$")
 METRICS = {  # those that are shown, by the name they have in a table
     "f1": "F1",

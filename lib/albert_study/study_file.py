@@ -191,7 +191,7 @@ class StudyFile:
 
 
 def unknown(name: Any, place: list[Any]) -> str:
-    """That a name is no key at a place, such as ["tasks", "mrpc", "arms", "lsh"], and what may have been meant."""
+    """That a name is no key at a place, such as ["tasks", "mrpc", "arms", "random"], and what may have been meant."""
     fields = (SECTIONS[place[::2][-1]] if place else Study).model_fields
     near = difflib.get_close_matches(str(name), fields, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(fields)}"

@@ -23,11 +23,11 @@ FRONT = {  # by row, which study and arm it shows of these tasks; none where it 
     "tied keys": ("transplants shared-qk", "transplants shared-qk", "albert shared-qk"),
     "the 2020 attention": ("transplants reformer", "transplants reformer", "albert reformer"),
     "random hashing (plain-lsh)": ("", "minilm plain-lsh", "albert plain-lsh"),
-    "**lsh**": ("more-examples lsh-67349", "minilm lsh-half", "albert lsh"),
+    "**key-clusters**": ("more-examples key-clusters-67349", "minilm key-clusters-half", "albert key-clusters"),
 }
 FRONT_NOTE = """Mean ± standard deviation (number of runs), or every run where they are far apart; empty: not run. \
-{}lsh and random hashing are asked for half of the pairs (random hashing on SQuAD for a quarter). Full cost: all \
-multiply-adds of the attention, choosing keys included, against softmax's. Without reading: """
+{}key-clusters and random hashing are asked for half of the pairs (random hashing on SQuAD for a quarter). Full cost: \
+all multiply-adds of the attention, choosing keys included, against softmax's. Without reading: """
 KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
 LATER = "†: with runs that were added after scores of the task had been seen. "
 
@@ -153,7 +153,7 @@ def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         few = (pairs["seeds"] < CLEAR_FROM).any()
         note += f" With fewer than {CLEAR_FROM} {over} nothing is tested." if few else ""
         if (pairs["family"] == "B").any():
-            note += " Whether lsh stays near softmax is tested in a table of its own."
+            note += " Whether key-clusters stays near softmax is tested in a table of its own."
         pairs.loc[~pairs["has_mean"], ["difference", "low", "high"]] = None
         pairs = marked(pairs).assign(digits=scale_of(task, pairs["metric"].iloc[0])[1])
         note = f"{note} {footnote(pairs)}".strip()
@@ -173,13 +173,13 @@ def one_side(end: str) -> Callable[[Line], str]:
 
 
 def pairs_seen(line: Line) -> str:
-    """The share of pairs that both arms saw: what lies between a control and `lsh` may be the pairs too."""
+    """The share of pairs that both arms saw: what lies between a control and `key-clusters` may be the pairs too."""
     alike = form(line["pairs_from"], "%") == form(line["pairs_to"], "%")
     return "{pairs_to:%}" if alike else "{pairs_from:%} → {pairs_to:%}"
 
 
 def equivalence_tables(root: Path, rows: pd.DataFrame) -> Named:
-    """Does `lsh` stay within a point of softmax? By version and share asked for, task by task and over tasks."""
+    """Does `key-clusters` stay within a point of softmax? By version and share, task by task and over tasks."""
     if (lines := read(root, "tables/equivalence")).empty:
         return
     arms, count = lines["study"] + ", " + lines["to"], lines["tasks"].map("{:.0f} tasks".format)
@@ -222,7 +222,7 @@ def switched_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
 
 
 def second_tables(root: Path, rows: pd.DataFrame) -> Named:
-    """`lsh` of version 2, switched into models of its own."""
+    """`key-clusters` of version 2, switched into models of its own."""
     if (lines := read(root, "tables/no-training-second")).empty:
         return
     lines["asked"], lines["title"] = [f"{100 * share:g}%" for share in lines["share"]], lines["task"].replace(TITLES)

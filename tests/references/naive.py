@@ -209,7 +209,7 @@ def over_chosen(name, tensors, settings, scaling, count) -> Tensor:
     return each_sequence(*tensors, one)
 
 
-def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
+def key_clusters(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
     def count(tokens, h, q, k, own):
         others = [j for j in range(len(q)) if j not in global_one(q, k, own["global_tokens"])]
         clusters = []
@@ -223,7 +223,7 @@ def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, **sett
             counts[i, [j for c in best(torch.tensor(scores), own["n_hashes"]) for j in clusters[c]]] = 1
         return counts
 
-    return over_chosen("lsh", (query, key, value, padding_mask), settings, scaling, count)
+    return over_chosen("key-clusters", (query, key, value, padding_mask), settings, scaling, count)
 
 
 def plain_lsh(query, key, value, padding_mask=None, *, scaling, generator=None, name="plain-lsh", **settings) -> Tensor:

@@ -23,8 +23,8 @@ from albert_lsh.attention.controls import TopK, Window
 from albert_lsh.attention.core import Attention, Budgeted, check_whole, keys_of
 from albert_lsh.attention.hashed import PlainLSH, Random, Smyrf
 from albert_lsh.attention.hyper import Hyper
+from albert_lsh.attention.key_clusters import KeyClusters
 from albert_lsh.attention.keys import MASKED, clear_padding, count_tokens, token_mask
-from albert_lsh.attention.lsh import LSH
 from albert_lsh.attention.nystrom import Nystrom
 from albert_lsh.attention.reformer import Reformer
 from albert_lsh.attention.shared_qk import SharedQK, SharedQKLSH
@@ -52,12 +52,10 @@ __all__ = [
 ATTENTIONS: dict[str, type[Attention]] = {
     kind.name: kind
     for kind in (
-        Softmax, SoftmaxEager, Reformer, SharedQK, SharedQKLSH, LSH, PlainLSH, Window, Random, TopK, Smyrf,
+        Softmax, SoftmaxEager, Reformer, SharedQK, SharedQKLSH, KeyClusters, PlainLSH, Window, Random, TopK, Smyrf,
         Hyper, ImprovedClustered, Nystrom, Linear, Yoso, YosoE,
     )
 }  # fmt: skip
-# What has an earlier version of an attention.
-RELEASES = {("lsh", 1): "albert-lsh of commit 0405aaae"}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 HIGHEST_SEED = 2**63 - 1
 
@@ -100,12 +98,11 @@ def recorded(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         return settings
 
 
-def check_version(name: str, version: int, settings: dict[str, Any]) -> None:
-    """Raise ValueError, with what to install, unless the code has the method that a record or model was made with."""
-    current, version = ATTENTIONS[name].version, ATTENTIONS[name].version_of(version, settings)
-    if version != current:
-        how = RELEASES.get((name, version), "a newer release of albert-lsh")
-        raise ValueError(f"attention {name!r} is of version {version}, here it is {current}: install {how}")
+def check_version(name: str, version: int) -> None:
+    """Raise ValueError unless the code has the method that a record or model was made with."""
+    if version != (current := ATTENTIONS[name].version):
+        how = "install a newer release of albert-lsh"
+        raise ValueError(f"attention {name!r} is of version {version}, here it is {current}: {how}")
 
 
 def check_evaluation(name: str, settings: dict[str, Any], changes: dict[str, Any] | None) -> dict[str, Any]:

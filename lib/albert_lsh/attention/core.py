@@ -99,11 +99,6 @@ class Attention(BaseModel):
         expected = error["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
         return f"{cls.name}: " + (f"{setting}={reprlib.repr(error['input'])} {expected}" if setting else expected)
 
-    @classmethod
-    def version_of(cls, version: int, settings: dict[str, Any]) -> int:
-        """The version of the method that a record or model of this version, with these settings, was made with."""
-        return version
-
     @property
     def has_rest(self) -> bool:
         """Whether a query that does not see all keys sees one key more, their mean."""

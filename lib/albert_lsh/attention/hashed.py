@@ -6,7 +6,7 @@ query sees the keys of the cluster with its own number.
     plain-lsh   a key that is met in several rounds weighs once
     smyrf       as published: it weighs in each, as rounds are merged by their log-sum-exp. (The paper completes the
                 norms with two largest norms, we with one for both sides.)
-    random      a control for these two and for `lsh`: random numbers in the place of hashes
+    random      a control for these two and for `key-clusters`: random numbers in the place of hashes
 """
 
 from typing import ClassVar

@@ -99,7 +99,7 @@ def choice(
     Raises:
         ValueError: unknown attention, setting or pass; a seed that is none; a version that the code does not have.
     """
-    given, settings = settings or {}, attentions.check(attention, settings)
+    settings = attentions.check(attention, settings)
     attentions.check_evaluation(attention, settings, evaluation_settings)
     attentions.check_whole("seed", seed, 0, 2**32 - 1)
     if passes is not None and not (isinstance(passes, list | tuple | range) and passes):
@@ -107,7 +107,7 @@ def choice(
     for number in passes or []:
         attentions.check_whole("passes", number, 0, config.num_hidden_layers - 1)
     if version is not None:
-        attentions.check_version(attention, version, given)
+        attentions.check_version(attention, version)
     return {
         "attention": attention,
         "settings": settings,

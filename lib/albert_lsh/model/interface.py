@@ -127,7 +127,7 @@ def register() -> None:
             requested_attention = INTERFACE
         if requested_attention == INTERFACE:
             check_type(config, name)
-            keep_choice(config, saved_choice(config, name) if saved else choice(config, "lsh"))
+            keep_choice(config, saved_choice(config, name) if saved else choice(config, "key-clusters"))
         else:
             vars(config).pop(INTERFACE, None)
             vars(config).pop("attn_implementation", None)

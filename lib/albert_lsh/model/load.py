@@ -134,8 +134,8 @@ def load_model(
 
     Args:
         name_or_path: a model on the Hub or a folder (a type in `config.SUPPORTED`); a model of the package ("nano",
-            "nano-lsh"); "mini", a small ALBERT with random weights for the embedded tasks; or a config, for a model of
-            that shape with random weights.
+            "nano-key-clusters"); "mini", a small ALBERT with random weights for the embedded tasks; or a config, for a
+            model of that shape with random weights.
         head: "base", "classification", "question-answering", "masked-lm" or "pretraining".
         attention: a name of `albert_lsh.attention.names()`; None takes what was saved with the model, else softmax.
         settings: of that attention; None takes what was saved with the model for it, else the defaults.

@@ -1,6 +1,6 @@
 """Models that come with the package, each in a folder under its name.
 
-"nano" (softmax) and "nano-lsh" (lsh) are small ALBERTs, pretrained on the same tokens of English; their cards
+"nano" (softmax) and "nano-key-clusters" are small ALBERTs, pretrained on the same tokens of English; their cards
 (README.md) say how, and what they reach; CONTRIBUTING, how they came here. "mini" is a shape and a tokenizer alone, for
 the embedded tasks: two passes through the shared layer suffice for binding and comparing, and a wide initialisation
 shortens the plateau.

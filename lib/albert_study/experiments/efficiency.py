@@ -76,7 +76,7 @@ CONTENDERS = {
     "shared-qk-lsh": Contender("shared-qk-lsh", SEVERAL, budget=True),
     "plain-lsh": Contender("plain-lsh", SEVERAL, budget=True),
     "plain-lsh, one round": Contender("plain-lsh", ONE, budget=True),
-    "lsh": Contender("lsh", {}, budget=True),
+    "key-clusters": Contender("key-clusters", {}, budget=True),
     "random": Contender("random", ONE, budget=True),
     "window": Contender("window", {}, budget=True, quadratic=True),
     "top-k": Contender("top-k", {}, budget=True, quadratic=True),
@@ -86,7 +86,7 @@ CONTENDERS = {
 }
 # A training step: a contender, and whether activations are recomputed.
 STEPS = {name: (name, False) for name in CONTENDERS}
-STEPS |= {f"{name}, recomputed": (name, True) for name in ("softmax", "lsh")}
+STEPS |= {f"{name}, recomputed": (name, True) for name in ("softmax", "key-clusters")}
 
 Size = Annotated[int, Field(ge=64, le=2**24)]  # a power of two: reformer-pytorch cuts a sequence into equal buckets
 

@@ -12,7 +12,6 @@ that of the best checkpoint (for `text` on the test set: it has no other).
 import hashlib
 import json
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -36,7 +35,6 @@ from albert_lsh.record import check_made, choose_threads, environment, read_resu
 from albert_lsh.run import OPEN, Count, Place, Positive, Seed, Settings, Share, on_this_machine
 from albert_study.candidates import candidates_of
 from albert_study.experiments import long_tasks
-from albert_study.records import method_of
 
 EVALUATIONS = 10  # of a run, where eval_steps is not given
 EXAMINED_EXAMPLES = 4  # examples in which pairs attended are counted
@@ -96,7 +94,7 @@ def own_variants(task: str, length: int, share: float) -> tuple[dict[str, Any], 
     return {
         "softmax": {"attention": "softmax"},
         "shared-qk-lsh": {"attention": "shared-qk-lsh", "share": share},
-        "lsh": {"attention": "lsh", "share": share},
+        "key-clusters": {"attention": "key-clusters", "share": share},
         "nystrom": {"attention": "nystrom", **landmarks},
         "yoso": {"attention": "yoso"},
     }, {}
@@ -341,7 +339,6 @@ def comparison(folder: Path, task: str) -> pd.DataFrame:
         result = read_result(path)
         run, metrics = result["parameters"], result["metrics"]
         row = {n: run[n] for n in ("task", "max_length", "label", "attention", "seed", "steps", "batch_size")}
-        row["label"] = run["label"].replace(run["attention"], method_of(run["attention"], run["attention_settings"]), 1)
         row |= {"attention_settings": json.dumps(run["attention_settings"]), "seconds": result["train_seconds"]}
         row |= {"attended": result["attended_share"], "full_cost": result.get("full_cost"), "shorter": shorter(result)}
         row |= {"test_examples": result["examples"]["test"]}
@@ -352,9 +349,7 @@ def comparison(folder: Path, task: str) -> pd.DataFrame:
             continue
         published = long_tasks.PUBLISHED_ACCURACY.get(run["label"], {})
         for label in (name.removeprefix("accuracy, ") for name in metrics if name.startswith("accuracy, ")):
-            of_version_1 = "attention_version" not in result.get("resolved", {})  # older than versions
-            name = re.sub("^lsh(?=,|$)", "lsh-tree", label) if of_version_1 else label
-            under = {"evaluated": name, "evaluated_cost": metrics.get(f"cost, {label}")}
+            under = {"evaluated": label, "evaluated_cost": metrics.get(f"cost, {label}")}
             rows.append(row | under | {"accuracy": metrics[f"accuracy, {label}"], "published": published.get(label)})
     return pd.DataFrame(rows)
 

@@ -2,7 +2,7 @@
 
 `pretrain` is what notebooks/pretrain.ipynb calls, and what several devices run as a script:
 
-    accelerate launch --num_processes 2 -m albert_study.experiments.pretrain text=corpus.txt size=nano attention=lsh
+    accelerate launch --num_processes 2 -m albert_study.experiments.pretrain text=corpus.txt attention=key-clusters
 
 Hugging Face's Trainer does the training, on one device or many. An interrupted run resumes from its last complete
 checkpoint; one is written every `eval_steps`.

@@ -29,8 +29,8 @@ GLOBAL_TOKENS = 2
 CLUSTERS = 48  # above SINGLE tokens, until they have sqrt(length) keys
 
 
-class LSH(InRounds, ChoosesKeys):
-    name = "lsh"
+class KeyClusters(InRounds, ChoosesKeys):
+    name = "key-clusters"
     about = "pretrained projections; the clusters of keys whose mean key fits best"
     version = 2
     usual_share = 0.25
@@ -48,11 +48,6 @@ class LSH(InRounds, ChoosesKeys):
         clusters = axes_tree(key, mask & ~is_global, self.cluster_size, self.axes)
         chosen = choose_clusters(query, key, clusters, self.n_hashes, scaling)
         return Clusters(mask, positions, clusters, chosen)
-
-    @classmethod
-    def version_of(cls, version: int, settings: dict[str, Any]) -> int:
-        """Version 1 had `axes` as a setting that was off, for some days; with it, it is version 2."""
-        return max(version, 2) if settings.get("axes") else version
 
     def spent(self, length: int, keys: int) -> int:
         """Global tokens, two unless given or too few keys are there, and the rest, unless all keys are seen."""
