@@ -27,7 +27,7 @@ FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 SHAPES = [(64, 128), (128, 128), (256, 256), (512, 512)]  # queries and keys of a block
 DIM, PAIRS, LENGTH, KEYS = 64, 2**23, 4096, 512
-TIMED = ["softmax", "reformer-pytorch", "reformer-pytorch, one round", "plain-lsh", "plain-lsh, one round"]
+TIMED = ["softmax", "reformer-pytorch", "reformer-pytorch, one round", "lsh", "lsh, one round"]
 KEPT = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000", "MALLOC_TOP_PAD_": "500000000"}
 
 

@@ -33,8 +33,8 @@ SHARES = (0.5, 0.25, 0.125)
 SLOW = 2.0  # seconds at the length before, after which a case is left out
 NAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "key-clusters": ("key-clusters", {}),
-    "plain-lsh": ("plain-lsh", {}),
-    "plain-lsh, rest": ("plain-lsh", {"rest": True}),
+    "lsh": ("lsh", {}),
+    "lsh, rest": ("lsh", {"rest": True}),
     "smyrf": ("smyrf", {}),
     "random, rest": ("random", {"rest": True}),
     "window, rest": ("window", {"rest": True}),

@@ -41,7 +41,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax": ("softmax", {}),
     "key-clusters, 1/4": ("key-clusters", {"share": 0.25}),
     "key-clusters, 1/8": ("key-clusters", {"share": 0.125}),
-    "plain-lsh, 1/8": ("plain-lsh", {"share": 0.125}),
+    "lsh, 1/8": ("lsh", {"share": 0.125}),
     "window, 1/8": ("window", {"share": 0.125}),
     "hyper, 1/8": ("hyper", {"share": 0.125}),
     "nystrom": ("nystrom", {}),

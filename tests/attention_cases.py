@@ -26,7 +26,7 @@ SETTINGS = {
         {"keys": 9, "rest": True},
         {"n_hashes": 2, "cluster_size": 5, "global_tokens": 0, "rest": True, "axes": 4},
     ],
-    "plain-lsh": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2}, {"share": 0.4, "rest": True}],
+    "lsh": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2}, {"share": 0.4, "rest": True}],
     "random": [
         {"n_hashes": 3, "cluster_size": 7},
         {"n_hashes": 2, "cluster_size": 4, "global_tokens": 2},
@@ -48,7 +48,7 @@ BUDGETED = [name for name in attention.names() if "share" in attention.check(nam
 WITH_REST = [name for name in attention.names() if "rest" in attention.check(name)]
 QUARTER = [(name, {"share": 0.25} if name in BUDGETED else settings) for name, settings in ALL]
 # With all that follow from it, an attention that is new is tested as far as it can be without a list of settings.
-HASHED = ["shared-qk-lsh", "key-clusters", "plain-lsh", "random", "smyrf", "hyper", "improved-clustered", "yoso"]
+HASHED = ["shared-qk-lsh", "key-clusters", "lsh", "random", "smyrf", "hyper", "improved-clustered", "yoso"]
 # (batch, heads, length, head_dim): a lone token, fewer tokens than a cluster, no multiple of anything, a multiple
 SHAPES = [(1, 1, 1, 3), (2, 3, 5, 5), (2, 2, 37, 12), (1, 2, 60, 16)]
 

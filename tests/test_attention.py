@@ -26,7 +26,7 @@ def test_pairs_are_those_that_attend_uses(name, settings, kind):
 
 
 @pytest.mark.parametrize("kind", ["full", "padded"])
-@pytest.mark.parametrize("name", ["shared-qk-lsh", "key-clusters", "plain-lsh", "smyrf", "hyper"])
+@pytest.mark.parametrize("name", ["shared-qk-lsh", "key-clusters", "lsh", "smyrf", "hyper"])
 def test_numpy_sorts_on_a_cpu_as_torch_does_elsewhere(monkeypatch, name, kind):
     """Buckets have many ties; padding makes the number of clusters that queries choose one for each sequence."""
     shape = (2, 2, 300, 8)
@@ -39,7 +39,7 @@ def test_numpy_sorts_on_a_cpu_as_torch_does_elsewhere(monkeypatch, name, kind):
 
 MISSING_SOME = {
     "key-clusters": {"n_hashes": 2, "cluster_size": 3},
-    "plain-lsh": {"n_hashes": 2, "cluster_size": 4},
+    "lsh": {"n_hashes": 2, "cluster_size": 4},
     "random": {"n_hashes": 9, "cluster_size": 5},
     "window": {"keys": 5, "global_tokens": 1},
     "top-k": {"keys": 5},
@@ -222,9 +222,9 @@ def test_lsh_finds_similar_keys_where_random_does_not():
     generator = torch.Generator().manual_seed(0)
     key = torch.nn.functional.normalize(torch.randn(1, 4, 128, 16, generator=generator), dim=-1) * 4
     query = key[:, :, torch.randperm(128, generator=generator)] * 2
-    names = ("key-clusters", "plain-lsh", "random")
+    names = ("key-clusters", "lsh", "random")
     shares = {n: attention.coverage(n, query, key, n_hashes=2, cluster_size=16) for n in names}
-    assert min(shares["key-clusters"].mass, shares["plain-lsh"].mass) > 2 * shares["random"].mass
+    assert min(shares["key-clusters"].mass, shares["lsh"].mass) > 2 * shares["random"].mass
     assert shares["key-clusters"].pairs == pytest.approx(shares["random"].pairs, abs=0.03)
 
 

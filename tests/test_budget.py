@@ -11,7 +11,7 @@ from attention_cases import BUDGETED, WITH_REST, each, label, tensors
 
 MORE = {
     "key-clusters": [{"n_hashes": 1}, {"cluster_size": 1}, {"global_tokens": 9}, {"rest": False}],
-    "plain-lsh": [{"n_hashes": 4}, {"cluster_size": 6, "rest": True}],
+    "lsh": [{"n_hashes": 4}, {"cluster_size": 6, "rest": True}],
     "window": [{"global_tokens": 3}, {"rest": True}],
     "random": [{"global_tokens": 3}, {"n_hashes": 9}, {"cluster_size": 5, "rest": True}],
     "shared-qk-lsh": [{"n_hashes": 1}, {"bucket_size": 7}, {"rest": True}],
@@ -70,7 +70,7 @@ def test_too_short_a_sequence_has_the_smallest_budget_that_can_be_spent(name, le
 def test_a_size_that_no_budget_holds_is_kept_and_said():
     inputs = tensors((1, 2, 64, 8))
     with pytest.warns(UserWarning, match="share=0.25 of length=64 does not hold cluster_size=32; 32 keys are seen"):
-        seen = attention.coverage("plain-lsh", *inputs[:2], share=0.25, cluster_size=32)
+        seen = attention.coverage("lsh", *inputs[:2], share=0.25, cluster_size=32)
     assert seen.pairs == pytest.approx(0.5)
     out = attention.attend("key-clusters", *(x[:, :, :9] for x in inputs), share=0.25, global_tokens=9)
     torch.testing.assert_close(out, attention.attend("softmax", *(x[:, :, :9] for x in inputs)))  # all seen by all
@@ -85,7 +85,7 @@ def test_what_is_not_fixed_is_chosen_to_fit():
     assert chosen("shared-qk-lsh", 256, 0.25, bucket_size=8)["n_hashes"] == 4
     assert chosen("reformer", 256, 0.25) == {"n_hashes": 4, "bucket_size": 8}
     assert chosen("nystrom", 57, 0.5)["num_landmarks"] == chosen("yoso", 57, 0.5)["n_hashes"] == 14  # two keys each
-    assert chosen("plain-lsh", 64, keys=16, n_hashes=2, cluster_size=3) == {"n_hashes": 2, "cluster_size": 3}
+    assert chosen("lsh", 64, keys=16, n_hashes=2, cluster_size=3) == {"n_hashes": 2, "cluster_size": 3}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_is_not_fixed_is_chosen_to_fit():
             {"keys": 2, "global_tokens": 9},
             "keys=2 of length=9 is 2 keys, too few for global_tokens=9",
         ),
-        ("plain-lsh", 256, 0.25, {"n_hashes": 8, "cluster_size": 9}, "for n_hashes=8, cluster_size=9; 72 would do"),
+        ("lsh", 256, 0.25, {"n_hashes": 8, "cluster_size": 9}, "for n_hashes=8, cluster_size=9; 72 would do"),
         ("reformer", 256, 0.25, {"full_attn_thres": 256}, "too few for full_attn_thres=256; 256 would do"),
         ("nystrom", 256, 0.25, {"num_landmarks": 64}, "too few for num_landmarks=64; 128 would do"),
         ("improved-clustered", 64, 0.25, {"top_keys": 20}, "too few for top_keys=20; 21 would do"),

@@ -63,8 +63,8 @@ OTHERWISE = [
     # On a CPU a mean key takes products with the sums of all 33 clusters; the formula adds up the sums of 1 + 4.
     ("key-clusters", {**ROUNDS, "rest": True}, 2 * 33 - 2 * (1 + 4), 33),
     # Hashes are products number by number, of queries and keys, with two numbers more than head_dim.
-    ("plain-lsh", ROUNDS, -4 * 2, -4 * 2 * 2),
-    ("plain-lsh", {**ROUNDS, "rest": True}, -4 * 2, -4 * 2 * 2),
+    ("lsh", ROUNDS, -4 * 2, -4 * 2 * 2),
+    ("lsh", {**ROUNDS, "rest": True}, -4 * 2, -4 * 2 * 2),
     ("smyrf", ROUNDS, -4 * 2, -4 * 2 * 2),
     ("hyper", {"cluster_size": 32, "sample_size": 32}, -2 * 7, 0),
     # A row is added to a table and one is read: these are sums, which the formula has as products of one number.
@@ -101,7 +101,7 @@ def test_empty_places_of_blocks_are_computed_too(monkeypatch):
 
 
 def test_cost_is_that_of_what_a_budget_resolves_to():
-    for name in ("key-clusters", "plain-lsh", "window", "nystrom"):
+    for name in ("key-clusters", "lsh", "window", "nystrom"):
         settings = attention.settings_for(name, 300, 0.2)
         assert attention.cost(name, 300, share=0.2) == attention.cost(name, 300, **settings)
 

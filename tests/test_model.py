@@ -210,7 +210,14 @@ def test_a_saved_model_is_of_the_version_of_its_attention(folder, tmp_path):
         assert torch.equal(states(again), states(model))
     for changes, message in (
         ({"version": 3}, "attention 'key-clusters' is of version 3, here it is 2: install a newer release"),
-        ({"attention": "lsh"}, "attention='lsh' is not one of"),
+        (
+            {"attention": "lsh"},
+            "attention 'lsh' is of version 2, here it is 3: it hashed nothing, and is 'key-clusters' now",
+        ),
+        (
+            {"attention": "lsh", "settings": {}, "version": 1},
+            "attention 'lsh' is of version 1, here it is 3: it hashed",
+        ),
     ):
         path.write_text(json.dumps(config | {"albert_lsh": config["albert_lsh"] | changes}))
         for load in (load_model, AutoModel.from_pretrained):

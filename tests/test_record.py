@@ -89,6 +89,9 @@ AXES = {"axes": 8}
     ("lsh", AXES, 1, ("key-clusters", 2)),  # of the days in which axes were a setting of version 1
     ("lsh", AXES, 2, ("key-clusters", 2)),
     ("key-clusters", AXES, 2, ("key-clusters", 2)),
+    ("plain-lsh", {}, None, ("lsh", 3)),
+    ("plain-lsh", {}, 1, ("lsh", 3)),
+    ("lsh", {}, 3, ("lsh", 3)),
     ("shared-qk-lsh", {}, None, ("shared-qk-lsh", 1)),
     ("softmax", {}, 1, ("softmax", 1)),
 ])  # fmt: skip

@@ -26,7 +26,7 @@ def test_the_report_compiles_with_one_study_and_with_more(tree):
     assert first.startswith(b"%PDF")
     assert build(tree)[0].read_bytes() == first
     for seed in (0, 1):
-        write_run(tree, "plain-lsh", seed, {"exact": 60.0, "f1": 70.0 + seed}, task="squad", study="minilm")
+        write_run(tree, "lsh", seed, {"exact": 60.0, "f1": 70.0 + seed}, task="squad", study="minilm")
     folder = write_run(tree, "softmax", 0, {"pearson": -0.1}, task="stsb", study="alone", headline="pearson")
     path = folder / "result.json"
     path.write_text(path.read_text().replace('"train_seconds": 10.0', '"train_seconds": 7200.0'))

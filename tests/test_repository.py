@@ -22,8 +22,9 @@ from packaging.requirements import Requirement
 import albert_lsh
 from albert_lsh import attention
 from albert_lsh.predict import main
-from albert_lsh.record import read_result
+from albert_lsh.record import SCHEMA, read_result
 from albert_lsh.run import Run
+from albert_study.records import MADE_AGAIN, with_todays_name
 from albert_study.report import DOCUMENTS, write_numbers
 from albert_study.scores import scale_of
 from albert_study.show import Table, form
@@ -301,12 +302,8 @@ PEERS = {
     "Nyströmformer",
     "YOSO",
 }
-# What has left the code. Its rows stay as they were, with the commit that made them.
-LEFT = {"far_field", "window", "block_size"}  # settings of `key-clusters`
-DEAD = {
-    "plain key-clusters": "four rounds, duplicates='each'; `plain-lsh` counts a key once",
-    "lsh-tree": "`key-clusters` of version 1",
-}
+LEFT = {"far_field", "window", "block_size"}  # settings of `key-clusters` that left the code; rows that had them stay
+MADE_AGAIN_BELOW = tuple(f"results/{name}" for name in MADE_AGAIN)  # of records, with the names of today
 
 
 def rows():
@@ -327,24 +324,31 @@ def test_records_are_read_have_one_schema_and_attentions_that_can_be_had_again()
     for path in RECORDS:
         record = json.loads((ROOT / path).read_text())
         parameters, defaults = record["parameters"], Run.defaults()
-        assert (record["status"], record["schema"]) == ("complete", 3), path
+        assert (record["status"], record["schema"]) in [("complete", 3), ("complete", SCHEMA)], path
         for name in record.get("inferred", ()):  # of records that were converted
             reduce(dict.__getitem__, name.split("."), record)
-        place = str(Path(path).parent)
-        moved = parameters["attention"] == "key-clusters" and parameters["output_dir"].startswith("results/runs/axes/")
-        moved |= "/larger-clusters/" in path
-        assert moved or parameters["output_dir"] == place.replace("lsh-tree", "key-clusters"), (
-            path
-        )  # version 1 was moved, too
-        kept = {name: value for name, value in parameters["attention_settings"].items() if name not in LEFT}
-        today = attention.check(parameters["attention"], parameters["attention_settings"])
-        assert kept.items() <= today.items(), path
+        today = read_result(ROOT / path)
+        name, settings = today["parameters"]["attention"], parameters["attention_settings"]
+        place = parameters["output_dir"]
+        moved = place.startswith("results/runs/axes/") or "/larger-clusters/" in path
+        assert moved or moved_today(place, parameters, name) == str(Path(path).parent), path
+        if name != "lsh-tree":
+            kept = {setting: value for setting, value in settings.items() if setting not in LEFT}
+            assert kept.items() <= attention.check(name, settings).items(), path
         if path.startswith("results/runs/"):
             lacking = defaults.keys() - {*parameters, "results_root"}
-            assert all(defaults[name] is None for name in lacking), path  # added later, to records that had none
-            assert read_result(ROOT / path)["metrics"] == record["metrics"], path
+            # added later: to records that had none, or did what is the default
+            assert all(defaults[parameter] in (None, True, False) for parameter in lacking), path
+            assert today["metrics"] == record["metrics"], path
             arm = Path(path).parts[-3]  # one named after an attention has it
-            assert parameters["attention"] == arm or arm not in attention.names(), path
+            assert name == arm or arm not in attention.names(), path
+
+
+def moved_today(place, parameters, name):
+    """Where a run is whose parameters say where it was made: its arm and its model are called as they are today."""
+    old = parameters["attention"]
+    place = place.replace(f"/nano-{old}", f"/nano-{name}")
+    return re.sub(rf"/{re.escape(old)}(?=[/-]|$)", f"/{name}", place)
 
 
 def test_no_file_names_a_folder_of_a_machine():
@@ -352,13 +356,13 @@ def test_no_file_names_a_folder_of_a_machine():
     assert not [path for path in KEPT if FOLDER.search(NO_PATH.sub("", (ROOT / path).read_text(errors="ignore")))]
 
 
-def test_attentions_in_tables_are_known_or_said_to_be_dead_and_their_settings_can_be_asked_for_again():
+def test_attentions_in_tables_are_known_and_their_settings_can_be_asked_for_again():
     names, columns = set(), ("attention", "case", "what")
     for path, row in rows():
-        names |= {(path, row[column].split(",")[0]) for column in columns if row.get(column)}
-        name, chosen = row.get("attention"), settings(row)
-        of_version_1 = name == "key-clusters" and not chosen.get("axes")
-        if name in attention.names() and not of_version_1 and not any(chosen.get(setting) for setting in LEFT):
+        today = row if path.startswith(MADE_AGAIN_BELOW) else with_todays_name(row)
+        names |= {(path, today[column].split(",")[0]) for column in columns if today.get(column)}
+        name, chosen = today.get("attention"), settings(row)
+        if name in attention.names() and not any(chosen.get(setting) for setting in LEFT):
             attention.check(name, chosen)
     assert names
-    assert not {(path, name) for path, name in names if name not in {*attention.names(), *PEERS, *DEAD}}
+    assert not {(path, name) for path, name in names if name not in {*attention.names(), *PEERS, "lsh-tree"}}

@@ -25,7 +25,7 @@ kernels = import_module("albert_lsh.attention.compute.triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 CASES = {
-    "rounds, each key once": ("plain-lsh", {"n_hashes": 3, "cluster_size": 7}),
+    "rounds, each key once": ("lsh", {"n_hashes": 3, "cluster_size": 7}),
     "rounds and the rest": ("random", {"n_hashes": 2, "cluster_size": 9, "global_tokens": 1, "rest": True}),
     "single queries, a share of the pairs": ("key-clusters", {"share": 0.3}),
     "chunks": ("shared-qk-lsh", {"bucket_size": 6, "n_hashes": 2}),

@@ -86,13 +86,15 @@ def read_result(path: Path) -> dict[str, Any]:
 def todays_method(name: str, settings: Mapping[str, Any], version: int | None = None) -> tuple[str, int]:
     """The name and version that the attention of a record, or of a measured row, has today.
 
-    What is `key-clusters` was called `lsh` until 29 November 2026; before its clusters came from axes it was another
-    method, which tables call `lsh-tree`.
+    Until 29 November 2026 what is `lsh` now, random hashing, was called `plain-lsh`, and what is `key-clusters` now was
+    called `lsh`; before its clusters came from axes that was another method, which tables call `lsh-tree`.
 
     Args:
         settings: of the attention, as they were recorded. version: of its method; None in records older than versions.
     """
-    if name == "lsh":
+    if name == "plain-lsh":
+        return "lsh", attentions.ATTENTIONS["lsh"].version
+    if name == "lsh" and version in (None, 1, 2):
         return ("key-clusters", 2) if settings.get("axes") or version == 2 else ("lsh-tree", 1)
     return name, version or 1
 

@@ -21,9 +21,9 @@ from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
 from albert_study.tables import TITLES, between
 
 GREY = "#444444"
-DRAWN = ("softmax", "new", "shared-qk", "reformer", "plain-lsh", "key-clusters", "lsh-tree")  # by curves, at most six
+DRAWN = ("softmax", "new", "shared-qk", "reformer", "lsh", "key-clusters", "lsh-tree")  # by curves, at most six
 SWITCHED = {"key-clusters": "key clusters", "lsh-tree": "key clusters, version 1", "top-k": "best keys",
-            "plain-lsh": "random hashing", "random": "random keys", "truncation": "a shorter text"}  # fmt: skip
+            "lsh": "LSH (random hashing)", "random": "random keys", "truncation": "a shorter text"}  # fmt: skip
 MASKED = {"key-clusters": "key clusters", "key-clusters, no rest": "key clusters, no mean key", "top-k": "best keys",
           "random": "random keys", "top-k, rest": "best keys, mean key",
           "random, rest": "random keys, mean key"}  # fmt: skip

@@ -13,8 +13,8 @@ from albert_lsh.files import repository_root
 from albert_study.records import read
 from albert_study.show import LOOK, add_legend, curves, look_of, new_figure, save
 
-DRAWN = ("softmax", "reformer-pytorch", "plain-lsh", "key-clusters", "window", "nystrom")  # six of more cases
-ON_FRONTIER = ("key-clusters", "plain-lsh", "nystrom", "LSG", "top-k")  # lines of their own; the others are grey points
+DRAWN = ("softmax", "reformer-pytorch", "lsh", "key-clusters", "window", "nystrom")  # six of more cases
+ON_FRONTIER = ("key-clusters", "lsh", "nystrom", "LSG", "top-k")  # lines of their own; the others are grey points
 
 
 def slopes(table: pd.DataFrame, value: str) -> pd.Series:

@@ -26,7 +26,7 @@ ARMS = {  # what an arm is, beside softmax, in words and in the order of figures
     "reformer": "the 2020 attention",
     "shared-qk-lsh": "tied, hashed",
     "new-shared-qk-lsh": "new, tied, hashed",
-    "plain-lsh": "random hashing",
+    "lsh": "LSH (random hashing)",
     "key-clusters": "key clusters",
     "key-clusters-third": "key clusters at a third",
     "key-clusters-half": "key clusters at a half",

@@ -22,7 +22,7 @@ FRONT = {  # by row, which study and arm it shows of these tasks; none where it 
     "new projections": ("transplants new", "minilm new", "albert new"),
     "tied keys": ("transplants shared-qk", "transplants shared-qk", "albert shared-qk"),
     "the 2020 attention": ("transplants reformer", "transplants reformer", "albert reformer"),
-    "random hashing (plain-lsh)": ("", "minilm plain-lsh", "albert plain-lsh"),
+    "LSH (random hashing)": ("", "minilm lsh", "albert lsh"),
     "**key-clusters**": ("more-examples key-clusters-67349", "minilm key-clusters-half", "albert key-clusters"),
 }
 FRONT_NOTE = """Mean ± standard deviation (number of runs), or every run where they are far apart; empty: not run. \

@@ -226,7 +226,7 @@ def key_clusters(query, key, value, padding_mask=None, *, scaling, generator=Non
     return over_chosen("key-clusters", (query, key, value, padding_mask), settings, scaling, count)
 
 
-def plain_lsh(query, key, value, padding_mask=None, *, scaling, generator=None, name="plain-lsh", **settings) -> Tensor:
+def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, name="lsh", **settings) -> Tensor:
     n_hashes = most(name, "n_hashes", settings, query, padding_mask)
     draws = draw_directions(query.shape[1], query.shape[3] + 2, n_hashes, generator)
 
@@ -237,7 +237,7 @@ def plain_lsh(query, key, value, padding_mask=None, *, scaling, generator=None, 
 
 
 def smyrf(query, key, value, padding_mask=None, **settings) -> Tensor:
-    return plain_lsh(query, key, value, padding_mask, name="smyrf", **settings)
+    return lsh(query, key, value, padding_mask, name="smyrf", **settings)
 
 
 def random(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:

@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from albert_lsh.attention.clustered import ImprovedClustered
 from albert_lsh.attention.controls import TopK, Window
 from albert_lsh.attention.core import Attention, Budgeted, check_whole, keys_of
-from albert_lsh.attention.hashed import PlainLSH, Random, Smyrf
+from albert_lsh.attention.hashed import LSH, Random, Smyrf
 from albert_lsh.attention.hyper import Hyper
 from albert_lsh.attention.key_clusters import KeyClusters
 from albert_lsh.attention.keys import MASKED, clear_padding, count_tokens, token_mask
@@ -52,10 +52,15 @@ __all__ = [
 ATTENTIONS: dict[str, type[Attention]] = {
     kind.name: kind
     for kind in (
-        Softmax, SoftmaxEager, Reformer, SharedQK, SharedQKLSH, KeyClusters, PlainLSH, Window, Random, TopK, Smyrf,
+        Softmax, SoftmaxEager, Reformer, SharedQK, SharedQKLSH, KeyClusters, LSH, Window, Random, TopK, Smyrf,
         Hyper, ImprovedClustered, Nystrom, Linear, Yoso, YosoE,
     )
 }  # fmt: skip
+# Versions of what was once called by an attention's name, and how a model that has them can be had.
+EARLIER = {
+    ("lsh", 1): "it hashed nothing, and commit 0405aaae of albert-lsh is the last that has it",
+    ("lsh", 2): "it hashed nothing, and is 'key-clusters' now: write that name into the model's config.json",
+}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 HIGHEST_SEED = 2**63 - 1
 
@@ -70,13 +75,19 @@ def setting_names() -> set[str]:
     return {setting for kind in ATTENTIONS.values() for setting in kind.defaults}
 
 
-def make(name: str, settings: dict[str, Any] | None = None) -> Attention:
-    """The attention of a name with its settings; ValueError if there is none, or it cannot have them."""
+def kind_of(name: str) -> type[Attention]:
+    """The class of an attention; ValueError if there is none of that name."""
     if not isinstance(name, str) or name not in ATTENTIONS:
         raise ValueError(f"attention={reprlib.repr(name)} is not one of: {', '.join(ATTENTIONS)}")
+    return ATTENTIONS[name]
+
+
+def make(name: str, settings: dict[str, Any] | None = None) -> Attention:
+    """The attention of a name with its settings; ValueError if there is none, or it cannot have them."""
+    kind = kind_of(name)
     if not isinstance(settings, dict | None):
         raise ValueError(f"attention {name!r}: settings={reprlib.repr(settings)} must be a dictionary of settings")
-    return ATTENTIONS[name].make(settings or {})
+    return kind.make(settings or {})
 
 
 def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -100,8 +111,8 @@ def recorded(name: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 def check_version(name: str, version: int) -> None:
     """Raise ValueError unless the code has the method that a record or model was made with."""
-    if version != (current := ATTENTIONS[name].version):
-        how = "install a newer release of albert-lsh"
+    if version != (current := kind_of(name).version):
+        how = EARLIER.get((name, version), "install a newer release of albert-lsh")
         raise ValueError(f"attention {name!r} is of version {version}, here it is {current}: {how}")
 
 

@@ -1,9 +1,9 @@
-"""Queries and keys are hashed apart, sorted, and cut into clusters: plain LSH attention, SMYRF, and their control.
+"""Queries and keys are hashed apart, sorted, and cut into clusters: LSH attention, SMYRF, and their control.
 
 Hashes are products with random vectors (`select.project`; Daras et al. 2020, "SMYRF"). In each of `n_hashes` rounds a
 query sees the keys of the cluster with its own number.
 
-    plain-lsh   a key that is met in several rounds weighs once
+    lsh         Reformer's attention with keys of their own: a key that is met in several rounds weighs once
     smyrf       as published: it weighs in each, as rounds are merged by their log-sum-exp. (The paper completes the
                 norms with two largest norms, we with one for both sides.)
     random      a control for these two and for `key-clusters`: random numbers in the place of hashes
@@ -49,8 +49,9 @@ class Hashed(InRounds, ChoosesKeys):
         return self.n_hashes * 2 * length * (head_dim + 2) + (2 * pairs + self.rest_products(length, pairs)) * head_dim
 
 
-class PlainLSH(Hashed):
-    name = "plain-lsh"
+class LSH(Hashed):
+    name = "lsh"
+    version = 3  # 1 and 2 were of clusters of keys, which are `key-clusters` now
     about = "pretrained projections; keys whose random projections fall into the query's cluster"
     smallest = fewest = 2
 
@@ -59,7 +60,7 @@ class PlainLSH(Hashed):
 
 class Smyrf(Hashed):
     name = "smyrf"
-    about = "SMYRF: plain-lsh as published, a key met in several rounds weighing several times"
+    about = "SMYRF: as lsh, but a key met in several rounds weighs several times, as published"
     smallest = fewest = 2
 
     def choose_keys(self, query, key, mask, scaling, generator) -> Keys:

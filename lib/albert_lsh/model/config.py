@@ -99,6 +99,8 @@ def choice(
     Raises:
         ValueError: unknown attention, setting or pass; a seed that is none; a version that the code does not have.
     """
+    if version is not None:
+        attentions.check_version(attention, version)
     settings = attentions.check(attention, settings)
     attentions.check_evaluation(attention, settings, evaluation_settings)
     attentions.check_whole("seed", seed, 0, 2**32 - 1)
@@ -106,8 +108,6 @@ def choice(
         raise ValueError(f"passes={reprlib.repr(passes)} must be a list with one or more of the model's passes")
     for number in passes or []:
         attentions.check_whole("passes", number, 0, config.num_hidden_layers - 1)
-    if version is not None:
-        attentions.check_version(attention, version)
     return {
         "attention": attention,
         "settings": settings,
