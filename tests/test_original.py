@@ -1,5 +1,6 @@
 """The attention block of the study of 2020: output and gradients, padding that is seen, and no residual connection."""
 
+import json
 import math
 
 import pytest
@@ -213,6 +214,8 @@ def test_without_the_residual_connection_nothing_else_changes(kind, tmp_path):
         window = {"attention": "window", "settings": {"keys": 40}}
         other = load_model(str(tmp_path / "saved"), head="base", **window)
         torch.testing.assert_close(other(**inputs)[0][tokens], out.detach(), rtol=1e-4, atol=1e-5)
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert config["attn_implementation"] == "albert_lsh"  # so that Transformers alone refuses it
     by_transformers = AutoModel.from_pretrained(tmp_path / "saved")
     with pytest.raises(ValueError, match="no residual connection around attention; read it with albert_lsh.load_model"):
         by_transformers(**inputs)

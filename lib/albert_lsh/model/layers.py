@@ -157,9 +157,10 @@ def drop_residual(model: PreTrainedModel) -> PreTrainedModel:
     if config.model_type == "distilbert":
         raise ModelError("residual=False is not there for a DistilBERT; take a BERT")
     module: Any
+    inner: Any
     for module in list(model.modules()):
         inner = getattr(module, "self", None)
-        if type(module) is AlbertAttention:
+        if type(module).__name__ == "AlbertAttention":
             module.__class__, module.has_residual = AlbertAttentionWithoutResidual, False
         elif hasattr(inner, "query") and getattr(inner, "has_residual", True):
             module.output.register_forward_pre_hook(nothing_added)
