@@ -15,9 +15,11 @@ def reference_of(name: str):
 
 REFERENCES = {name: reference_of(name) for name in attention.names() if reference_of(name)}
 SETTINGS = {
+    "shared-qk": [{}, {"causal": True}],
     "shared-qk-lsh": [
         {"bucket_size": 5, "n_hashes": 3},
         {"bucket_size": 64, "n_hashes": 2},
+        {"bucket_size": 5, "n_hashes": 2, "causal": True},
         {"share": 0.5, "rest": True},
     ],
     "key-clusters": [

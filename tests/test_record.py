@@ -53,6 +53,12 @@ def test_a_parameter_or_setting_that_a_record_lacks_counts_with_its_default():
     older = {k: v for k, v in run.recorded().items() if k not in ("folds", "projections", "weight_decay")}
     older["attention_settings"] = {"share": 0.25}
     assert differences({"parameters": older}, run.identity(), run.defaults()) == []
+    block = {"task": "mini-mrpc", "attention": "reformer", "output_dir": run.output_dir}
+    before = {k: v for k, v in Run.parse(block).recorded().items() if k not in ("residual", "pad_to_max_length")}
+    before["attention_settings"] = {"bucket_size": 64, "n_hashes": 8, "full_attn_thres": None}
+    for changes, other in (({}, 0), ({"residual": True, "mask_padding": True}, 0), ({"residual": False}, 1)):
+        today = Run.parse({**block, "attention_settings": changes})
+        assert len(differences({"parameters": before}, today.identity(), today.defaults())) == other
     other = run.model_copy(update={"weight_decay": 0.0, "seed": 1}).identity()
     said = differences({"parameters": older}, other, run.defaults())
     assert said == ["seed=0, not 1", "weight_decay=0.01, not 0.0"]

@@ -25,6 +25,7 @@ PLACES = {  # the operation before which the process is killed, and the step aft
     "a long epoch": ({}, r"os.mkdir .*/checkpoint-9$", 6),
     "saving": ({}, r"open .*/checkpoint-25/trainer_state.json", 22),
     "deleting a checkpoint": (SOFTMAX, r"shutil.rmtree .*/checkpoint-30", 35),
+    "batches in random order": (SOFTMAX | {"pad_to_max_length": True}, r"os.mkdir .*/checkpoint-30$", 25),
     "the end of an epoch": (CONVOLUTION, r"os.mkdir .*/checkpoint-44", 40),
     "the predictions": (CONVOLUTION, r"os.rename .*/predictions.parquet", 66),
     "the result": ({}, r"os.rename .*/result.json", 66),

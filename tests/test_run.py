@@ -60,6 +60,11 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
         ),
         ({"attention": "reformer", "evaluation_settings": {"n_hashes": 8}}, "'reformer' has in evaluation the"),
         ({"passes": [0, -1]}, "passes[1]=-1 must be greater than or equal to 0"),
+        ({"attention": "reformer", "residual": False}, "residual=False: of 'reformer' it is a setting, atten"),
+        (
+            {"attention": "reformer", "attention_settings": {"mask_padding": False}},
+            "mask_padding=False: answers would depend on the longest text of a batch; it needs pad_to_max_length=True",
+        ),
         ({"attention": "reformer", "passes": [0]}, "passes=[0]: 'reformer' replaces the projections of all passes"),
         ({"folds": 3, "held_out_examples": 9}, "fold=(0, 3) and held_out_examples=9: take one of them"),
         ({"results_root": "/content/drive/MyDrive"}, "Drive is not mounted; the notebook's set-up cell does it"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from datasets import Dataset
 from tqdm import TMonitor
-from transformers import RobertaConfig, RobertaModel, Trainer
+from transformers import AutoTokenizer, RobertaConfig, RobertaModel, Trainer, pipeline
 
 from albert_lsh import fit, load_data, load_tokenizer, metrics, squad
 from albert_lsh.data import encode
@@ -20,6 +20,7 @@ from albert_lsh.loop import Clock, DivergedError, training_arguments
 from albert_lsh.metrics import attended, hardly_trained
 from albert_lsh.model.load import load_model, max_positions
 from albert_lsh.model.passes import record_passes
+from albert_lsh.predict import load, predict
 from albert_lsh.run import ParameterError, Run
 from albert_lsh.tasks import find_task
 from albert_lsh.train import prepare_model
@@ -51,6 +52,10 @@ def test_a_run_has_its_curves_costs_and_scores_and_is_made_once(tmp_path, capsys
     table = trained.predictions
     assert trained.record["metrics"] == evaluated.iloc[-1][["accuracy", "f1"]].to_dict()
     assert (table["label"] == table["answer"]).mean() == trained.record["metrics"]["accuracy"]
+    logits, labels = table.filter(like="logit_").to_numpy(), table["label"].to_numpy(dtype="int64")
+    loss = torch.nn.functional.cross_entropy(torch.tensor(logits), torch.tensor(labels)).item()
+    assert trained.record["eval_loss"] == pytest.approx(loss, abs=1e-6)
+    assert trained.record["eval_loss"] == evaluated["eval_loss"].iloc[-1]
 
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.*")}
     capsys.readouterr()
@@ -125,6 +130,55 @@ def test_evaluation_settings_change_the_score_and_not_what_is_learned(tmp_path):
     assert plain.history["train_loss"].equals(other.history["train_loss"])
     assert not (plain.history["eval_loss"] == other.history["eval_loss"]).any()
     assert other.record["attended_share"] < 0.1 < plain.record["attended_share"]
+
+
+# The original study's block: a text's answer depends on how far it is padded, so the model pads all texts alike.
+ORIGINAL = {"attention": "reformer", "pad_to_max_length": True, "max_length": 48}
+BLOCK = {"residual": False, "mask_padding": False, "bucket_size": 8, "n_hashes": 4}
+
+
+def answers_of(folder, task, rows, batch_size):
+    """What `albert-lsh predict` says with a saved model, as numbers."""
+    answers = predict(*load(str(folder), task), task, rows, batch_size)
+    return [row.get("scores") or {"start": row["start"], "score": row["score"]} for row in answers]
+
+
+@pytest.mark.parametrize("name", ["mini-sst2", "mini-squad"])
+def test_where_padding_is_seen_an_answer_does_not_depend_on_the_batch(name, tmp_path):
+    shuffle = {} if name == "mini-squad" else {"shuffle_words": 0}
+    changes = {"task": name, **ORIGINAL, "attention_settings": BLOCK, "max_length": 64, "epochs": 1, **shuffle}
+    trained = fit(make(tmp_path, **changes, save_model=True, eval_examples=12))
+    task, table, kept = find_task(name), trained.predictions, tmp_path / "model"
+    assert trained.record["parameters"]["pad_to_max_length"]
+    data = load_data(name, eval_examples=12, **shuffle)
+    for split in list(data)[1:]:
+        rows = data[split].select_columns([*task.columns]).to_list()
+        alone, together = (answers_of(kept, task, rows, batch_size) for batch_size in (1, 12))
+        for one, other in zip(alone, together, strict=True):
+            assert one == pytest.approx(other, abs=1e-5)
+    if task.is_squad:
+        assert table["start"].tolist() == [row["start"] for row in alone]
+        return
+    scores = torch.tensor(table.filter(like="logit_").to_numpy()).softmax(-1)[12:]  # of the shuffled texts
+    assert [row[task.labels[1]] for row in alone] == pytest.approx(scores[:, 1].tolist(), abs=1e-5)
+    # And with Transformers' own pipeline, whatever padding it is told to have.
+    classify = pipeline(
+        "text-classification", model=load_model(str(kept)), tokenizer=AutoTokenizer.from_pretrained(kept)
+    )
+    texts = [row["sentence"] for row in rows]
+    for padding in ({}, {"padding": True}, {"padding": "max_length", "max_length": 64}):
+        for classes, row in zip(classify(texts, batch_size=4, top_k=None, **padding), alone, strict=True):
+            assert {entry["label"]: entry["score"] for entry in classes} == pytest.approx(row, abs=1e-5)
+
+
+def test_a_run_without_a_residual_connection_trains_and_keeps_a_model_without(tmp_path):
+    trained = fit(make(tmp_path, residual=False, epochs=1, save_model=True))
+    model, again = trained.model.eval(), load_model(str(tmp_path / "model"))
+    ids = torch.arange(5, 30)[None]
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, again(ids).logits)
+    assert trained.record["parameters"]["residual"] is False
+    assert "without the residual connection" in (tmp_path / "model" / "README.md").read_text()
 
 
 # Models -----------------------------------------------------------------------------------------------------------

@@ -138,8 +138,11 @@ def record_of(
 ) -> dict[str, Any]:  # fmt: skip
     """What result.json says of a run.
 
+    Its eval_loss is the mean loss of the first evaluated split's examples (cross-entropy, squared error of numbers; of
+    SQuAD that of its windows) in the last evaluation.
+
     Args:
-        run: of a subclass of `run.Settings`. headline: the metric that stands for the task.
+        run: of a subclass of `run.Settings`. trainer: has evaluated. headline: the metric that stands for the task.
         scores: {"score": {metric: value}, "majority": {...}, "chance": {...}}.
         coverage: what the attention attends to in evaluation.
         examples: how many there were of each split. started: the `environment` when the run began.
@@ -152,6 +155,7 @@ def record_of(
         "headline": {"name": headline, "value": scores["score"][headline]},
         "majority": scores["majority"],
         "chance": scores["chance"],
+        "eval_loss": next(log["eval_loss"] for log in reversed(trainer.state.log_history) if "eval_loss" in log),
         "attended_share": coverage.pairs,
         "attention_mass": coverage.mass,
         "full_cost": coverage.cost,

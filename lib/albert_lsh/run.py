@@ -27,7 +27,7 @@ from albert_lsh.attention.core import Count
 from albert_lsh.data import check_parts
 from albert_lsh.errors import OneLineError
 from albert_lsh.files import home, root_of, run_folder
-from albert_lsh.model.config import load_config, max_positions
+from albert_lsh.model.config import check_residual, load_config, max_positions
 from albert_lsh.pretrained import FOLDERS, folder_of
 from albert_lsh.sources import FORMATS, fingerprint, is_local
 from albert_lsh.tasks import TASKS, Task, task_of
@@ -247,9 +247,11 @@ class Run(OfTask):
     attention_settings: dict[str, Any] = {}
     evaluation_settings: dict[str, Any] = {}  # laid over these in evaluation
     projections: Literal["new"] | None = None  # query, key, value and output, drawn anew; None: the model's own
+    residual: bool = True  # False: without the residual connection around attention
     passes: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None  # None: all have it
     seed: Seed = 0
     max_length: Annotated[Count, Field(ge=8)] = USUAL
+    pad_to_max_length: bool = False  # every text, in training, evaluation and by the saved model
     extend_positions: bool = False  # give the model positions for max_length tokens if it has fewer
     batch_size: Count = USUAL
     accumulation: Count = 1
@@ -287,6 +289,12 @@ class Run(OfTask):
         in_evaluation = attentions.check_evaluation(self.attention, settings, self.evaluation_settings)
         if self.attention == "reformer" and self.passes is not None:
             raise ValueError(f"passes={self.passes!r}: 'reformer' replaces the projections of all passes")
+        check_residual(self.attention, self.residual)
+        if settings.get("mask_padding") is False and not self.pad_to_max_length:
+            raise ValueError(
+                "attention_settings mask_padding=False: answers would depend on the longest text of a batch; it needs "
+                "pad_to_max_length=True"
+            )
         check_parts(task, **self.examples)
         recipe = {name: value for name, value in usual.items() if getattr(self, name) is None}
         run = run.model_copy(update=recipe | {"attention_settings": settings})

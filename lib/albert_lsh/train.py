@@ -1,6 +1,7 @@
 """A fine-tuning run from its parameters to its record, with one recipe for every task and attention.
 
-AdamW, linear warm-up and decay, dynamic padding with batches of similar length, bf16 autocast where the device is fast
+AdamW, linear warm-up and decay, dynamic padding with batches of similar length (or all texts padded to max_length by
+the model, in random order), bf16 autocast where the device is fast
 at it, evaluation after every epoch and every `eval_steps`, and checkpoints (see `loop.Watch`). The reported scores are
 those after the last step; no checkpoint is chosen by its score. The loop itself is in `loop`.
 """
@@ -28,8 +29,9 @@ from albert_lsh.data import encode, load_data, without_answers
 from albert_lsh.files import delete, lock, write_atomically
 from albert_lsh.loop import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_lsh.model.config import load_config, max_positions
-from albert_lsh.model.layers import draw_projections, save_memory
+from albert_lsh.model.layers import draw_projections, drop_residual, save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention, without_bars
+from albert_lsh.model.padding import pad_inputs
 from albert_lsh.predict import predict
 from albert_lsh.run import OfTask, ParameterError, Run
 from albert_lsh.tasks import SAVED_TASK, Task
@@ -144,14 +146,22 @@ def prepare_model(run: Run) -> PreTrainedModel:
         switch_attention(model, run.attention, **chosen)
     if run.projections == "new":
         draw_projections(model)
+    if not run.residual:
+        drop_residual(model)
     save_memory(model, recompute=run.recompute, feed_forward_chunk=run.feed_forward_chunk)
+    extend_to(run, model)
+    return pad_inputs(model, run.max_length) if run.pad_to_max_length else model
+
+
+def extend_to(run: Run, model: PreTrainedModel) -> None:
+    """Give the model of a run positions for max_length tokens; errors as those of `prepare_model`."""
     if run.max_length <= (limit := max_positions(model.config)):
-        return model
+        return
     more = f"max_length={run.max_length} is more than the {limit} positions of model={run.model!r}"
     if not run.extend_positions:
         raise ParameterError(f"{more}; extend_positions=True repeats them, and training has to do the rest")
     try:
-        return extend_positions(model, run.max_length)
+        extend_positions(model, run.max_length)
     except ValueError as error:
         raise ParameterError(f"{more}: {error}") from error
 
@@ -170,7 +180,7 @@ def prepare_trainer(
         gradient_accumulation_steps=run.accumulation,
         warmup_steps=run.warmup_share,  # below 1: a share of all steps
         weight_decay=run.weight_decay,
-        train_sampling_strategy="group_by_length",
+        train_sampling_strategy="random" if run.pad_to_max_length else "group_by_length",
         length_column_name="length",
         logging_steps=max(1, math.ceil(steps * run.epochs) // CURVE_POINTS),
         eval_strategy="epoch",

@@ -52,17 +52,20 @@ def unit(x: Tensor) -> Tensor:
     return x.double() / x.double().norm(dim=-1, keepdim=True).clamp(min=1e-12)
 
 
-def shared_qk_one(q, v, counts, scaling):
+def shared_qk_one(q, v, counts, scaling, causal):
     """Shared-QK attention of one sequence: unit-length queries as keys, oneself only where nothing else is seen."""
     counts = counts.clone().fill_diagonal_(0)
+    for i in range(len(q)):
+        if causal:
+            counts[i, i + 1 :] = 0
     alone = counts.sum(-1) == 0
     counts[alone, alone] = 1
     return attend_counted(q, unit(q), v, counts, scaling)
 
 
-def shared_qk(query, key, value, padding_mask=None, *, scaling, generator=None) -> Tensor:
+def shared_qk(query, key, value, padding_mask=None, *, scaling, generator=None, causal=False) -> Tensor:
     def one(tokens, h, q, k, v):
-        return shared_qk_one(q, v, torch.ones(len(q), len(q)), scaling)
+        return shared_qk_one(q, v, torch.ones(len(q), len(q)), scaling, causal)
 
     return each_sequence(query, key, value, padding_mask, one)
 
@@ -115,7 +118,7 @@ def shared_qk_lsh(query, key, value, padding_mask=None, *, scaling, generator=No
                 for j in chunk + chunks[c - 1]:
                     counts[i, j] += 1
         if not own["rest"]:
-            return shared_qk_one(q, v, counts, scaling)
+            return shared_qk_one(q, v, counts, scaling, own["causal"])
         counts = torch.cat([counts.fill_diagonal_(0), torch.full((n, 1), n)], dim=1)  # and the mean of all
         k, v = (torch.cat([x, x.mean(0, keepdim=True)]) for x in (unit(q), v.double()))
         return attend_counted(q, k, v, counts, scaling)

@@ -248,7 +248,8 @@ def attend(
         settings: the attention's own, for instance n_hashes; see `check`. One with a budget takes share= (of the pairs)
             or keys= (of each query), and resolves it for each sequence's own length.
     Returns:
-        (batch, heads, length, head_dim), in query's dtype; rows of padding are zero.
+        (batch, heads, length, head_dim), in query's dtype; rows of padding are zero, unless padding is taken for tokens
+        (reformer with mask_padding=False).
     Raises:
         ValueError: unknown name or setting, shapes or dtypes that disagree, an empty tensor, a mask that is not bool; a
             call that is recorded by torch.export or torch.jit.trace.
@@ -269,11 +270,13 @@ def pairs(
     """How often each query meets each key, for the very hashes that `attend` draws with this seed.
 
     Returns:
-        (batch, heads, length, length), integers: 0 where a query does not see a key; rows and columns of padding are 0.
+        (batch, heads, length, length), integers: 0 where a query does not see a key; rows and columns of padding are 0,
+        unless padding is taken for tokens (reformer with mask_padding=False): what is attended to is counted.
         Takes memory quadratic in the length: for looking, not for training.
     """
     made = make(name, settings)
     check_tensors(query, key, key, padding_mask)
+    padding_mask = made.visible(padding_mask)
     made = made.resolve(count_tokens(query, padding_mask))
     query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
     counts = made.pairs(query, key, padding_mask, generator_of(seed))
@@ -298,7 +301,10 @@ def cost(name: str, length: int, head_dim: int = 64, **settings: Any) -> float:
 
 
 class Coverage(NamedTuple):
-    """What an attention looks at, as shares of all query-key pairs (or of softmax's mass), padding left out."""
+    """What an attention looks at, as shares of all query-key pairs (or of softmax's mass).
+
+    Padding is left out. Where the attention takes it for tokens, it counts as tokens, in softmax too.
+    """
 
     pairs: float  # keys attended, each once, and mean keys that stand for others
     mass: float  # of softmax's attention, mean over queries, on the keys attended
@@ -315,6 +321,7 @@ def coverage(
     tie them. Where there is nothing but padding, all shares are 0.
     """
     met = pairs(name, query, key, padding_mask, seed=seed, **settings) > 0
+    padding_mask = make(name, settings).visible(padding_mask)
     query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
     mask, tokens = token_mask(query, padding_mask), count_tokens(query, padding_mask)
     scores = query.float() @ key.float().transpose(-1, -2) * query.shape[-1] ** -0.5

@@ -116,13 +116,19 @@ class Attention(BaseModel):
         """The same with numbers in the place of a budget. n_tokens: (batch,)."""
         return self
 
+    def visible(self, padding_mask: Tensor | None) -> Tensor | None:
+        """The mask that it computes with; None where it takes padding for tokens."""
+        return padding_mask
+
     @classmethod
     def attend(cls, query, key, value, padding_mask, *, scaling, dropout, generator, conv_weight=None, **settings):
         """The attention; rows of padding, and their gradients, are zero whatever stands there, even NaN.
 
         conv_weight: (heads, conv_kernel_size), where the settings have a convolution of the values.
         """
-        made = cls.make(settings).resolve(count_tokens(query, padding_mask))
+        made = cls.make(settings)
+        padding_mask = made.visible(padding_mask)
+        made = made.resolve(count_tokens(query, padding_mask))
         query, key, value = (clear_padding(x, padding_mask) for x in (query, key, value))
         more = {"scaling": scaling, "dropout": dropout, "generator": generator}
         out = made.compute(query, key, value, padding_mask, **more)

@@ -39,12 +39,13 @@ class Keys(NamedTuple):
     # (Reformer, equation 6), `compute.gathered` counts it in the first of them; without dropout these are one sum.
     clusters: tuple[Tensor, Tensor] | None = None
     others_only: bool = False  # a query does not see its own key
+    earlier_only: bool = False  # nor any behind it
 
     def flat(self) -> "Keys":
         """The same with batch and heads in one dimension."""
         queries, keys = self.queries.expand(*self.keys.shape[:3], -1, -1).flatten(0, 1), self.keys.flatten(0, 1)
         clusters = self.clusters and (self.clusters[0].flatten(0, 1), self.clusters[1].flatten(0, 1))
-        return Keys(queries, keys, clusters, self.others_only)
+        return Keys(queries, keys, clusters, self.others_only, self.earlier_only)
 
     def with_global(self, positions: Tensor, is_global: Tensor) -> "Keys":
         """The same with some keys that every query sees, which stand in the first round and in no other list.

@@ -1,7 +1,9 @@
 """The original study's attention: reformer-pytorch's LSH attention, as the package has it.
 
 In a model it replaces the whole block of projections by `reformer_pytorch.LSHSelfAttention` with weights of its own
-(`ReformerSelfAttention`); on bare tensors it is that module's core. At most `full_attn_thres` tokens (by default
+(`ReformerSelfAttention`); on bare tensors it is that module's core. The original's ALBERT lost more than projections:
+with `residual` False the residual connection around attention and its LayerNorm go too, with `mask_padding` False
+padding is attended to. At most `full_attn_thres` tokens (by default
 `bucket_size`) are attended to without any hashing, but still with shared queries and keys. Unlike our own
 attentions the package hashes padding like tokens, so padding, though never attended to, takes up room in buckets.
 """
@@ -100,6 +102,11 @@ class Core(nn.Module):
 
 
 class Reformer(InRounds):
+    """`residual` is about the block of a model; on bare tensors, which have no block, it changes nothing.
+
+    Where `mask_padding` is False a text's output depends on how far it is padded: pad all to one length (`pad_inputs`).
+    """
+
     name = "reformer"
     about = "the original study: projections replaced by reformer-pytorch's, with new weights"
     size_name = "bucket_size"
@@ -109,6 +116,11 @@ class Reformer(InRounds):
     bucket_size: Size = 64
     n_hashes: Count = 8
     full_attn_thres: CountOrZero | None = None
+    residual: bool = True
+    mask_padding: bool = True
+
+    def visible(self, padding_mask: Tensor | None) -> Tensor | None:
+        return padding_mask if self.mask_padding else None
 
     def is_full(self, length: int) -> bool:
         """Whether everything is attended to."""
@@ -170,27 +182,30 @@ class ReformerSelfAttention(nn.Module):
 
     Takes hidden states (batch, length, hidden), a mask (batch, length) that is True, or 1, where there is a token, and
     the pass under way (`passes.CurrentPass`); returns (output, None), as Transformers' attention modules do. The
-    weights are new; nothing pretrained is used.
+    weights are new; nothing pretrained is used. As in the original no attention weight is dropped.
+
+    mask_padding: False: padding is seen as tokens are; only zeros that fill up the last bucket are hidden.
     """
 
     drawing = RLock()  # of torch's global generators, from which the package draws
 
-    def __init__(self, config, *, bucket_size: int, n_hashes: int, full_attn_thres: int | None):
+    def __init__(
+        self, config, *, bucket_size: int, n_hashes: int, full_attn_thres: int | None, mask_padding: bool = True
+    ):
         super().__init__()
-        self.config = config
+        self.config, self.mask_padding = config, mask_padding
         self.lsh = LSHSelfAttention(
             config.hidden_size,
             heads=config.num_attention_heads,
             bucket_size=bucket_size,
             n_hashes=n_hashes,
             full_attn_thres=full_attn_thres,
-            dropout=config.attention_probs_dropout_prob,
         )
         self.lsh.lsh_attn, self.lsh.full_attn = map(Core, (self.lsh.lsh_attn, self.lsh.full_attn))
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *, current_pass: Any, **kwargs):
         length = hidden_states.shape[1]
-        mask = padded_mask = None if attention_mask is None else attention_mask.bool()
+        mask = padded_mask = None if attention_mask is None or not self.mask_padding else attention_mask.bool()
         rows = hidden_states
         if length > self.lsh.full_attn_thres:
             rows, padded_mask = pad_to_multiple(hidden_states, mask, 2 * self.lsh.bucket_size)

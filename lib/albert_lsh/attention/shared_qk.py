@@ -9,12 +9,17 @@ itself only when there is nothing else.
 With the same rotations `shared-qk-lsh` gives what reformer-pytorch's `LSHAttention` gives, and like it counts a key
 once for every round in which it is met. With `rest` a query sees one key more: the mean of all tokens, seen or not; the
 logarithm of their number is added to its score.
+
+With `causal` a token sees only tokens before it, and itself where it sees none of them. So a model's output for the
+first token, [CLS], does not depend on the text.
 """
 
 import math
+from typing import Self
 
 import torch
 import torch.nn.functional as F
+from pydantic import model_validator
 from torch import Tensor
 
 from albert_lsh.attention.compute import attend, with_mean_key
@@ -33,10 +38,15 @@ def unit_queries(query: Tensor) -> Tensor:
     return F.normalize(query.float(), dim=-1).to(query.dtype)
 
 
-def only_others(counts: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Counts (batch, heads, length, length) without the diagonal, which stays only where a token sees nothing else."""
+def only_others(counts: Tensor, padding_mask: Tensor | None, causal: bool = False) -> Tensor:
+    """Counts (batch, heads, length, length) without the diagonal, which stays only where a token sees nothing else.
+
+    causal: without later tokens, too.
+    """
     if padding_mask is not None:
         counts = counts * padding_mask[:, None, None, :]
+    if causal:
+        counts = counts.tril()
     diagonal = counts.diagonal(dim1=-2, dim2=-1)
     others = counts - diagonal.diag_embed()
     return others + (diagonal * (others.sum(-1) == 0)).diag_embed()
@@ -46,17 +56,21 @@ class SharedQK(Attention):
     name = "shared-qk"
     about = "pretrained projections, keys tied to queries, no hashing"
 
+    causal: bool = False
+
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
         """`key` is not used."""
         diagonal = torch.full((query.shape[2],), SELF, device=query.device, dtype=torch.float32)
         mask = diagonal.diag()[None, None]  # (1, 1, length, length)
+        if self.causal:
+            mask = mask + torch.full_like(mask, MASKED).triu(1)
         if padding_mask is not None:
             mask = mask.masked_fill(~padding_mask[:, None, None, :], MASKED)
         scores = product(query, unit_queries(query).transpose(-1, -2)).float() * scaling + mask
         return F.dropout(scores.softmax(-1), dropout).to(value.dtype) @ value
 
     def pairs(self, query, key, padding_mask, generator) -> Tensor:
-        return only_others(super().pairs(query, key, padding_mask, generator), padding_mask)
+        return only_others(super().pairs(query, key, padding_mask, generator), padding_mask, self.causal)
 
 
 class SharedQKLSH(InRounds, ChoosesKeys):
@@ -70,6 +84,13 @@ class SharedQKLSH(InRounds, ChoosesKeys):
     bucket_size: Size = 64
     n_hashes: Count = 8
     rest: bool = False
+    causal: bool = False
+
+    @model_validator(mode="after")
+    def check_causal(self) -> Self:
+        if self.rest and self.causal:
+            raise ValueError("rest and causal cannot both be True: the mean of all tokens has later ones in it")
+        return self
 
     def choose_keys(self, query, key, mask, scaling, generator) -> Keys:
         """The keys of each chunk and the one before, in every round."""
@@ -78,7 +99,8 @@ class SharedQKLSH(InRounds, ChoosesKeys):
         chunks = cut(sort_tokens(buckets, mask), n_tokens, self.bucket_size)
         keys = torch.cat([chunks, chunk_before(chunks, n_tokens, self.bucket_size, self.n_hashes)], dim=-1)
         number = torch.arange(chunks.shape[2], device=chunks.device)[:, None, None]
-        return Keys(chunks, keys.masked_fill(number >= per_sequence(self.n_hashes, 5), length), others_only=True)
+        keys = keys.masked_fill(number >= per_sequence(self.n_hashes, 5), length)
+        return Keys(chunks, keys, others_only=True, earlier_only=self.causal)
 
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
         """`key` is not used."""
@@ -92,10 +114,10 @@ class SharedQKLSH(InRounds, ChoosesKeys):
         return with_mean_key(query, out, log_sum, mean_key.unsqueeze(2), mean_value.unsqueeze(2), count, scaling)
 
     def pairs(self, query, key, padding_mask, generator) -> Tensor:
-        return only_others(super().pairs(query, key, padding_mask, generator), padding_mask)
+        return only_others(super().pairs(query, key, padding_mask, generator), padding_mask, self.causal)
 
     def cost(self, length: int, head_dim: int) -> float:
-        """Multiply-adds of one head: the random directions, the pairs in chunks, and the rest."""
+        """Multiply-adds of one head: the random directions, the pairs in chunks, later ones too, and the rest."""
         directions, needed = 0, even_buckets(length, self.bucket_size)
         while needed:
             directions += min(needed, MOST_BUCKETS) // 2

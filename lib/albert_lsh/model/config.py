@@ -93,12 +93,17 @@ def choice(
     passes: list[int] | None = None,
     evaluation_settings: dict[str, Any] | None = None,
     version: int | None = None,
+    residual: bool = True,
 ) -> dict[str, Any]:
     """What a model's config keeps of its attention, checked once; the arguments are those of `switch_attention`.
 
+    residual: False: the residual connection around attention is dropped (`layers.drop_residual`).
+
     Raises:
-        ValueError: unknown attention, setting or pass; a seed that is none; a version that the code does not have.
+        ValueError: unknown attention, setting or pass; a seed that is none; a version that the code does not have; no
+            residual with reformer, where this is a setting.
     """
+    check_residual(attention, residual)
     if version is not None:
         attentions.check_version(attention, version)
     settings = attentions.check(attention, settings)
@@ -115,7 +120,14 @@ def choice(
         "passes": passes if passes is None else list(passes),
         "evaluation_settings": evaluation_settings or {},
         "version": attentions.ATTENTIONS[attention].version,
+        "residual": residual,
     }
+
+
+def check_residual(attention: str, residual: bool) -> None:
+    """Raise ValueError for a residual connection that is dropped beside `reformer`, of which that is a setting."""
+    if attention == "reformer" and not residual:
+        raise ValueError("residual=False: of 'reformer' it is a setting, attention_settings={\"residual\": False}")
 
 
 def saved_choice(config: PreTrainedConfig, name: str | PreTrainedConfig) -> dict[str, Any]:
@@ -134,9 +146,10 @@ def saved_choice(config: PreTrainedConfig, name: str | PreTrainedConfig) -> dict
 def keep_choice(config: PreTrainedConfig, chosen: dict[str, Any]) -> None:
     """Let a config have our attention, and its config.json ask for it.
 
-    Where `albert_lsh` is not imported, Transformers then refuses the model. Softmax would be no other model there.
+    Where `albert_lsh` is not imported, Transformers then refuses the model. Softmax would be no other model there, but
+    for a residual connection that was dropped.
     """
     config.albert_lsh, config._attn_implementation = chosen, INTERFACE
     config.attn_implementation = INTERFACE
-    if chosen["attention"] == "softmax":
+    if chosen["attention"] == "softmax" and chosen["residual"]:
         del config.attn_implementation

@@ -100,6 +100,8 @@ def attend(
     convolves = settings.get("conv_kernel_size") is not None
     if name == "reformer" or (convolves and not hasattr(module, "convolution")):
         raise ValueError(f"attention {name!r} has weights of its own; read the model with albert_lsh.load_model")
+    if not current_pass.chosen["residual"] and getattr(module, "has_residual", True):
+        raise ValueError("this model has no residual connection around attention; read it with albert_lsh.load_model")
     if convolves:
         settings = {**settings, "conv_weight": module.convolution.weight}
     settings = {**settings, "dropout": dropout, "generator": current_pass.generator(module.training)}

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+from transformers.models.albert.modeling_albert import AlbertAttention
 
 from albert_lsh.attention.convolution import Convolution
 from albert_lsh.attention.reformer import ReformerSelfAttention
-from albert_lsh.model.config import ModelError
-from albert_lsh.model.interface import Call, begin_pass
+from albert_lsh.model.config import ModelError, check_residual, keep_choice
+from albert_lsh.model.interface import Call, attend, begin_pass
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
@@ -46,7 +47,7 @@ class ReformerAttention(ReformerSelfAttention):
 class AlbertReformerAttention(nn.Module):
     """AlbertAttention with its projections replaced; residual, dropout and LayerNorm as they are."""
 
-    def __init__(self, config, settings: dict[str, Any]):
+    def __init__(self, config, **settings):
         super().__init__()
         self.reformer = ReformerAttention(config, **settings)
         self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
@@ -55,6 +56,13 @@ class AlbertReformerAttention(nn.Module):
     def forward(self, hidden_states: Tensor, attention_mask: Any = None, **kwargs) -> tuple[Tensor, None]:
         out, _ = self.reformer(hidden_states, attention_mask, **kwargs)
         return self.LayerNorm(hidden_states + self.output_dropout(out)), None
+
+
+class AttentionAlone(nn.Module):
+    """In the place of the output part of BERT's attention: neither dense layer, dropout, residual nor LayerNorm."""
+
+    def forward(self, attention_output: Tensor, block_input: Tensor) -> Tensor:
+        return attention_output
 
 
 def refuse_distilbert(model: PreTrainedModel, what: str) -> None:
@@ -66,18 +74,25 @@ def refuse_distilbert(model: PreTrainedModel, what: str) -> None:
 def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
     """Replace every attention's projections by reformer-pytorch's, initialised as the model initialises its own.
 
+    settings: of `reformer`. With residual False the package's layer takes the place of the whole attention block: what
+    the feed-forward part reads, and adds to its own output, is that layer's output.
+
     Raises:
         ModelError: the model is a DistilBERT.
     """
     refuse_distilbert(model, "attention 'reformer'")
+    own = {name: value for name, value in settings.items() if name != "residual"}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             new: nn.Module
             if type(child).__name__ == "AlbertAttention":
-                new = AlbertReformerAttention(model.config, settings)
+                new = (AlbertReformerAttention if settings["residual"] else ReformerAttention)(model.config, **own)
             elif type(child).__name__.endswith("SelfAttention") and hasattr(child, "query"):
-                new = ReformerAttention(model.config, **settings)
-                parent.get_submodule("output").dense = nn.Identity()  # replaced by the package's to_out
+                new = ReformerAttention(model.config, **own)
+                if settings["residual"]:
+                    parent.get_submodule("output").dense = nn.Identity()  # replaced by the package's to_out
+                else:
+                    parent.output = AttentionAlone()
             else:
                 continue
             setattr(parent, name, new)
@@ -103,6 +118,54 @@ def draw_projections(model: PreTrainedModel) -> PreTrainedModel:
             for linear in (inner.query, inner.key, inner.value, outer.dense):
                 nn.init.normal_(linear.weight, std=model.config.initializer_range)
                 nn.init.zeros_(linear.bias)
+    return model
+
+
+Base: Any = AlbertAttention  # its type annotations forbid a `Call` as mask
+
+
+class AlbertAttentionWithoutResidual(Base):
+    """AlbertAttention whose LayerNorm has the output projection alone."""
+
+    def forward(self, hidden_states: Tensor, attention_mask: Any = None, **kwargs) -> tuple[Tensor, None]:
+        query, key, value = (
+            project(hidden_states).unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        options = {"dropout": self.attention_dropout.p if self.training else 0.0, "scaling": self.scaling}
+        context, _ = attend(self, query, key, value, attention_mask, **options, **kwargs)
+        return self.LayerNorm(self.output_dropout(self.dense(context.flatten(2)))), None
+
+
+def nothing_added(module: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Forward pre-hook of the output part of BERT's attention: what it adds, the block's input, becomes zeros."""
+    attention_output, block_input = inputs
+    return attention_output, torch.zeros_like(block_input)
+
+
+def drop_residual(model: PreTrainedModel) -> PreTrainedModel:
+    """Remove the residual connection around every attention, in place; returns the model. No weight changes.
+
+    The block's output is LayerNorm(dropout(dense(context))); the residual connection of the feed-forward part stays.
+    The model's config keeps it, and `load_model` removes it again.
+
+    Raises:
+        ValueError: the model's attention is `reformer`, or it is a DistilBERT.
+    """
+    config = model.config
+    check_residual(config.albert_lsh["attention"], False)
+    if config.model_type == "distilbert":
+        raise ModelError("residual=False is not there for a DistilBERT; take a BERT")
+    module: Any
+    inner: Any
+    for module in list(model.modules()):
+        inner = getattr(module, "self", None)
+        if type(module).__name__ == "AlbertAttention":
+            module.__class__, module.has_residual = AlbertAttentionWithoutResidual, False
+        elif hasattr(inner, "query") and getattr(inner, "has_residual", True):
+            module.output.register_forward_pre_hook(nothing_added)
+            inner.has_residual = False
+    keep_choice(config, {**config.albert_lsh, "residual": False})
     return model
 
 

@@ -29,7 +29,8 @@ from albert_lsh.model.config import (
     max_positions,
     saved_choice,
 )
-from albert_lsh.model.layers import convolve_values, transplant
+from albert_lsh.model.layers import convolve_values, drop_residual, transplant
+from albert_lsh.model.padding import start_padding
 from albert_lsh.model.passes import transformers_model
 
 logger = logging.getLogger(__name__)
@@ -156,7 +157,9 @@ def load_model(
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
     options = load_config(name_or_path, revision=revision, **config)
     saved = saved_choice(options, name_or_path)
-    kept = saved if attention in (None, saved["attention"]) else {"attention": attention, "seed": saved["seed"]}
+    kept = saved
+    if attention not in (None, saved["attention"]):
+        kept = {"attention": attention, "seed": saved["seed"], "residual": saved["residual"]}
     if settings is not None:
         kept = kept | {"settings": settings, "evaluation_settings": None}
     chosen = choice(options, **(kept if seed is None else kept | {"seed": seed}))
@@ -174,6 +177,10 @@ def load_model(
         model_class(options) if is_new else read_weights(model_class, str(name_or_path), options, complete, revision)
     )
     model.base_model.register_forward_pre_hook(check_length, with_kwargs=True)
+    if getattr(model.config, "padded_length", None) is not None:
+        start_padding(model)
+    if not chosen["residual"]:
+        drop_residual(model)
     return model.eval()
 
 
@@ -205,10 +212,10 @@ def switch_attention(
     """
     inner = transformers_model(model)
     check_type(inner.config, type(inner).__name__)
-    before = saved_choice(inner.config, type(inner).__name__)["attention"]
-    if "reformer" in (attention, before):
-        raise ValueError(f"{before!r} cannot become {attention!r}: reformer has projections of its own")
-    chosen = choice(inner.config, attention, settings, seed, passes, evaluation_settings)
+    before = saved_choice(inner.config, type(inner).__name__)
+    if "reformer" in (attention, before["attention"]):
+        raise ValueError(f"{before['attention']!r} cannot become {attention!r}: reformer has projections of its own")
+    chosen = choice(inner.config, attention, settings, seed, passes, evaluation_settings, residual=before["residual"])
     if size := chosen["settings"].get("conv_kernel_size"):
         convolve_values(inner, size)
     keep_choice(inner.config, chosen)

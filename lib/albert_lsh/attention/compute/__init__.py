@@ -51,7 +51,7 @@ def attend(
         if are_grouped(query, key, value, keys, dropout):
             return compute(Grouped(keys, scaling, dropout), query, key, value)
         keys = keys.lists()
-    if can_use_kernels(query, key, value, dropout):
+    if can_use_kernels(query, key, value, dropout) and not keys.earlier_only:
         way = import_module("albert_lsh.attention.compute.triton").Kernels(keys.flat(), scaling)
     else:
         way = (Masked if is_short(keys, query.shape[2]) else Gathered)(keys.flat(), scaling, dropout)

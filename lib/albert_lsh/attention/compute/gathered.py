@@ -34,6 +34,8 @@ class Gathered(Listed):
                 hidden = (listed == length).unsqueeze(-2).to(torch.int8)
                 if keys.others_only:
                     hidden = hidden | equal(narrow(queries, length), narrow(listed, length))
+                if keys.earlier_only:
+                    hidden = hidden | (listed.unsqueeze(-2) > queries.unsqueeze(-1))
                 for of_query, of_key in zip(*(table[:, :number].unbind(1) for table in tables), strict=True):
                     hidden = hidden | equal(cluster_of(queries, of_query), cluster_of(listed, of_key))
                 bias = hidden.float().mul_(MASKED)

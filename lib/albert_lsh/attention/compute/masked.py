@@ -84,6 +84,8 @@ class Masked(Listed):
             bias = bias.view(-1, length + 1, length + 1)[:, :length, :length]  # without "no query" and "no key"
             if self.keys.others_only:
                 bias.diagonal(dim1=-2, dim2=-1).fill_(MASKED)
+            if self.keys.earlier_only:
+                bias.masked_fill_(bias.new_ones(length, length, dtype=torch.bool).triu(1), MASKED)
             yield rows, bias
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
