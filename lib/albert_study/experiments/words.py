@@ -178,13 +178,14 @@ def write_constants(settings: ConstantAnswers) -> pd.DataFrame:
     return settings.write(pd.DataFrame(rows))
 
 
-def beside_the_original(constants: pd.DataFrame) -> pd.DataFrame:
+def beside_the_original(constants: pd.DataFrame, root: Path | None = None) -> pd.DataFrame:
     """Each number that the original study gives for a model with LSH, beside a constant's: a row a number and split.
 
-    source, model, task, arm, metric, original, note, and of the constant split, answer, constant; `same` says whether
-    the two agree to the digits that are published (losses: to four), `between` how many examples lie between them.
+    source, model, task, arm, metric, original, note, and of the constant split, answer, examples, constant; `same` says
+    whether the two agree to the digits that are published (losses: to four), `between` how many examples lie between
+    them.
     """
-    theirs = published().rename(columns={"value": "original"})
+    theirs = published(root).rename(columns={"value": "original"})
     theirs = theirs[theirs["source"].str.startswith(ORIGINAL) & (theirs["arm"] != "softmax")]
     if {"accuracy", "f1"} <= set(constants):
         constants = constants.assign(accuracy_f1_mean=(constants["accuracy"] + constants["f1"]) / 2)
@@ -193,9 +194,10 @@ def beside_the_original(constants: pd.DataFrame) -> pd.DataFrame:
     each = constants.melt(about, [name for name in names if name in constants], "metric", "constant").dropna()
     each["metric"] = each["metric"].replace({name: loss for loss, name in LOSSES.items()})
     both = theirs.merge(each, on=["task", "metric"])
-    is_squad, is_loss = both["task"].str.startswith("squad"), both["metric"].isin(list(LOSSES))
-    whole, unit = np.where(is_squad, 100, 1), np.where(is_squad, 0.01, np.where(is_loss, 1e-4, 1e-3))
-    both["same"] = (both["constant"] - both["original"]).abs() <= unit / 2 + 1e-9
+    whole = np.where(both["task"].str.startswith("squad"), 100, 1)
+    decimals = both["original"].astype(str).str.split(".").str[1].str.len()
+    decimals = decimals.mask(both["metric"].isin(list(LOSSES)), 4)
+    both["same"] = (both["constant"] - both["original"]).abs() <= 10.0**-decimals / 2 + 1e-9
     both["between"] = ((both["original"] - both["constant"]) / whole * both["examples"]).round()
     both["between"] = both["between"].where(both["metric"].isin(["accuracy", "exact"]))
     return both
