@@ -186,7 +186,7 @@ def beside_the_original(constants: pd.DataFrame, root: Path | None = None) -> pd
     them.
     """
     theirs = published(root).rename(columns={"value": "original"})
-    theirs = theirs[theirs["source"].str.startswith(ORIGINAL) & (theirs["arm"] != "softmax")]
+    theirs = theirs[theirs["source"].str.startswith(ORIGINAL) & (~theirs["arm"].str.startswith("softmax"))]
     if {"accuracy", "f1"} <= set(constants):
         constants = constants.assign(accuracy_f1_mean=(constants["accuracy"] + constants["f1"]) / 2)
     names = ["accuracy", "f1", "accuracy_f1_mean", "exact", *LOSSES.values()]
