@@ -1,4 +1,7 @@
-"""The bag of words, on tasks whose answer counting can, and cannot, find; and what a constant answer scores."""
+"""The bag of words, on tasks whose answer counting can, and cannot, find; and what a constant answer
+scores and loses."""
+
+import math
 
 import pandas as pd
 import pytest
@@ -33,13 +36,32 @@ def test_a_table_has_a_row_for_each_task(tmp_path):
     assert kept["headline"].tolist() == pytest.approx(table["headline"].tolist(), rel=1e-5)
 
 
-def test_published_scores_of_sst2_and_squad_2_are_those_of_a_constant():
-    rows = Dataset.from_dict({"sentence": ["a"] * 872, "label": [1] * 444 + [0] * 428})
-    table = words.beside_the_original(words.constant_answers(find_task("sst2"), "validation", rows)).set_index("answer")
-    assert table["right"].to_dict() == {"negative": 428, "positive": 444}
-    assert table["same"].to_dict() == {"negative": False, "positive": True}
-    assert table["between"].to_dict() == {"negative": 16, "positive": 0}
+def labelled(*counts):
+    return Dataset.from_dict({"label": [label for label, count in enumerate(counts) for _ in range(count)]})
+
+
+def test_a_constant_loses_least_with_the_shares_of_the_labels_it_is_asked_for():
+    constant = words.constant_answer(find_task("mrpc"), "validation", labelled(1, 3), labelled(2, 6))
+    assert constant["entropy"] == constant["train_shares"] == constant["train_entropy"] == pytest.approx(0.562335)
+    constant = words.constant_answer(find_task("mrpc"), "validation", labelled(1, 3), labelled(4, 4))
+    assert constant["entropy"] == pytest.approx(math.log(2))
+    assert constant["train_shares"] == pytest.approx(-(math.log(0.25) + math.log(0.75)) / 2)
+    constant = words.constant_answer(find_task("mnli"), "validation_matched", labelled(5, 5, 0), labelled(5, 5, 5))
+    assert constant["train_shares"] == math.inf  # a class that training never had
+    assert constant["train_entropy"] == pytest.approx(math.log(2))
+
+
+def test_the_original_beside_a_constant():
+    train, rows = labelled(29780, 37569), labelled(428, 444)
+    constant = words.constant_answer(find_task("sst2"), "validation", train, rows)
+    assert [constant[name] for name in ("answer", "right", "examples")] == ["positive", 444, 872]
+    table = words.beside_the_original(pd.DataFrame([constant])).set_index(["arm", "metric"])
+    assert table.loc[("reformer", "accuracy"), ["same", "between"]].tolist() == [True, 0]
+    assert not table.loc[("reformer-8-rounds", "eval_loss"), "same"]
     answers = [{"text": ["x"], "answer_start": [0]}] * 5928 + [{"text": [], "answer_start": []}] * 5945
     rows = Dataset.from_dict({"id": [str(n) for n in range(11873)], "answers": answers})
-    table = words.beside_the_original(words.constant_answers(find_task("squad-v2"), "validation", rows))
-    assert table.set_index("metric").loc["f1", ["right", "same", "between"]].tolist() == [5945, True, 0]
+    constant = words.constant_answer(find_task("squad-v2"), "validation", rows, rows)
+    assert constant["right"] == 5945
+    table = words.beside_the_original(pd.DataFrame([constant])).set_index(["source", "arm", "metric"])
+    assert table.loc[("the original study: report", "reformer", "f1"), "same"]
+    assert table.loc[("the original study: report", "reformer", "exact"), "between"] == -20

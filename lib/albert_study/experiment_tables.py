@@ -2,14 +2,16 @@
 results/: time and memory, pretraining, long sequences, masked words, faults."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from albert_study.experiments.words import LOSSES, ORIGINAL, beside_the_original
 from albert_study.growth import crossing_bounds
 from albert_study.records import read, wide
-from albert_study.scores import ARMS, in_order
+from albert_study.scores import ARMS, METRICS, in_order
 from albert_study.show import Line, columns, parts, text
-from albert_study.tables import Named, commits, one_by_one, shown
+from albert_study.tables import TITLES, Named, commits, one_by_one, shown
 
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
 OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
@@ -94,6 +96,38 @@ def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
         ratios = " to ".join(f"{end:g}" for end in (lines["ratio"].min(), lines["ratio"].max()))
         note = f"Simulated, nothing differs; of the mean's variance seeds give {ratios} times what examples give."
         yield from shown("calibration", ends, "{seeds} seeds", spec, note)
+
+
+def original_tables(root: Path, rows: pd.DataFrame) -> Named:
+    """The original's runs, a row each: scores and losses, bold where they are a constant's, beside a constant's."""
+    if (constants := read(root, "runs/constant-answers/losses")).empty:
+        return
+    numbers = beside_the_original(constants, root)
+    numbers = numbers.merge(constants[["task", "split", "train_shares"]], on=["task", "split"])
+    numbers = numbers[numbers["metric"] != "accuracy_f1_mean"].sort_values(
+        "task", key=lambda tasks: tasks.map(list(TITLES).index), kind="stable"
+    )
+    by_run = numbers.groupby(["task", "arm", "model", "source", "note"], sort=False)
+    lines = pd.DataFrame([numbers_of_run(run.to_dict("records")) for _, run in by_run])
+    spec = "where={where}; score={score}; constant's={constant}; loss={loss}; constant's loss={least}"
+    yield from shown("original", lines, "{run}", spec, f"Constants: {commits(constants)}.")
+
+
+def numbers_of_run(numbers: list[dict[Any, Any]]) -> dict[str, str]:
+    """The line of a run: what it is, where its file says so, and its scores and losses beside a constant's, as text."""
+    first, cells = numbers[0], {name: list[str]() for name in ("score", "constant", "loss", "least")}
+    names = METRICS | {"eval_loss": "", "train_loss": "training"}
+    for number in numbers:
+        is_loss, digits = number["metric"] in LOSSES, 2 if first["task"].startswith("squad") else 5
+        theirs, constant = (f"{round(number[name], digits):g}" for name in ("original", "constant"))
+        if number["metric"] == "eval_loss":
+            constant += f" to {number['train_shares']:.{digits}f}"
+        written = f"{names[number['metric']]} **{theirs}**" if number["same"] else f"{names[number['metric']]} {theirs}"
+        cells["loss" if is_loss else "score"].append(written.strip())
+        cells["least" if is_loss else "constant"].append(constant)
+    run = f"{TITLES[first['task']]}, {first['arm']}{', BERT' if first['model'].startswith('BERT') else ''}"
+    where = f"{first['source'].removeprefix(f'{ORIGINAL}: ')}, {first['note'].split('; ')[0]}"
+    return {"run": run, "where": where} | {name: ", ".join(texts) for name, texts in cells.items()}
 
 
 def pretraining_tables(root: Path, rows: pd.DataFrame) -> Named:
@@ -205,4 +239,12 @@ def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
         yield from shown("colab-versions", values, "{variable}", "{environment}={value}", order=names, **by)
 
 
-COMMON = (constant_tables, time_tables, pretraining_tables, long_tables, masked_tables, reliability_tables)
+COMMON = (
+    constant_tables,
+    original_tables,
+    time_tables,
+    pretraining_tables,
+    long_tables,
+    masked_tables,
+    reliability_tables,
+)

@@ -1,11 +1,10 @@
-"""What needs no model: what counting words scores, and what one constant answer does.
+"""What needs no model: what counting words scores, and what a constant answer scores and loses.
 
-The first is a linear model without attention. Where a published score is that of a constant answer, the model behind it
-has learnt nothing.
+The first is a linear model without attention. Where a published score is that of a constant answer, and the loss too,
+the model behind it has learnt nothing that depends on the text.
 """
 
 import re
-from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -14,6 +13,7 @@ import pandas as pd
 from datasets import Dataset, DatasetDict
 from pydantic import Field, field_validator, model_validator
 from scipy.sparse import csr_matrix, hstack
+from scipy.special import xlogy
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import GridSearchCV
@@ -31,7 +31,8 @@ from albert_study.candidates import TableSettings
 from albert_study.records import published
 
 REGULARISATION = (0.1, 1.0, 10.0)  # to choose from
-ORIGINAL = {"source": "the original study (2020)", "arm": "reformer"}
+ORIGINAL = "the original study"  # how sources of its numbers begin
+LOSSES = {"eval_loss": "entropy", "train_loss": "train_entropy"}  # a model's, and a constant's lowest
 
 
 class Words(TableSettings):
@@ -136,44 +137,67 @@ class ConstantAnswers(Words):
         return tasks
 
 
-def constant_answers(task: Task, split: str, examples: Dataset) -> pd.DataFrame:
-    """The scores of each constant answer on a split: task, split, answer, right (how many), examples, and the metrics.
+def cross_entropy(shares: np.ndarray, answered: np.ndarray) -> float:
+    """In nats, of classes that come in `shares` (classes,) and are always given the probabilities `answered`."""
+    return float(-xlogy(shares, answered).sum())
 
-    In question answering the only constant is no answer. Scores of SQuAD are in percent, all others from 0 to 1.
+
+def constant_answer(task: Task, split: str, train: Dataset, examples: Dataset) -> dict[str, Any]:
+    """What the most frequent answer of a split scores there, and what constant probabilities lose.
+
+    In question answering the only constant is no answer, and there are no losses. Scores of SQuAD are in percent, all
+    others from 0 to 1.
+
+    Returns:
+        task, split, answer, right (how many), examples, train_examples, the task's metrics, and in nats:
+        entropy: of always answering the shares of the split's own labels, less than any other constant
+        train_shares: on the split, of always answering the shares of the training labels
+        train_entropy: of the same answer on the training examples
     """
-    about = {"task": task.name, "split": split, "examples": len(examples)}
+    about = {"task": task.name, "split": split, "examples": len(examples), "train_examples": len(train)}
     if task.is_squad:
         scores = score(examples, dict.fromkeys(examples["id"], ""))
         right = sum(not answers["text"] for answers in examples["answers"])
-        return pd.DataFrame([about | {"answer": "no answer", "right": right, **{k: scores[k] for k in task.metrics}}])
-    labels, rows = np.asarray(examples["label"]), []
-    for number, name in enumerate(task.labels):
-        scores = metrics.scores(task.metrics, labels, np.full_like(labels, number))
-        rows.append(about | {"answer": name, "right": int((labels == number).sum()), **scores})
-    return pd.DataFrame(rows)
-
-
-def beside_the_original(constants: pd.DataFrame) -> pd.DataFrame:
-    """Every constant answer's score beside the original's LSH score, a row for each metric that it published.
-
-    `same` says whether the two agree to the digits that were published; `between` how many examples lie between them.
-    """
-    scores = published()
-    scores = scores[(scores[[*ORIGINAL]] == pd.Series(ORIGINAL)).all(axis=1)][["task", "metric", "value"]]
-    if {"accuracy", "f1"} <= set(constants):
-        constants = constants.assign(accuracy_f1_mean=(constants["accuracy"] + constants["f1"]) / 2)
-    names = [name for name in ("accuracy", "f1", "accuracy_f1_mean", "exact") if name in constants]
-    long = constants.melt(["task", "split", "answer", "right", "examples"], names, "metric", "constant").dropna()
-    both = long.merge(scores.rename(columns={"value": "original"}), on=["task", "metric"])
-    whole = np.where(both["original"] > 1, 100, 1)
-    unit = np.where(both["original"] > 1, 0.01, 0.001)  # of the last digit that was published
-    both["same"] = (both["constant"] - both["original"]).abs() <= unit / 2 + 1e-9
-    both["between"] = ((both["original"] - both["constant"]) / whole * both["examples"]).round().astype(int)
-    order = list(dict.fromkeys(constants["task"]))
-    return both.sort_values(["task", "metric", "constant"], key=lambda c: c.map(order.index) if c.name == "task" else c)
+        return about | {"answer": "no answer", "right": right, **{k: scores[k] for k in task.metrics}}
+    labels = np.asarray(examples["label"])
+    counts, train_counts = (np.bincount(rows["label"][:], minlength=len(task.labels)) for rows in (examples, train))
+    shares, train_shares = counts / counts.sum(), train_counts / train_counts.sum()
+    most = int(counts.argmax())
+    about |= {"answer": task.labels[most], "right": int(counts[most])}
+    about |= metrics.scores(task.metrics, labels, np.full_like(labels, most))
+    about |= {"entropy": cross_entropy(shares, shares), "train_shares": cross_entropy(shares, train_shares)}
+    return about | {"train_entropy": cross_entropy(train_shares, train_shares)}
 
 
 def write_constants(settings: ConstantAnswers) -> pd.DataFrame:
-    """The table of `beside_the_original` for the evaluation splits of all tasks."""
-    splits = [(find_task(name), *split) for name in settings.tasks for split in data_of(name)[1].items()]
-    return settings.write(beside_the_original(pd.concat(starmap(constant_answers, splits), ignore_index=True)))
+    """The table of `constant_answer`, a row for each evaluation split of all tasks."""
+    rows = []
+    for name in settings.tasks:
+        train, splits = data_of(name)
+        rows += [constant_answer(find_task(name), split, train, examples) for split, examples in splits.items()]
+    return settings.write(pd.DataFrame(rows))
+
+
+def beside_the_original(constants: pd.DataFrame, root: Path | None = None) -> pd.DataFrame:
+    """Each number that the original study gives for a model with LSH, beside a constant's: a row a number and split.
+
+    source, model, task, arm, metric, original, note, and of the constant split, answer, examples, constant; `same` says
+    whether the two agree to the digits that are published (losses: to four), `between` how many examples lie between
+    them.
+    """
+    theirs = published(root).rename(columns={"value": "original"})
+    theirs = theirs[theirs["source"].str.startswith(ORIGINAL) & (~theirs["arm"].str.startswith("softmax"))]
+    if {"accuracy", "f1"} <= set(constants):
+        constants = constants.assign(accuracy_f1_mean=(constants["accuracy"] + constants["f1"]) / 2)
+    names = ["accuracy", "f1", "accuracy_f1_mean", "exact", *LOSSES.values()]
+    about = ["task", "split", "answer", "examples"]
+    each = constants.melt(about, [name for name in names if name in constants], "metric", "constant").dropna()
+    each["metric"] = each["metric"].replace({name: loss for loss, name in LOSSES.items()})
+    both = theirs.merge(each, on=["task", "metric"])
+    whole = np.where(both["task"].str.startswith("squad"), 100, 1)
+    decimals = both["original"].astype(str).str.split(".").str[1].str.len()
+    decimals = decimals.mask(both["metric"].isin(list(LOSSES)), 4)
+    both["same"] = (both["constant"] - both["original"]).abs() <= 10.0**-decimals / 2 + 1e-9
+    both["between"] = ((both["original"] - both["constant"]) / whole * both["examples"]).round()
+    both["between"] = both["between"].where(both["metric"].isin(["accuracy", "exact"]))
+    return both
