@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.metrics import matthews_corrcoef
 from statsmodels.stats.weightstats import DescrStatsW
 
 from albert_lsh.files import repository_root
@@ -150,6 +151,21 @@ def test_every_arm_stands_against_softmax_and_its_neighbours(tmp_path):
     assert table["family"].tolist() == ["A", "A", "B", "A", "A", "A"]
     assert (table["p_holm"] / table["p"]).max() == pytest.approx(5)
     assert np.isnan(lines.loc[("softmax", "key-clusters"), "p_holm"])
+
+
+def test_the_interval_of_a_correlation_reaches_below_zero(tmp_path):
+    """Matthews's, of CoLA, is a correlation: a score may fall from .2 to below 0, and its interval with it."""
+    label, generator = np.arange(400) % 2, np.random.default_rng(0)
+    tables = {}
+    for seed in range(3):
+        for arm, right in (("softmax", 0.6), ("shared-qk", 0.4)):
+            answer = np.where(generator.random(400) < right, label, 1 - label)
+            tables[arm, seed] = pd.DataFrame({"id": range(400), "label": label, "answer": answer})
+    rows = answered(tmp_path, tables, "cola")
+    matthews = [matthews_corrcoef(table["label"], table["answer"]) for table in tables.values()]
+    line = differences(rows.assign(value=matthews, attention=rows["arm"]), tmp_path).iloc[0]
+    assert line["low"] < line["difference"] < line["high"] < 0
+    assert line["low"] < -line["score_from"]
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])

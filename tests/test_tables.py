@@ -9,6 +9,7 @@ import json
 import pandas as pd
 import pytest
 
+from albert_lsh.record import write_predictions
 from albert_study.compare import write_tables
 from albert_study.records import load
 from albert_study.report import document_tables, numbers, spell, write_numbers
@@ -17,6 +18,7 @@ from albert_study.show import form
 from albert_study.tables import score_table, score_tables
 from records import F1, answered, write_run
 
+SCORES = {"accuracy": 0.8, "f1": 0.8}
 WRITTEN = [
     (58.65, "1", "58.7"), (2.5, "0", "3"), (-0.00005, "4", "-0.0001"), (-0.00004, "4", "0.0000"),
     (6.5e-05, "5", "0.00007"), (1234567.5, "0", "1234568"), (1e-07, "3", "0.000"), (0.125, "%", "13%"),
@@ -92,6 +94,18 @@ def test_runs_of_one_number_an_arm_are_read_as_text(tmp_path):
     assert table.frame()["stsb (pearson)"].tolist() == ["1 constant, 0.500"]
     write_run(tmp_path, "new", 0, {"pearson": 0.5}, task="stsb", study="x", headline="pearson")
     assert numbers(tmp_path)["scores"][0]["runs"] == [0.5]
+
+
+def test_an_interval_of_one_run_is_marked(tree):
+    """It is over examples alone; those of more runs are not marked, and the note says what the mark is."""
+    for arm in ("softmax", "new"):
+        for seed in range(2 if arm == "softmax" else 1):
+            table = pd.DataFrame({"id": range(50), "label": [0, 1] * 25, "answer": [0, 1] * 20 + [seed] * 10})
+            write_predictions(write_run(tree, arm, seed, SCORES, study="one") / "predictions.parquet", table)
+    write_tables("one", root=tree)
+    shown = document_tables(tree, "one")["one-differences-mrpc"]
+    assert [interval.endswith("‡") for interval in shown.frame()["95 % interval"]] == [True]
+    assert "‡: of one run, over examples alone" in shown.note
 
 
 def test_every_table_of_a_study_alone_is_its_own(tree):

@@ -73,12 +73,12 @@ def claim_tables(root: Path, rows: pd.DataFrame) -> Named:
     lines["change"], lines["digits"] = lines["arm"].map(base_of).replace(ARMS), digits_of(lines)
     recipe = "attention={change}; model={model}; examples={train_examples:,} / {examples:,}; steps={steps:,}; "
     recipe += "runs={seeds:0}{mark}"
-    of_order = "answers that change={changed:%1} ({changed_low:p1} to {changed_high:%1}); "
-    of_order += "score, words shuffled={mixed_difference:+3} ({mixed_low:+3} to {mixed_high:+3})"
+    of_order = "answers that change={changed:%1} ({changed_low:p1} to {changed_high:%1}{alone}); "
+    of_order += "score, words shuffled={mixed_difference:+3} ({mixed_low:+3} to {mixed_high:+3}{alone})"
     of_scores: Cells = {"softmax": "{score_from:s}", "score": scored, "difference (95 % interval)": differing}
     for claim, of_claim in lines.groupby("claim", sort=False):
         cells = {**columns(recipe), **(columns(of_order) if claim == "order" else of_scores)}
-        note = f"Examples: trained on / answered. {footnote(of_claim)}".strip()
+        note = f"Examples: trained on / answered. {footnote(of_claim, intervals=True)}".strip()
         yield from shown(f"claim-{claim}", of_claim, "{title}", cells, note)
     if carried(f"studies/{PLANNED}.yaml", root).is_file():
         yield "planned", planned(root)
@@ -112,4 +112,4 @@ def differing(line: Line) -> str:
     if line["has_mean"] is not True:
         return ""
     bold = "**" if line["clear"] is True else ""
-    return f"{bold}{{difference:+s}}{bold} ({{low:+s}} to {{high:+s}})"
+    return f"{bold}{{difference:+s}}{bold} ({{low:+s}} to {{high:+s}}{{alone}})"

@@ -124,7 +124,7 @@ def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers
     line["apart"] = any(are_apart(task, metric, values.min(), values.max()) for values in of_arms)
     if first["constant"].any() or then["constant"].any():
         return line | dict.fromkeys(("difference", "low", "high", "p", "error", "freedom", "error_of_seeds"), np.nan)
-    lowest, score = -highest if metric == "pearson" else 0, line["score_from"]
+    lowest, score = -highest if metric in scores.CORRELATIONS else 0, line["score_from"]
     low, high = intervals.interval(change.mean, change.errors)
     line |= {"difference": change.mean, "low": max(low, lowest - score), "high": min(high, highest - score)}
     line |= {"p": intervals.p_of_none(change.mean, change.errors), "error": change.errors[0].size}
@@ -133,8 +133,7 @@ def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers
 
 def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
     """Does `key-clusters` stay within MARGIN of softmax? A line a comparison of family B, below them two for each
-    share;
-    then the same of version 1.
+    share; then the same of version 1.
 
     lines: of `differences`, of several studies, with a column study.
 

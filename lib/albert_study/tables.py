@@ -30,6 +30,7 @@ FRONT_NOTE = """Mean ± standard deviation (number of runs), or every run where 
 all multiply-adds of the attention, choosing keys included, against softmax's. Without reading: """
 KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
 LATER = "†: with runs that were added after scores of the task had been seen. "
+ALONE = "‡: of one run, over examples alone: other runs may differ by more. "
 
 
 def between(counts: pd.Series) -> str:
@@ -68,12 +69,15 @@ def shown(name: str, lines: pd.DataFrame, label: str, cells: Cells | str, note: 
 
 
 def marked(lines: pd.DataFrame) -> pd.DataFrame:
-    """The lines with a `mark` where runs came later."""
-    return lines.assign(mark=["†" if later else "" for later in lines["later"]])
+    """The lines with a `mark` where runs came later, and with `alone` where an interval is of one run."""
+    lines = lines.assign(mark=["†" if later else "" for later in lines["later"]])
+    return lines.assign(alone=["‡" if seeds == 1 else "" for seeds in lines["seeds"]])
 
 
-def footnote(lines: pd.DataFrame) -> str:
-    return LATER if lines["later"].any() else ""
+def footnote(lines: pd.DataFrame, intervals: bool = False) -> str:
+    """What marks in a table mean; intervals: whether it has any."""
+    later = LATER if lines["later"].any() else ""
+    return later + (ALONE if intervals and (lines["seeds"] == 1).any() else "")
 
 
 def digits_of(scores: pd.DataFrame) -> list[int]:
@@ -145,7 +149,7 @@ def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         over, models = pairs["over"].iloc[0], ", ".join(pairs["model"].unique())
         cells = {**columns("what changes={change}"), "from": one_side("from"), "to": one_side("to")}
         cells["difference"] = lambda line: "**{difference:+s}**" if line["clear"] else "{difference:+s}"
-        cells |= columns("95 % interval={low:+s} to {high:+s}; p (Holm)={p_holm:P}")
+        cells |= columns("95 % interval={low:+s} to {high:+s}{alone}; p (Holm)={p_holm:P}")
         cells |= {"pairs seen": pairs_seen, "cost": "{cost_to:%}", over: "{seeds:0}{mark}"}
         counts = pairs["examples"]
         examples = f"{between(counts)} examples" if counts.any() else "intervals over seeds alone"
@@ -156,7 +160,7 @@ def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
             note += " Whether key-clusters stays near softmax is tested in a table of its own."
         pairs.loc[~pairs["has_mean"], ["difference", "low", "high"]] = None
         pairs = marked(pairs).assign(digits=scale_of(task, pairs["metric"].iloc[0])[1])
-        note = f"{note} {footnote(pairs)}".strip()
+        note = f"{note} {footnote(pairs, intervals=True)}".strip()
         yield from shown(f"{study}-differences-{task}", pairs, "{from} → {to}", cells, note)
 
 
@@ -187,10 +191,11 @@ def equivalence_tables(root: Path, rows: pd.DataFrame) -> Named:
     lines = marked(lines).assign(label=arms.where(lines["tasks"] == 1, means))
     lines["yes"] = lines["within"].map({True: "yes", False: "not shown"}).where(lines["p"].notna(), "")
     spec = "study, arm={label}; task={task}; pairs seen={pairs:%}; cost={cost:%}; difference, points={difference:+2}; "
-    spec += "95 % interval={low:+2} to {high:+2}; p={p:P}; p (Holm)={p_holm:P}; within 1 point={yes}; "
+    spec += "95 % interval={low:+2} to {high:+2}{alone}; p={p:P}; p (Holm)={p_holm:P}; within 1 point={yes}; "
     spec += "runs={seeds:0}{mark}"
     note = "A point is 0.01 of an accuracy, F1 or correlation, and 1 of SQuAD's F1. p: of a difference of a point or "
-    note += f"more, either way. From fewer than {CLEAR_FROM} runs nothing is tested. {footnote(lines)}".strip()
+    note += f"more, either way. From fewer than {CLEAR_FROM} runs nothing is tested. "
+    note = (note + footnote(lines, intervals=True)).strip()
     yield from shown("equivalence", lines, "{share:%}", spec, note, corner="asked for")
 
 
@@ -203,6 +208,7 @@ def switched_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         digits = scale_of(task, of_task["metric"].iloc[0])[1]
         zero = f"the majority class ({{majority:{digits}}})" if of_task["majority"].iloc[0] else "a score of zero"
         models = between(of_task["seeds"]) + (" models" if of_task["seeds"].max() > 1 else " model")
+        models += ", intervals over examples alone" if of_task["seeds"].min() == 1 else ""
         note = f"{{metric}}, softmax {{softmax:{digits}}}, 0% is {zero}; {{examples:0}} examples, {models}. "
         by_share = of_task.sort_values("share", ascending=False, kind="stable")
         named = {"across": "asked", "order": of_task["variant"].unique()}
@@ -229,7 +235,8 @@ def second_tables(root: Path, rows: pd.DataFrame) -> Named:
     lines = lines.sort_values(["task", "share"], ascending=[True, False], kind="stable")
     scores = [f"{line['title']} {line['softmax']:.{scale_of(line['task'], line['metric'])[1]}f}"
               for line in lines.drop_duplicates("task").to_dict("records")]  # fmt: skip
-    note = f"One model and all validation examples a task, of SQuAD 1,000 questions. Softmax: {', '.join(scores)}. "
+    note = "One model and all validation examples a task, of SQuAD 1,000 questions: intervals are over examples alone. "
+    note += f"Softmax: {', '.join(scores)}. "
     yield from shown("second-models", lines, "{title}, {variant}", KEPT, note + "{Commits}.", across="asked")
 
 
@@ -247,7 +254,7 @@ def shuffled_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     """Texts as they are, and with their words in random order; below each task's arms what sees no order."""
     if (lines := read(root, f"tables/{study}-shuffled")).empty:
         return
-    lines, later = marked(lines), footnote(lines)
+    lines, notes = marked(lines), footnote(lines, intervals=True)
     lines["name"], lines["title"] = lines["arm"].map(base_of).replace(ARMS), lines["task"].replace(TITLES)
     lines["metric"], groups = lines["metric"].map(METRICS), []
     for _, of_task in lines.groupby(["task", "train_examples"], sort=False):
@@ -256,9 +263,9 @@ def shuffled_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         below_it = (same.assign(name=name, score=score, shuffled=score).dropna() for name, score in below.items())
         groups += [of_task, *below_it]
     spec = "attention={name}; as it is={score:3}; shuffled={shuffled:3}; "
-    spec += "difference (95 % interval)={difference:+3} ({low:+3} to {high:+3}); "
-    spec += "answers that change={changed:%1} ({changed_low:p1} to {changed_high:%1}); runs={seeds:0}{mark}"
-    note = f"Means over runs, intervals over runs and examples. {later}Study {study}{{about}}"
+    spec += "difference (95 % interval)={difference:+3} ({low:+3} to {high:+3}{alone}); "
+    spec += "answers that change={changed:%1} ({changed_low:p1} to {changed_high:%1}{alone}); runs={seeds:0}{mark}"
+    note = f"Means over runs, intervals over runs and examples. {notes}Study {study}{{about}}"
     label = "{title} ({metric}), {train_examples:,} examples"
     yield from shown(f"{study}-shuffled", pd.concat(groups), label, spec, note)
 
