@@ -20,6 +20,7 @@ SETTINGS = {
         {"bucket_size": 5, "n_hashes": 3},
         {"bucket_size": 64, "n_hashes": 2},
         {"bucket_size": 5, "n_hashes": 2, "causal": True},
+        {"bucket_size": 9, "n_hashes": 1, "causal": True},
         {"share": 0.5, "rest": True},
     ],
     "key-clusters": [

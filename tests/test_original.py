@@ -7,10 +7,9 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from albert_lsh import attention, load_model
+from albert_lsh import attention, load_model, pad_inputs, switch_attention
 from albert_lsh.model.config import ModelError
 from albert_lsh.model.layers import drop_residual
-from albert_lsh.model.padding import pad_inputs
 from attention_cases import each, padding, tensors
 from encoders import SMALL, batch, config_of, save_encoder
 from references.naive import shared_qk_one
@@ -127,6 +126,7 @@ def test_no_attention_weight_of_the_package_is_dropped(kind):
     options = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.5}
     config = config_of(kind, **options)
     model = load_model(config, head="base", attention="reformer", settings=ALL_PAIRS).train()
+    assert model.config.attention_probs_dropout_prob == 0
     assert torch.equal(model(**batch())[0], model(**batch())[0])
 
 
@@ -212,8 +212,9 @@ def test_without_the_residual_connection_nothing_else_changes(kind, tmp_path):
     with torch.no_grad():
         assert torch.equal(again(**inputs)[0], model(**inputs)[0])
         window = {"attention": "window", "settings": {"keys": 40}}
-        other = load_model(str(tmp_path / "saved"), head="base", **window)
-        torch.testing.assert_close(other(**inputs)[0][tokens], out.detach(), rtol=1e-4, atol=1e-5)
+        for other in (load_model(str(tmp_path / "saved"), head="base", **window), switch_attention(again, **window)):
+            torch.testing.assert_close(other(**inputs)[0][tokens], out.detach(), rtol=1e-4, atol=1e-5)
+            assert other.config.albert_lsh["residual"] is False
     config = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert config["attn_implementation"] == "albert_lsh"  # so that Transformers alone refuses it
     by_transformers = AutoModel.from_pretrained(tmp_path / "saved")

@@ -15,6 +15,7 @@ from albert_lsh.advice import audit
 from albert_lsh.data import load_data
 from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
+from albert_lsh.model.padding import pad_inputs
 from albert_lsh.model.passes import record_passes
 from albert_lsh.predict import QuestionAnsweringPipeline
 from albert_lsh.run import Run
@@ -32,6 +33,7 @@ __all__ = [
     "load_data",
     "load_model",
     "load_tokenizer",
+    "pad_inputs",
     "record_passes",
     "save_memory",
     "switch_attention",

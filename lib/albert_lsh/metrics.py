@@ -148,6 +148,7 @@ def sample(model: PreTrainedModel, tokenizer: Any, data: Dataset, examples: int)
 def attended(model: PreTrainedModel, tokenizer: Any, data: Dataset, examples: int = 64) -> Coverage:
     """What the model attends to in evaluation, over all passes and heads of some examples.
 
+    Padding that is not masked counts as tokens, in softmax too (`attention.Coverage`).
     Pairs and cost are shares of what softmax has on the whole texts: with max_length=16 an attention that sees every
     pair of 16 tokens sees a quarter of those of a text of 32.
     """

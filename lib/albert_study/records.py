@@ -52,7 +52,9 @@ LIST = "results/records.txt"  # folders of the runs that tables, figures and doc
 FIRST = ("albert", "minilm", "original", "original-readme")  # studies: the questions asked first
 KINDS = {"runs": "fine-tuned", "pretraining": "pretrained", "long_range": "long sequences"}  # by folder of results/
 BASELINES = {"majority": "majority class", "chance": "chance", "counting": "counting, or a coin"}
-NUMBERS = ("attention_mass", "train_seconds", "examples_per_second", "tokens_per_second", "peak_memory_bytes")
+NUMBERS = (
+    "eval_loss", "attention_mass", "train_seconds", "examples_per_second", "tokens_per_second", "peak_memory_bytes",
+)  # fmt: skip
 PARAMETERS = ("folds", "eval_examples", "held_out_examples", "steps", "masked_share")
 LABELS = ("variant", "case")  # columns that say what a row of a measured table is of
 MADE_AGAIN = ("tables/", "long_range/")  # tables that are made of records, and so have today's names

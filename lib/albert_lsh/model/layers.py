@@ -81,6 +81,7 @@ def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
         ModelError: the model is a DistilBERT.
     """
     refuse_distilbert(model, "attention 'reformer'")
+    model.config.attention_probs_dropout_prob = 0.0  # of the package's layer; the config, and so a record, says it
     own = {name: value for name, value in settings.items() if name != "residual"}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
