@@ -71,6 +71,11 @@ def test_a_study_its_results_and_the_report_are_made_in_an_empty_folder(wheel, f
     assert {path.name for path in folder.glob("[!.]*")} == {"figures", "out.ipynb", "report", "results", "studies"}
 
 
+def test_the_models_of_the_package_load_in_an_empty_folder(wheel, folder):
+    code = "import albert_lsh; print(albert_lsh.load_model('nano-key-clusters').config.albert_lsh['attention'])"
+    assert python(wheel, folder, "-c", code).split()[-1] == "key-clusters"
+
+
 def test_the_description_on_pypi_shows_pictures_and_leads_somewhere(wheel):
     (metadata,) = wheel.glob("*.dist-info/METADATA")
     text = message_from_bytes(metadata.read_bytes()).get_payload()
