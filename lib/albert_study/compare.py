@@ -23,6 +23,10 @@ from albert_study.records import check_complete, load, read, studies_of, wide
 from albert_study.scores import Answers, answers_of, are_apart, base_of, headlines, in_order, runs_of, scale_of
 
 NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between them
+    ("2020-block", "with-residual", "the residual connection back"),
+    ("with-residual", "with-mask", "padding masked"),
+    ("with-mask", "tied-keys", "pretrained projections kept"),
+    ("tied-keys", "softmax", "keys of their own"),
     ("new", "reformer", "tying, with new projections"),
     ("shared-qk", "reformer", "new projections, with tying"),
     ("shared-qk", "shared-qk-lsh", "hashing, with tying"),
