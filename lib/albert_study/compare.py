@@ -26,7 +26,6 @@ NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between
     ("2020-block", "with-residual", "the residual connection back"),
     ("with-residual", "with-mask", "padding masked"),
     ("with-mask", "tied-keys", "pretrained projections kept"),
-    ("tied-keys", "softmax", "keys of their own"),
     ("new", "reformer", "tying, with new projections"),
     ("shared-qk", "reformer", "new projections, with tying"),
     ("shared-qk", "shared-qk-lsh", "hashing, with tying"),
