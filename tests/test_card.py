@@ -18,6 +18,7 @@ from albert_lsh.record import read_result
 from checkouts import ROOT, committed
 
 RECORDS = [ROOT / path for path in committed("results/runs/*/seed-0/result.json")]
+WITH_CARDS = [path for path in RECORDS if "nano-lsh-tree" not in path.parts]  # a model that left the package
 
 
 def kept_run(folder, **changes):
@@ -66,7 +67,7 @@ def test_a_run_that_keeps_its_model_writes_its_card_and_its_command_makes_the_ru
     assert run.identity() == {name: record["parameters"][name] for name in run.identity()}
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: "-".join(path.parts[-6:-2]))
+@pytest.mark.parametrize("path", WITH_CARDS, ids=lambda path: "-".join(path.parts[-6:-2]))
 def test_the_hub_reads_the_card_of_every_committed_record(path, tmp_path):
     record = read_result(path)
     card, task = made(tmp_path, record), find_task(record["parameters"]["task"])

@@ -97,10 +97,10 @@ def test_a_model_that_cannot_be_reached_is_one_clear_error():
         ("x", "'str' object is not a mapping"),
         ({"seed": 1}, "'attention'"),
         (
-            {"attention": "key-clusters", "settings": [1]},
+            {"attention": "key-clusters", "version": 2, "settings": [1]},
             r"attention 'key-clusters': settings=\[1\] must be a dictionary",
         ),
-        ({"attention": "key-clusters", "seed": "x"}, "seed='x' must be a whole number"),
+        ({"attention": "key-clusters", "version": 2, "seed": "x"}, "seed='x' must be a whole number"),
     ],
 )
 def test_a_damaged_config_is_named(saved, message, tmp_path):
