@@ -56,7 +56,7 @@ NUMBERS = (
     "eval_loss", "attention_mass", "train_seconds", "examples_per_second", "tokens_per_second", "peak_memory_bytes",
 )  # fmt: skip
 PARAMETERS = ("folds", "eval_examples", "held_out_examples", "steps", "masked_share")
-LABELS = ("variant", "case")  # columns that say what a row of a measured table is of
+LABELS = ("variant", "case", "what")  # columns that say what a row of a measured table is of
 MADE_AGAIN = ("tables/", "long_range/")  # tables that are made of records, and so have today's names
 ASKED = {"share_asked": "share", "share": "pairs"}
 MEASURED = {"case": "variant", "pass": "split", "kind": "split"}
