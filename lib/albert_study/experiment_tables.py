@@ -116,7 +116,8 @@ def numbers_of_run(numbers: list[dict[Any, Any]]) -> dict[str, str]:
         written = f"{names[number['metric']]} **{theirs}**" if number["same"] else f"{names[number['metric']]} {theirs}"
         cells["loss" if is_loss else "score"].append(written.strip())
         cells["least" if is_loss else "constant"].append(constant)
-    run = f"{TITLES[first['task']]}, {first['arm']}{', BERT' if first['model'].startswith('BERT') else ''}"
+    arm = first["arm"].replace("reformer-", "whole block, ").replace("reformer", "whole block")
+    run = f"{TITLES[first['task']]}, {arm}{', BERT' if first['model'].startswith('BERT') else ''}"
     where = f"{first['source'].removeprefix(f'{ORIGINAL}: ')}, {first['note'].split('; ')[0]}"
     return {"run": run, "where": where} | {name: ", ".join(texts) for name, texts in cells.items()}
 
