@@ -117,7 +117,7 @@ def test_differences_are_drawn_a_dot_a_run_without_a_mean_of_runs_that_are_far_a
     lines = differences(rows, tree).assign(clear=[True, False, False])
     lines.loc[2, ["difference", "constant_to"]] = None, 1
     (axis,) = plot_differences(headlines(rows, tree), lines).axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["the 2020 attention", "key clusters", "mine"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["new and tied", "key clusters", "mine"]
     points = [line for line in axis.lines if line.get_marker() == "o" and len(line.get_xdata())]
     assert [line.get_xdata().tolist() for line in points[:2]] == [
         pytest.approx([-0.1, -0.06]),

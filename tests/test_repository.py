@@ -140,7 +140,7 @@ def test_pages_are_reached_from_readme_and_link_to_what_there_is():
             assert not anchor or anchor in headings(target), f"{page.name}: {name}#{anchor}"
     from_readme = {name for page, name, _ in links if page.name == "README.md"}
     assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= from_readme
-    assert (ROOT / "README.md").stat().st_size <= 6_500
+    assert (ROOT / "README.md").stat().st_size <= 4_500
 
 
 def test_the_page_on_faults_counts_the_cases_that_are_drawn():
@@ -156,7 +156,9 @@ def test_differences_in_the_text_are_those_of_the_tables():
     """Somebody types them, and tables change when seeds are added."""
     number, typed, ends = r"([+-]\d+\.\d+)", set(), ("difference", "low", "high")
     for page in (ROOT / "README.md", ROOT / "docs/results.md", ROOT / "docs/claims.md"):
-        text = re.sub(r"^\|.*$", "", page.read_text(), flags=re.MULTILINE)  # without tables
+        text = page.read_text()
+        if page.name != "claims.md":  # whose table somebody types
+            text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
         typed |= set(re.findall(rf"{number}\s+\({number}\s+to\s+{number}", text))
     tables = pd.concat(map(pd.read_csv, (ROOT / "results/tables").glob("*-differences.csv")))
     digits = [scale_of(*line)[1] for line in tables[["task", "metric"]].itertuples(index=False)]
@@ -167,12 +169,15 @@ def test_differences_in_the_text_are_those_of_the_tables():
     assert typed <= computed, typed - computed
 
 
-def test_every_claim_says_how_far_it_goes_and_what_would_refute_it():
-    claims = re.split(r"^## \d\. ", (ROOT / "docs/claims.md").read_text(), flags=re.MULTILINE)[1:]
-    assert 1 <= len(claims) <= 9
-    for claim in claims:
-        parts = [claim.find(part) for part in ("<!-- table: ", "**How far it goes.**", "**What would refute it.**")]
-        assert -1 < parts[0] < parts[1] < parts[2], claim.splitlines()[0]
+def test_every_claim_has_its_evidence_its_reach_and_what_would_refute_it():
+    page = (ROOT / "docs/claims.md").read_text()
+    claims = re.findall(r"^\| \*\*(\d+)\. (.*) \|$", page, re.MULTILINE)
+    assert [int(number) for number, _ in claims] == [*range(1, len(claims) + 1)]
+    for _, row in claims:
+        assert [bool(cell.strip()) for cell in row.split(" | ")] == [True] * 4, row
+        assert re.search(r"\d", row.split(" | ")[1]), row
+    assert claims
+    assert len(page.split()) <= 1_500
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)

@@ -52,7 +52,7 @@ before = set(globals())  # the names there are before the parameters"""
 NOT_YET = "(A placeholder until public.)\n\n"  # in README
 NOTE = " (a placeholder until public)"
 PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"
-BADGE = re.compile(r"(\| \[(\w+\.ipynb)\].*?\| \[!\[Open in Colab\]\[badge\]\])\(.*?\)")
+BADGE = re.compile(r"(\[!\[Open in Colab\]\[badge\]\])\(\S+/(\w+\.ipynb)\)")
 CLONE = re.compile(r"git clone \S+ && cd \S+")
 NAMES = re.compile(r"# softmax, (?:.*\n# )*.*\n(?=attention = )")
 TASK_NAMES = {name: re.compile(rf'(?:# .*\n)*(?=task = "{name}"\n)') for name in ("mrpc", "squad")}

@@ -10,7 +10,7 @@ from albert_study.experiments.words import LOSSES, ORIGINAL, beside_the_original
 from albert_study.growth import crossing_bounds
 from albert_study.records import read, wide
 from albert_study.scores import ARMS, METRICS, in_order
-from albert_study.show import Line, columns, parts, text
+from albert_study.show import Line, parts, text
 from albert_study.tables import TITLES, Named, commits, one_by_one, shown
 
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
@@ -69,17 +69,8 @@ def crossing(line: Line) -> str:
     return "{up_to:,}" if line["above"] == line["up_to"] else "between {above:,} and {up_to:,}"
 
 
-def constant_tables(root: Path, rows: pd.DataFrame) -> Named:
-    """Constant answers that score highest, beside the original's LSH scores (bold where both are the same); who tells
-    a text's twin from another; and how far intervals can be trusted."""
-    if len(lines := read(root, "runs/constant-answers/constant-answers")):
-        lines = lines.loc[lines.groupby(["task", "metric"], sort=False)["constant"].idxmax()]
-        lines["digits"], lines["metric"] = (lines["original"] <= 1) + 2, lines["metric"].str.replace("_", " ")
-        lines["between"] = lines["between"].where(lines["metric"].isin(["accuracy", "exact"]))
-        cells = columns("always={answer}; right={right:,} of {examples:,}; its score={constant:s}")
-        cells["the original's LSH"] = lambda line: "**{original:s}**" if line["same"] else "{original:s}"
-        cells["LSH's lead, examples"] = "{between:0}"
-        yield from shown("constant-answers", lines, "{task}, {metric}", cells, "{Commits}.")
+def twin_tables(root: Path, rows: pd.DataFrame) -> Named:
+    """Who tells a text's twin from another; and how far intervals can be trusted."""
     if len(lines := read(root, "runs/word-order/stsb/twins")):
         note = f"{lines['pairs'].iloc[0]} texts of STS-B, run by run; a coin has 50%. Attention: of the head and layer "
         note += f"that gives most, against an equal share. {commits(lines)}."
@@ -125,7 +116,8 @@ def numbers_of_run(numbers: list[dict[Any, Any]]) -> dict[str, str]:
         written = f"{names[number['metric']]} **{theirs}**" if number["same"] else f"{names[number['metric']]} {theirs}"
         cells["loss" if is_loss else "score"].append(written.strip())
         cells["least" if is_loss else "constant"].append(constant)
-    run = f"{TITLES[first['task']]}, {first['arm']}{', BERT' if first['model'].startswith('BERT') else ''}"
+    arm = first["arm"].replace("reformer-", "whole block, ").replace("reformer", "whole block")
+    run = f"{TITLES[first['task']]}, {arm}{', BERT' if first['model'].startswith('BERT') else ''}"
     where = f"{first['source'].removeprefix(f'{ORIGINAL}: ')}, {first['note'].split('; ')[0]}"
     return {"run": run, "where": where} | {name: ", ".join(texts) for name, texts in cells.items()}
 
@@ -240,7 +232,7 @@ def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
 
 
 COMMON = (
-    constant_tables,
+    twin_tables,
     original_tables,
     time_tables,
     pretraining_tables,

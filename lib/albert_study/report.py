@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from albert_lsh.files import repository_root, write_atomically
-from albert_study import claims, experiment_tables, tables
+from albert_study import experiment_tables, tables
 from albert_study.carried import carried
 from albert_study.records import list_studies, load, load_history, read, studies_of
 from albert_study.scores import ARMS, headlines
@@ -33,7 +33,7 @@ def document_tables(root: Path, study: str | None = None) -> dict[str, Table]:
     """
     rows, studies = load(root, study), [study] if study else studies_of(root)
     makers: list[Any] = [partial(make, study=name) for name in studies for make in tables.OF_STUDIES]
-    makers += [] if study else [*tables.COMMON, *experiment_tables.COMMON, claims.claim_tables]
+    makers += [] if study else [*tables.COMMON, *experiment_tables.COMMON]
     named = (made for make in makers for made in make(root, rows))
     return {name: made for name, made in named if made.rows and len(made.titles) > 1}
 

@@ -23,7 +23,7 @@ ARMS = {  # what an arm is, beside softmax, in words and in the order of figures
     "new-best-rate": "new projections, best rate",
     "shared-qk": "tied keys",
     "shared-qk-2e-4": "tied keys at 2e-4",
-    "reformer": "the 2020 attention",
+    "reformer": "new and tied",
     "shared-qk-lsh": "tied, hashed",
     "new-shared-qk-lsh": "new, tied, hashed",
     "lsh": "LSH (random hashing)",

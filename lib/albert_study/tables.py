@@ -16,18 +16,17 @@ from albert_study.show import Cells, Line, Parts, Table, columns, form, parts, t
 Named = Iterator[tuple[str, Table]]
 TITLES = {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B", "mrpc": "MRPC", "squad": "SQuAD 1.1"}
 TITLES |= {"squad-v2": "SQuAD 2.0", "kor-sts": "KorSTS", "kor-qpair": "Korean question pairs"}
-FRONT_TASKS = {"sst2": "SST-2, MiniLM", "squad": "SQuAD 1.1, MiniLM", "kor-sts": "KorSTS, ALBERT"}
+FRONT_TASKS = {"sst2": "SST-2, MiniLM", "kor-sts": "KorSTS, ALBERT", "squad": "SQuAD 1.1, MiniLM"}
 FRONT = {  # by row, which study and arm it shows of these tasks; none where it was not run
-    "softmax, unchanged": ("transplants softmax", "minilm softmax", "albert softmax"),
-    "new projections": ("transplants new", "minilm new", "albert new"),
-    "tied keys": ("transplants shared-qk", "transplants shared-qk", "albert shared-qk"),
-    "the 2020 attention": ("transplants reformer", "transplants reformer", "albert reformer"),
-    "LSH (random hashing)": ("", "minilm lsh", "albert lsh"),
-    "**key-clusters**": ("more-examples key-clusters-67349", "minilm key-clusters-half", "albert key-clusters"),
+    "block of 2020": ("ladder 2020-block", "ladder 2020-block", "ladder 2020-block"),
+    "residual and mask back": ("ladder with-mask", "ladder with-mask", ""),
+    "projections kept, keys tied": ("ladder tied-keys", "ladder tied-keys", "ladder tied-keys"),
+    "softmax": ("ladder softmax", "albert softmax", "ladder softmax"),
+    "LSH, a quarter (KorSTS: half)": ("ladder lsh", "albert lsh", ""),
+    "key clusters, half": ("ladder key-clusters", "albert key-clusters", "ladder key-clusters"),
 }
-FRONT_NOTE = """Mean ± standard deviation (number of runs), or every run where they are far apart; empty: not run. \
-{}key-clusters and random hashing are asked for half of the pairs (random hashing on SQuAD for a quarter). Full cost: \
-all multiply-adds of the attention, choosing keys included, against softmax's. Without reading: """
+FRONT_NOTE = """Means over {runs} runs of study ladder; on KorSTS softmax, LSH and key clusters are of study albert. \
+Without reading: {floors}. Cost: multiply-adds against softmax's."""
 KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
 LATER = "†: with runs that were added after scores of the task had been seen. "
 ALONE = "‡: of one run, over examples alone: other runs may differ by more. "
@@ -275,8 +274,15 @@ def one_by_one(values: Iterable[float], how: str, end: str = "") -> Parts:
     return [part for value in values for part in (", ", (value, how), end) if part][1:]
 
 
+def in_short(line: Line) -> str:
+    """A mean alone, or from the lowest to the highest run where a mean would stand for none."""
+    if line["measure"] in CORRELATIONS and line["constant"]:
+        return "constant" if line["constant"] == line["seeds"] else "constant to {high:s}"
+    return "{low:s} to {high:s}" if line["apart"] is True else "{score:s}"
+
+
 def front_tables(root: Path, rows: pd.DataFrame) -> Named:
-    """The front page's: what each change does to three scores, and what its attention costs."""
+    """The front page's: three scores from the block of 2020 to softmax and beyond, and what the attention costs."""
     same, floors = ["task", "study", "arm"], []
     places = [(row, title, task, *place.split()) for row, arms in FRONT.items()
               for (task, title), place in zip(FRONT_TASKS.items(), arms, strict=True) if place]  # fmt: skip
@@ -286,9 +292,9 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
         return
     scores = scores[scores["is_headline"].astype(bool)]
     scores["digits"] = digits_of(scores)
-    arms = named.merge(marked(scores), on=same)
+    arms = named.merge(scores, on=same)
     arms["title"] += " (" + arms["measure"].map(METRICS) + ")"
-    arms["cell"] = [scored(line) for line in arms.to_dict("records")]
+    arms["cell"] = [in_short(line) for line in arms.to_dict("records")]
     lines = arms.to_dict("records")
     for row, costs in arms.dropna(subset="cost").groupby("row", sort=False)["cost"]:
         alike = form(costs.min(), "%") == form(costs.max(), "%")
@@ -300,7 +306,7 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
         known = ", ".join(f"{name} {form(value, how)}" for name, value in without.items() if pd.notna(value))
         floors.append(f"{line['title'].split(',')[0]} {known}")
     if len(arms):
-        note = FRONT_NOTE.format(footnote(arms)) + "; ".join(floors) + "."
+        note = FRONT_NOTE.format(runs=between(arms["seeds"]), floors="; ".join(floors))
         cells = {"{title}": lambda line: line["cell"]}
         yield from shown("front", pd.DataFrame(lines), "{row}", cells, note, across="title")
 

@@ -1,7 +1,7 @@
-"""The original study's attention: reformer-pytorch's LSH attention, as the package has it.
+"""reformer-pytorch's LSH attention, as the package has it; the block of 2020, which was built of it, is a setting.
 
 In a model it replaces the whole block of projections by `reformer_pytorch.LSHSelfAttention` with weights of its own
-(`ReformerSelfAttention`); on bare tensors it is that module's core. The original's ALBERT lost more than projections:
+(`ReformerSelfAttention`); on bare tensors it is that module's core. The ALBERT of 2020 lost more than projections:
 with `residual` False the residual connection around attention and its LayerNorm go too, with `mask_padding` False
 padding is attended to. At most `full_attn_thres` tokens (by default
 `bucket_size`) are attended to without any hashing, but still with shared queries and keys. Unlike our own
@@ -108,7 +108,7 @@ class Reformer(InRounds):
     """
 
     name = "reformer"
-    about = "the original study: projections replaced by reformer-pytorch's, with new weights"
+    about = "projections replaced by reformer-pytorch's, new and tied; the block of 2020 with residual and mask off"
     size_name = "bucket_size"
     smallest = clusters_seen = 2
     fewest = 4
