@@ -206,6 +206,8 @@ def measure_collapse(settings: Collapse) -> pd.DataFrame:
     """
     choose_threads("cpu")
     split, texts = read_texts(settings)
+    about = {"model": settings.recorded()["model"], "task": settings.task, "split": split}
+    about |= {"texts": settings.texts, "length": settings.max_length, "seed": settings.seed, **provenance("cpu")}
     fixed: Any = {"padding": "max_length", "max_length": settings.max_length, "truncation": True}
     batch, rows = load_tokenizer(settings.model)(texts, **fixed, return_tensors="pt"), []
     with torch.random.fork_rng(devices=[]):
@@ -219,31 +221,28 @@ def measure_collapse(settings: Collapse) -> pd.DataFrame:
                 for depth, measured in enumerate(spreads_by_pass(model, batch), 1):
                     same = {"block": name, "draw": seed, "pass": depth}
                     rows += [same | {"states": states, "spread": value} for states, value in measured.items()]
-    about = {"model": settings.recorded()["model"], "task": settings.task, "split": split}
-    about |= {"texts": settings.texts, "length": settings.max_length, "seed": settings.seed, **provenance("cpu")}
     table = pd.DataFrame(rows).astype({"draw": "Int64"}).assign(**about)
     write_atomically(Path(str(settings.output)), table.to_csv(index=False, float_format="%.5g"))
     return table
 
 
 # ---- figure ---------------------------------------------------------------------------------------------------------
-DRAWN: dict[str, Any] = {  # colour: with the residual connection, and without
-    AS_TRAINED: {"color": "#0072b2", "linestyle": "-"},
-    "as pretrained": {"color": "#0072b2", "linestyle": "-"},
-    "new projections": {"color": "#0072b2", "linestyle": (0, (4, 1.5))},
-    "no residual": {"color": "#d55e00", "linestyle": "-"},
-    "new projections, no residual": {"color": "#d55e00", "linestyle": (0, (4, 1.5))},
-    "2020 block": {"color": "#d55e00", "linestyle": (0, (1, 1.2))},
+WITH, WITHOUT = "#000000", "#d55e00"  # the residual connection
+DRAWN: dict[str, Any] = {
+    AS_TRAINED: {"color": WITH, "linestyle": "-"},
+    "as pretrained": {"color": WITH, "linestyle": "-"},
+    "new projections": {"color": WITH, "linestyle": (0, (4, 1.5))},
+    "no residual": {"color": WITHOUT, "linestyle": "-"},
+    "new projections, no residual": {"color": WITHOUT, "linestyle": (0, (4, 1.5))},
+    "2020 block": {"color": WITHOUT, "linestyle": (0, (1, 1.2))},
 }
-CAPTION = (
-    "Spread after each pass, log axis; a line a draw of new projections. Blue: with the residual connection around "
-    "attention; orange: without. Without it the tokens of a text become one vector in every model; in the 2020 block, "
-    "which also lacks the LayerNorm, all texts do. Values below 1e-6, float32's rounding, are drawn there."
-)
 
 
 def plot_collapse(table: pd.DataFrame) -> Figure:
-    """The spread of [CLS] between texts, and of tokens within a text, by pass; a column of panels for each model."""
+    """The spread of [CLS] between texts, and of tokens within a text, by pass; a column of panels for each model.
+
+    A line a draw. Values below LEAST are drawn there.
+    """
     models = list(dict.fromkeys(table["model"]))
     figure, axes = new_figure(2.2 + 1.45 * len(models), 4.3, nrows=2, ncols=len(models), sharey=True, sharex="col")
     looks = {name: look for name, look in DRAWN.items() if name in set(table["block"])}
@@ -255,7 +254,7 @@ def plot_collapse(table: pd.DataFrame) -> Figure:
             draws = lines[lines["block"] == name].groupby("draw", dropna=False)
             for number, (_, line) in enumerate(draws):
                 label = "" if number else name
-                width = 0.6 if len(draws) > 1 else 1.6
+                width = 0.7 if len(draws) > 1 else 1.6
                 axis.plot(line["pass"], line["spread"].clip(lower=LEAST), label=label, linewidth=width, **look)
         axis.set(yscale="log", ylim=(LEAST * 0.8, 1.5), xticks=[n for n in range(1, 99, 2) if n <= lines["pass"].max()])
     for column, model in enumerate(models):
