@@ -153,7 +153,7 @@ def spread_as_text(spread: float) -> str:
     """Three decimals, or one digit where there would be none; below a ten-thousandth only that."""
     if 0 < spread < 0.00005:
         return "<.0001"
-    return (f"{spread:.3f}" if spread >= 0.0005 or spread == 0 else f"{spread:.4f}").removeprefix("0")
+    return (f"{spread:.3f}" if spread >= 0.00095 or spread == 0 else f"{spread:.4f}").removeprefix("0")
 
 
 def pretraining_tables(root: Path, rows: pd.DataFrame) -> Named:
