@@ -244,7 +244,8 @@ def plot_collapse(table: pd.DataFrame) -> Figure:
     A line a draw. Values below LEAST are drawn there.
     """
     models = list(dict.fromkeys(table["model"]))
-    figure, axes = new_figure(max(4.6, 2.2 + 1.45 * len(models)), 4.3, nrows=2, ncols=len(models), sharey=True, sharex="col")
+    grid: Any = {"nrows": 2, "ncols": len(models), "sharey": True, "sharex": "col"}
+    figure, axes = new_figure(max(4.6, 2.2 + 1.45 * len(models)), 4.3, **grid)
     looks = {name: look for name, look in DRAWN.items() if name in set(table["block"])}
     for (model, states), lines in table.groupby(["model", "states"], sort=False):
         if states == MEAN:
