@@ -49,6 +49,9 @@ ROWS = {
     "masked_words.ipynb": Row({**READING, "model": "nano", "paragraphs": 6}, {"seed": 1}, {"paragraph": 3}),
     "bag_of_words.ipynb": Row({"tasks": ["mini-mrpc"], "train_examples": 200}, OTHER_TASK, NO_LIST),
     "constant_answers.ipynb": Row({"tasks": ["mini-mrpc"]}, OTHER_TASK, NO_LIST),
+    "collapse.ipynb": Row(
+        {"model": "mini", "task": "mini-sst2", "texts": 8, "max_length": 40, "draws": 2}, {"seed": 1}, {"text": 8}
+    ),
     "efficiency.ipynb": Row(TIMES, {"repeats": 1}, {"case": []}),
     "results.ipynb": Row({"study": "pretrained"}, {"study": "no-training"}, {"studdy": "fidelity"}),
 }

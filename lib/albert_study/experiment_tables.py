@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from albert_study.experiments.collapse import CLS, MEAN, TOKENS
 from albert_study.experiments.words import LOSSES, ORIGINAL, beside_the_original
 from albert_study.growth import crossing_bounds
 from albert_study.records import read, wide
@@ -15,6 +16,7 @@ from albert_study.tables import TITLES, Named, commits, one_by_one, shown
 
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
 OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
+SAME = ("model", "task", "texts", "length", "commit")  # in all rows of a table
 LSH, REFORMER, ONE = "lsh", "reformer-pytorch", ", one round"
 # In speed: ours against theirs.
 FASTER = [("key-clusters", REFORMER), (LSH, REFORMER), (LSH + ONE, REFORMER), (LSH + ONE, REFORMER + ONE)]
@@ -120,6 +122,30 @@ def numbers_of_run(numbers: list[dict[Any, Any]]) -> dict[str, str]:
     run = f"{TITLES[first['task']]}, {arm}{', BERT' if first['model'].startswith('BERT') else ''}"
     where = f"{first['source'].removeprefix(f'{ORIGINAL}: ')}, {first['note'].split('; ')[0]}"
     return {"run": run, "where": where} | {name: ", ".join(texts) for name, texts in cells.items()}
+
+
+def collapse_tables(root: Path, rows: pd.DataFrame) -> Named:
+    """The spread of texts and tokens after every second pass, by block: the median of the draws, a table a model."""
+    for name, file in {"collapse": "albert", "collapse-minilm": "minilm", "collapse-nano": "nano"}.items():
+        if (lines := read(root, f"runs/collapse/{file}")).empty:
+            continue
+        passes = [number for number in sorted(lines["pass"].unique()) if number % 2]
+        medians = lines.groupby(["block", "states", "pass"], sort=False)["spread"].median().unstack("pass")[passes]
+        cells = medians.apply(lambda spreads: " ".join(map(spread_as_text, spreads)), axis=1)
+        about = lines.groupby("block", sort=False).agg(**{name: (name, "first") for name in SAME})
+        by_block = about.join(cells.unstack("states")).reset_index()
+        note = (
+            f"After passes {', '.join(map(str, passes))}. {{model}}; {{texts}} texts of {{task}}, {{length}} tokens; "
+        )
+        note += f"with new projections the median of {lines['draw'].nunique()} draws; {{commits}}."
+        yield from shown(name, by_block, "{block}", {title: f"{{{title}}}" for title in (CLS, MEAN, TOKENS)}, note)
+
+
+def spread_as_text(spread: float) -> str:
+    """Three decimals, or one digit where there would be none; below a ten-thousandth only that."""
+    if 0 < spread < 0.00005:
+        return "<.0001"
+    return (f"{spread:.3f}" if spread >= 0.00095 or spread == 0 else f"{spread:.4f}").removeprefix("0")
 
 
 def pretraining_tables(root: Path, rows: pd.DataFrame) -> Named:
@@ -234,6 +260,7 @@ def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
 COMMON = (
     twin_tables,
     original_tables,
+    collapse_tables,
     time_tables,
     pretraining_tables,
     long_tables,

@@ -15,7 +15,8 @@ from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 
 from albert_lsh.files import repository_root
 from albert_study.compare import MARGIN
-from albert_study.records import load, load_history, read, studies_of, wide
+from albert_study.experiments.collapse import plot_collapse
+from albert_study.records import load, load_history, read, read_measured, studies_of, wide
 from albert_study.scores import ARMS, METRICS, TRAINED, base_of, headlines, in_order, runs_of, scale_of
 from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
 from albert_study.tables import TITLES, between
@@ -214,7 +215,7 @@ def plot_pretraining(rows: pd.DataFrame, root: Path) -> Figure:
 
 def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     """A study's losses task by task, scores over more epochs or examples where arms have them, differences, attention
-    switched and words shuffled, by name."""
+    switched, words shuffled and the spread of states, by name."""
     rows = load(root, study)
     runs = headlines(rows, root)
     trained, figures = runs["arm"].str.extract(TRAINED, expand=False).fillna(""), {}
@@ -232,6 +233,8 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
         figures[f"{study}-switched"] = plot_switched(lines)
     if len(shuffled):
         figures[f"{study}-shuffled"] = plot_word_order(rows, shuffled, root)
+    if len(spreads := read(root, f"runs/{study}/collapse")):
+        figures[f"{study}-collapse"] = plot_collapse(spreads)
     return figures
 
 
@@ -247,6 +250,8 @@ def write_figures(*studies: str, root: str | Path | None = None) -> list[Path]:
             figures["masked-words"] = plot_masked_words(wide(masked))
         if len(new := rows[(rows["kind"] == "pretrained") & rows["variant"].isna()]):
             figures["pretraining"] = plot_pretraining(new, root)  # those that go on from other weights begin elsewhere
+        if collapsed := sorted((root / "results/runs/collapse").glob("*.csv")):
+            figures["collapse"] = plot_collapse(pd.concat(map(read_measured, collapsed)))
         for study in studies:
             figures |= draw_figures(study, root)
         return [path for name, figure in figures.items() for path in save(figure, root / "figures" / name)]

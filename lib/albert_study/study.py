@@ -35,6 +35,7 @@ NOTEBOOKS = {
     "masked_words": "albert_study.reading:MaskedWords",
     "bag_of_words": "albert_study.experiments.words:BagOfWords",
     "constant_answers": "albert_study.experiments.words:ConstantAnswers",
+    "collapse": "albert_study.experiments.collapse:Collapse",
     "fidelity": "albert_study.probe:Fidelity",
 }
 
