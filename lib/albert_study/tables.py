@@ -18,15 +18,15 @@ TITLES = {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B", "mrp
 TITLES |= {"squad-v2": "SQuAD 2.0", "kor-sts": "KorSTS", "kor-qpair": "Korean question pairs"}
 FRONT_TASKS = {"sst2": "SST-2, MiniLM", "kor-sts": "KorSTS, ALBERT", "squad": "SQuAD 1.1, MiniLM"}
 FRONT = {  # by row, which study and arm it shows of these tasks; none where it was not run
-    "block of 2020": ("ladder 2020-block", "ladder 2020-block", "ladder 2020-block"),
-    "residual and mask back": ("ladder with-mask", "ladder with-mask", ""),
-    "projections kept, keys tied": ("ladder tied-keys", "ladder tied-keys", "ladder tied-keys"),
-    "softmax": ("ladder softmax", "albert softmax", "ladder softmax"),
-    "LSH, a quarter (KorSTS: half)": ("ladder lsh", "albert lsh", ""),
-    "key clusters, half": ("ladder key-clusters", "albert key-clusters", "ladder key-clusters"),
+    "block of 2020": ("ladder 2020-block", "ladder 2020-block", ""),
+    "residual and mask back": ("transplants reformer", "albert reformer", "transplants reformer"),
+    "projections kept, keys tied": ("transplants shared-qk", "albert shared-qk", "transplants shared-qk"),
+    "softmax": ("transplants softmax", "albert softmax", "minilm softmax"),
+    "LSH, half (SQuAD: a quarter)": ("", "albert lsh", "minilm lsh"),
+    "key clusters, half": ("more-examples key-clusters-67349", "albert key-clusters", "minilm key-clusters-half"),
 }
-FRONT_NOTE = """Means over {runs} runs of study ladder; on KorSTS softmax, LSH and key clusters are of study albert. \
-Without reading: {floors}. Cost: multiply-adds against softmax's."""
+FRONT_NOTE = """Means over {runs} runs. First row: study ladder; below it SST-2: transplants, more-examples; KorSTS: albert; \
+SQuAD: transplants, minilm. Without reading: {floors}. Cost: multiply-adds against softmax's."""
 KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
 LATER = "†: with runs that were added after scores of the task had been seen. "
 ALONE = "‡: of one run, over examples alone: other runs may differ by more. "
