@@ -131,16 +131,6 @@ def headings(page):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in lines}
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_papermill_reads_every_parameter(path, caplog):
-    """It gives up at a line with two equals signs, and then calls the parameter unknown."""
-    cells = json.loads(path.read_text())["cells"]
-    (source,) = ("".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", []))
-    names = [statement.targets[0].id for statement in ast.parse(source).body]
-    assert [*papermill.inspect_notebook(path)] == names
-    assert caplog.messages == []
-
-
 def test_pages_are_reached_from_readme_and_link_to_what_there_is():
     links = [(page, *link) for page in PAGES for link in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text())]
     for page, name, anchor in links:

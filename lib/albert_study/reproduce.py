@@ -130,7 +130,7 @@ def comparison(old: dict[str, Any], new: dict[str, Any], ends: tuple[float, floa
     else:
         lines.append(f"\nno interval of {metric}: the committed run kept no answers")
     was, now = (conditions(record["parameters"]["precision"], record["environment"]) for record in (old, new))
-    other = [f"  {key}: {was[key]}, now {now.get(key)}" for key in was if was[key] != now.get(key)]
+    other = [f"  {key}: {was[key]}, now {now.get(key)}" for key in was if was[key] not in (None, now.get(key))]
     return "\n".join([*lines, "differs:" if other else "nothing differs", *other])
 
 
