@@ -1,5 +1,6 @@
 # make study                the embedded study, from runs to report, offline
 # make study STUDY=original another one (see studies/)
+# make reproduce RUN=<study/task/model/arm/seed>   one run of results/runs again, beside its record
 # make test                 style, types, tests
 PYTHON ?= python3
 STUDY ?= mini
@@ -16,12 +17,15 @@ BIN := .venv/bin
 # make format               rewrite style
 # make lock                 write the versions that are installed, with hashes and licences (uv)
 # make refresh              copy tables and the repository's address to where they are shown
-.PHONY: study test bench faults colab report recompute site docs install format lock refresh
+.PHONY: study reproduce test bench faults colab report recompute site docs install format lock refresh
 
 study: install
 	@mkdir -p logs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --cores all --config study='$(STUDY)' 2>> logs/snakemake.log \
 	    || { echo "not all is made; \`make study STUDY=$(STUDY)\` goes on where it was (more in logs/snakemake.log)"; exit 1; }
+
+reproduce: install
+	@$(BIN)/python -m albert_study.reproduce '$(RUN)'
 
 test: install
 	$(BIN)/ruff check .

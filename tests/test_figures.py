@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from albert_lsh.files import repository_root
+from albert_lsh.record import write_predictions
 from albert_study import figures
 from albert_study.compare import differences, write_tables
 from albert_study.figures import draw_figures, plot_differences, plot_switched, plot_training
@@ -137,6 +138,26 @@ def test_a_model_that_has_nothing_to_keep_is_drawn(tmp_path):
     lines = pd.read_csv(ROOT / "results/tables/no-training-switched.csv")
     nothing = lines[lines["task"] == "mrpc"].assign(kept=float("nan"), kept_low=float("nan"), kept_high=float("nan"))
     assert save(plot_switched(nothing), tmp_path / "figure")[0].read_text().startswith("<?xml")
+
+
+def test_the_ladder_is_a_dot_a_run_hollow_where_the_run_is_constant(tmp_path):
+    """Of at most four tasks, those with most arms; what is no rung, or varies a rung's training, is not drawn."""
+    arms = ("2020-block", "with-residual", "softmax", "no-residual", "2020-block-10-epochs", "2020-block-low-rate")
+    for task in ("sst2", "mrpc", "cola", "rte", "qnli"):
+        for arm in arms if task != "cola" else arms[:1]:
+            write_run(tmp_path, arm, 0, {"accuracy": 0.6}, task=task, study="ladder", headline="accuracy")
+    folder = write_run(tmp_path, "2020-block", 1, {"accuracy": 0.7}, task="sst2", study="ladder", headline="accuracy")
+    same = pd.DataFrame(
+        {"id": ["a", "b"], "label": [0, 1], "answer": [1, 1], "logit_0": [0.1, 0.2], "logit_1": [0.3, 0.4]}
+    )
+    write_predictions(folder / "predictions.parquet", same)
+    figure = draw_figures("ladder", tmp_path)["ladder"]
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["MRPC", "SST-2", "qnli", "rte"]
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names == ["0 block of 2020", "1 + residual", "4 keys of their own", "softmax, no residual"]
+    points = [line for line in figure.axes[1].lines if line.get_marker() == "o" and len(line.get_xdata())]
+    faces = [(line.get_xdata().tolist(), line.get_markerfacecolor() == "white") for line in points]
+    assert faces[:3] == [([0.6], False), ([0.7], True), ([0.6], False)]
 
 
 def test_texts_as_they_are_and_shuffled_are_two_points_a_run():

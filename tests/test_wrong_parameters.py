@@ -101,7 +101,7 @@ LISTS, TIMES = {"lengths": [128], "cases": ["softmax"]}, {"step_lengths": [], "s
 GOOD = {
     Reading: {"variants": FEW},
     LongRange: {"task": "text"},
-    Comparison: {"task": "mini-mrpc", "model": "mini", "variants": FEW},
+    Comparison: {"task": "mini-mrpc", "arms": {"softmax": {"attention": "softmax"}}},
     Efficiency: {**LISTS, **TIMES, "repeats": 1, "memory": False, "output_dir": "results/e", "figures_dir": "figures"},
 }
 NOT_FOR_THESE = [
@@ -121,8 +121,9 @@ NOT_FOR_THESE = [
     (Pretraining, {"start": "somewhere", "tokenizer": "nano"}, "has a tokenizer of its own"),
     (Pretraining, {"start": "nano", "first_weights": "random"}, "start='nano' has weights of its own"),
     (Comparison, {"task": "squad"}, "task='squad' belongs to squad.ipynb"),
-    (Comparison, {"variants": {"x": {"attention": "lhs"}}}, "variants: 'x': .*'lhs' is not one of: .*compare.ipynb"),
-    (Comparison, {"variants": {"x": {"attention": "window", "shares": [0.1, 0.2]}}}, "variants: 'x' is named twice"),
+    (Comparison, {"arms": "lader"}, "arms='lader' is neither \"ladder\" nor .*compare.ipynb"),
+    (Comparison, {"arms": {"x": {"atention": "lsh"}}}, "arms: 'x': 'atention' is nothing .* did you mean 'attention'"),
+    (Comparison, {"arms": {"x": {"attention": "lhs"}}}, "arms: 'x': attention='lhs' is not one of: .*compare.ipynb"),
     (Comparison, {"attention": "key-clusters"}, "'attention' is not a parameter of compare.ipynb"),
     (Efficiency, {"cases": ["lhs"]}, "cases: 'lhs' is not one of: softmax"),
     (Efficiency, {"cases": ["key-clusters"]}, "cases must have 'softmax', with which the others are compared"),

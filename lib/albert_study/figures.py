@@ -3,6 +3,7 @@
 python -m albert_study.figures          all of them
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from albert_lsh.files import repository_root
 from albert_study.compare import MARGIN
 from albert_study.experiments.collapse import plot_collapse
 from albert_study.records import load, load_history, read, read_measured, studies_of, wide
-from albert_study.scores import ARMS, METRICS, TRAINED, base_of, headlines, in_order, runs_of, scale_of
+from albert_study.scores import ARMS, BESIDE, METRICS, RUNGS, TRAINED, base_of, headlines, in_order, runs_of, scale_of
 from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
 from albert_study.tables import TITLES, between
 
@@ -153,6 +154,45 @@ def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame, root: Path) -> Figu
     return figure
 
 
+def plot_ladder(rows: pd.DataFrame, names: Mapping[str, str], root: Path) -> Figure:
+    """Scores arm by arm, a dot a run, hollow where it says the same to everything; one panel a task, at most four.
+
+    Accuracies where tasks have them, since constants are plain there. Lines: a bag of words on the same examples, and
+    the constant answer. Tasks with one of the arms alone are left out.
+
+    names: how each arm is called, from top to bottom; others are not drawn.
+    """
+    runs = runs_of(rows, root)
+    runs = runs[runs["arm"].isin(names) & (runs["split"] != "shuffled")]
+    has_accuracy = runs["task"].isin(runs.loc[runs["measure"] == "accuracy", "task"])
+    runs = runs[(runs["measure"] == "accuracy") | (runs["is_headline"] & ~has_accuracy)]
+    arms = runs.groupby("task", sort=False)["arm"].nunique()
+    counted = rows[(rows["kind"] == "bag of words") & (rows["study"] == "bag-of-words")]
+    words = counted.groupby(["task", "measure"])["value"].last()
+    panels = {}
+    for task, of_task in runs[runs["task"].isin(arms[arms > 1].nlargest(4).index)].groupby("task", sort=False):
+        value = of_task["value"].fillna(of_task["majority class"])  # a constant has no correlation
+        lines = of_task.assign(name=of_task["arm"], value=value, full=~of_task["constant"], low=np.nan, high=np.nan)
+        panels[TITLES.get(str(task), str(task))] = lines.sort_values("seed")
+    most_runs = max(panel.groupby("arm").size().max() for panel in panels.values())
+    drawn = {arm: name for arm, name in names.items() if arm in {*runs["arm"]}}
+    figure = dots(panels, drawn, max(0.22, 0.06 * most_runs), 0.16)
+    for axis, panel in zip(figure.axes, panels.values(), strict=True):
+        measure = panel["measure"].iloc[0]
+        axis.axvline(panel["majority class"].mean(), color=GREY, linewidth=0.9)
+        if place := words.get((panel["task"].iloc[0], measure)):
+            axis.axvline(place, color=GREY, linestyle=":", linewidth=1.2)
+        axis.set_xlabel(METRICS[measure])
+        axis.margins(x=0.08)
+    point: dict[str, Any] = {"marker": "o", "color": "black", "linestyle": "", "markersize": 4}
+    handles = {"a run": point, "a run that always gives the same answer": point | {"markerfacecolor": "white"}}
+    handles |= {"the constant answer": {"color": GREY}, "a bag of words": {"color": GREY, "linestyle": ":"}}
+    for label, look in handles.items():
+        figure.axes[0].plot([], [], label=label, **look)
+    add_legend(figure, figure.axes[0], columns=4)
+    return figure
+
+
 def plot_switched(lines: pd.DataFrame) -> Figure:
     """What is left of the score, and the share of answers that change, against full cost; one column a task.
 
@@ -214,8 +254,8 @@ def plot_pretraining(rows: pd.DataFrame, root: Path) -> Figure:
 
 
 def draw_figures(study: str, root: Path) -> dict[str, Figure]:
-    """A study's losses task by task, scores over more epochs or examples where arms have them, differences, attention
-    switched, words shuffled and the spread of states, by name."""
+    """A study's losses task by task, scores over more epochs or examples where arms have them, differences, the ladder,
+    attention switched, words shuffled and the spread of states, by name."""
     rows = load(root, study)
     runs = headlines(rows, root)
     trained, figures = runs["arm"].str.extract(TRAINED, expand=False).fillna(""), {}
@@ -225,6 +265,8 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
             figures[f"{study}-{name}-{task}"] = plot_training(of_task, root, x)
     names = ("differences", "switched", "second", "shuffled")
     pairs, switched, second, shuffled = (read(root, f"tables/{study}-{name}") for name in names)
+    if "2020-block" in {*runs["arm"]}:
+        figures[study] = plot_ladder(rows, RUNGS | BESIDE, root)
     if len(pairs) and (pairs["from"] == "softmax").any():
         figures[f"{study}-differences"] = plot_differences(runs, pairs)
     if len(switched):

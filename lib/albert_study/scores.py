@@ -18,7 +18,19 @@ from albert_lsh.tasks import TASKS
 from albert_study.records import BASELINES
 from albert_study.study_file import added_later
 
+RUNGS = {  # of `ladder.LADDER`, in words; on it softmax is a rung
+    "2020-block": "0 block of 2020",
+    "with-residual": "1 + residual",
+    "with-mask": "2 + mask",
+    "tied-keys": "3 projections kept",
+    "softmax": "4 keys of their own",
+    "lsh": "LSH ¼",
+    "key-clusters": "key clusters ½",
+}
+BESIDE = {"no-residual": "softmax, no residual", "tied-keys-causal": "rung 3, causal"}  # beside the ladder
 ARMS = {  # what an arm is, beside softmax, in words and in the order of figures
+    **{arm: RUNGS[arm] for arm in ("2020-block", "with-residual", "with-mask", "tied-keys")},
+    **BESIDE,
     "new": "new projections",
     "new-best-rate": "new projections, best rate",
     "shared-qk": "tied keys",

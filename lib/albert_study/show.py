@@ -167,6 +167,12 @@ STYLES: dict[str, tuple[str, Any, str]] = {
     "lsh-tree-third": ("#8aa9c9", (0, (1, 2)), "d"),
     "lsh-tree-half": ("#aac3da", (0, (1, 2)), "d"),
     "truncated": ("#666666", (0, (1, 1)), "o"),
+    "2020-block": ("#d55e00", "--", "s"),
+    "with-residual": ("#e8924f", (0, (4, 1.5)), "^"),
+    "with-mask": ("#b08a3c", (0, (2, 1)), "v"),
+    "tied-keys": ("#cc79a7", (0, (6, 1, 1, 1, 1, 1)), "v"),
+    "tied-keys-causal": ("#a0457a", (0, (1, 1.5)), "v"),
+    "no-residual": ("#7f7f7f", (0, (5, 2)), "o"),
     # what can be had without attention
     "majority class": ("#444444", "-", ""),
     "counting, or a coin": ("#444444", ":", ""),
@@ -314,14 +320,17 @@ def dots(
 
     Args:
         panels: by title, lines with name, value, low, high, and full (whether the point is); where there is `other`, a
-            hollow point there. Several lines of a name stand below each other, `step` of a row apart at most.
+            hollow point there; `attention` colours a name that has no colour. Several lines of a name stand below each
+            other, `step` of a row apart at most.
         names: how each is called, from top to bottom.
         height: inches of a row.
     """
     figure, axes = new_figure(6.6, height * len(names) + 1.15, ncols=len(panels), sharey=True)
     for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
         for number, name in enumerate(names):
-            points, colour = lines[lines["name"] == name], look_of(name)["color"]
+            points = lines[lines["name"] == name]
+            attention = points["attention"].iloc[0] if "attention" in points and len(points) else ""
+            colour = look_of(name, attention)["color"]
             places = number + (np.arange(len(points)) - (len(points) - 1) / 2) * min(step, 0.7 / max(1, len(points)))
             axis.hlines(places, points["low"], points["high"], color=colour, linewidth=0.9)
             for full, face in ((True, colour), (False, "white")):

@@ -1,0 +1,25 @@
+"""The ladder: from the attention block of 2020 to softmax, one change a rung, and two attentions that choose keys.
+
+compare.ipynb takes it by name; studies/ladder.yaml has the same arms (a test compares them), with learning rates of its
+models. `scores.RUNGS` has the words for each arm, in the same order.
+"""
+
+from typing import Any
+
+HASHED: dict[str, Any] = {"bucket_size": 32, "n_hashes": 16}  # as in 2020
+
+
+def block_of_2020(**kept: bool) -> dict[str, Any]:
+    """An arm with new projections, keys that are queries, and padded texts; `kept`: settings of `reformer`."""
+    return {"attention": "reformer", "attention_settings": {**kept, **HASHED}, "pad_to_max_length": True}
+
+
+LADDER: dict[str, dict[str, Any]] = {  # by arm, the parameters of its runs that are its own
+    "2020-block": block_of_2020(residual=False, mask_padding=False),
+    "with-residual": block_of_2020(residual=True, mask_padding=False),
+    "with-mask": block_of_2020(residual=True, mask_padding=True),
+    "tied-keys": {"attention": "shared-qk-lsh", "attention_settings": HASHED},
+    "softmax": {"attention": "softmax"},
+    "lsh": {"attention": "lsh", "attention_settings": {"share": 0.25, "rest": True}},
+    "key-clusters": {"attention": "key-clusters", "attention_settings": {"share": 0.5}},
+}
