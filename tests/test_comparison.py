@@ -33,7 +33,9 @@ def test_the_study_of_the_ladder_has_the_arms_of_the_notebook_and_every_rung_a_n
     """But for learning rates, which belong to a study's models, and how long it trains."""
     assert list(RUNGS) == list(LADDER)
     of_study = dict.fromkeys(LADDER, 0)
-    for entry in StudyFile("ladder").study.tasks.values():
+    for task, entry in StudyFile("ladder").study.tasks.items():
+        if task == "squad":  # of 128 tokens, which are hashed
+            continue
         for name in entry.arms.keys() & LADDER.keys():
             values = entry.arms[name].values()
             assert {key: value for key, value in values.items() if key != "learning_rate"} == LADDER[name]

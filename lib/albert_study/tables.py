@@ -25,8 +25,8 @@ FRONT = {  # by row, which study and arm it shows of these tasks; none where it 
     "LSH, half (SQuAD: a quarter)": ("", "albert lsh", "minilm lsh"),
     "key clusters, half": ("more-examples key-clusters-67349", "albert key-clusters", "minilm key-clusters-half"),
 }
-FRONT_NOTE = """Means over {runs} runs. First row: study ladder; below it SST-2: transplants, more-examples; KorSTS: albert; \
-SQuAD: transplants, minilm. Without reading: {floors}. Cost: multiply-adds against softmax's."""
+FRONT_NOTE = """Means over {runs} runs. First row: study ladder; others, SST-2: transplants, more-examples; KorSTS: \
+albert; SQuAD: transplants, minilm. Without reading: {floors}. Cost: multiply-adds against softmax's."""
 KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
 LATER = "†: with runs that were added after scores of the task had been seen. "
 ALONE = "‡: of one run, over examples alone: other runs may differ by more. "
