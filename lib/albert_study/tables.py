@@ -19,7 +19,7 @@ TITLES |= {"squad-v2": "SQuAD 2.0", "kor-sts": "KorSTS", "kor-qpair": "Korean qu
 FRONT_TASKS = {"sst2": "SST-2, MiniLM", "kor-sts": "KorSTS, ALBERT", "squad": "SQuAD 1.1, MiniLM"}
 FRONT = {  # by row, which study and arm it shows of these tasks; none where it was not run
     "block of 2020": ("ladder 2020-block", "ladder 2020-block", ""),
-    "residual and mask back": ("transplants reformer", "albert reformer", "transplants reformer"),
+    "residual, LayerNorm and mask back": ("transplants reformer", "albert reformer", "transplants reformer"),
     "projections kept, keys tied": ("transplants shared-qk", "albert shared-qk", "transplants shared-qk"),
     "softmax": ("transplants softmax", "albert softmax", "minilm softmax"),
     "LSH, half (SQuAD: a quarter)": ("", "albert lsh", "minilm lsh"),
