@@ -10,7 +10,7 @@ from albert_study.experiments.collapse import CLS, MEAN, TOKENS
 from albert_study.experiments.words import LOSSES, ORIGINAL, beside_the_original
 from albert_study.growth import crossing_bounds
 from albert_study.records import read, wide
-from albert_study.scores import ARMS, METRICS, in_order
+from albert_study.scores import ARMS, METRICS, RUNGS, in_order
 from albert_study.show import Line, parts, text
 from albert_study.tables import TITLES, Named, commits, one_by_one, shown
 
@@ -125,9 +125,17 @@ def numbers_of_run(numbers: list[dict[Any, Any]]) -> dict[str, str]:
 
 
 def collapse_tables(root: Path, rows: pd.DataFrame) -> Named:
-    """The spread of texts and tokens after every second pass, by block: the median of the draws, a table a model."""
-    for name, file in {"collapse": "albert", "collapse-minilm": "minilm", "collapse-nano": "nano"}.items():
-        if (lines := read(root, f"runs/collapse/{file}")).empty:
+    """The spread of texts and tokens after every second pass, by block: the median of the draws, a table a model; and
+    after training, of the ladder's models that are measured."""
+    tables = {"collapse": "albert", "collapse-minilm": "minilm", "collapse-nano": "nano"}
+    measured_tables = {name: read(root, f"runs/collapse/{file}") for name, file in tables.items()}
+    trained = {rung: read(root, f"runs/collapse/trained-{arm}") for arm, rung in RUNGS.items()}
+    of_rungs = [
+        lines.assign(block=rung, model="MiniLM, trained on SST-2") for rung, lines in trained.items() if len(lines)
+    ]
+    measured_tables["collapse-trained"] = pd.concat(of_rungs) if of_rungs else pd.DataFrame()
+    for name, lines in measured_tables.items():
+        if lines.empty:
             continue
         passes = [number for number in sorted(lines["pass"].unique()) if number % 2]
         medians = lines.groupby(["block", "states", "pass"], sort=False)["spread"].median().unstack("pass")[passes]
@@ -137,7 +145,9 @@ def collapse_tables(root: Path, rows: pd.DataFrame) -> Named:
         note = (
             f"After passes {', '.join(map(str, passes))}. {{model}}; {{texts}} texts of {{task}}, {{length}} tokens; "
         )
-        note += f"with new projections the median of {lines['draw'].nunique()} draws; {{commits}}."
+        if (draws := lines["draw"].nunique()) > 1:
+            note += f"with new projections the median of {draws} draws; "
+        note += "{commits}."
         yield from shown(name, by_block, "{block}", {title: f"{{{title}}}" for title in (CLS, MEAN, TOKENS)}, note)
 
 
