@@ -125,8 +125,8 @@ def numbers_of_run(numbers: list[dict[Any, Any]]) -> dict[str, str]:
 
 
 def collapse_tables(root: Path, rows: pd.DataFrame) -> Named:
-    """The spread of texts and tokens after every second pass and the last, by block: the median of the draws, a table a model; and
-    after training, of the ladder's models that are measured."""
+    """The spread of texts and tokens after every second pass and the last, by block: the median of the draws, a table a
+    model; and after training, of the ladder's models that are measured."""
     tables = {"collapse": "albert", "collapse-minilm": "minilm", "collapse-nano": "nano"}
     measured_tables = {name: read(root, f"runs/collapse/{file}") for name, file in tables.items()}
     trained = {rung: read(root, f"runs/collapse/trained-{arm}") for arm, rung in RUNGS.items()}
@@ -137,7 +137,8 @@ def collapse_tables(root: Path, rows: pd.DataFrame) -> Named:
     for name, lines in measured_tables.items():
         if lines.empty:
             continue
-        passes = [number for number in sorted(lines["pass"].unique()) if number % 2 or number == lines["pass"].max()]
+        last = lines["pass"].max()
+        passes = [number for number in sorted(lines["pass"].unique()) if number % 2 or number == last]
         medians = lines.groupby(["block", "states", "pass"], sort=False)["spread"].median().unstack("pass")[passes]
         cells = medians.apply(lambda spreads: " ".join(map(spread_as_text, spreads)), axis=1)
         about = lines.groupby("block", sort=False).agg(**{name: (name, "first") for name in SAME})

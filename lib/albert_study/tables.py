@@ -4,13 +4,25 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.tasks import TASKS
 from albert_study.intervals import CLEAR_FROM
 from albert_study.records import read, wide
-from albert_study.scores import ARMS, CORRELATIONS, METRICS, are_apart, base_of, scale_of
+from albert_study.scores import (
+    ARMS,
+    BESIDE,
+    CORRELATIONS,
+    METRICS,
+    RUNGS,
+    answers_of_run,
+    are_apart,
+    base_of,
+    runs_of,
+    scale_of,
+)
 from albert_study.show import Cells, Line, Parts, Table, columns, form, parts, table, text
 
 Named = Iterator[tuple[str, Table]]
@@ -138,6 +150,32 @@ def score_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     spec = "attentions={arm}; length={length}; batch={batch_size}; learning rate={learning_rate}; epochs={epochs:1}; "
     spec += "examples={train_examples:0} / {examples:0}; precision={precision}; seeds={seeds}"
     yield from shown(f"{study}-settings", recipes, "{task}", spec, note)
+
+
+def ladder_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
+    """Every run of the ladder: score, loss, share of its most frequent answer; and what can be had without attention."""
+    if "2020-block" not in {*rows["arm"]}:
+        return
+    runs = runs_of(rows, root)
+    runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
+    words = wide(rows[(rows["kind"] == "bag of words") & (rows["study"] == "bag-of-words")]).groupby("task")["headline"]
+    losses = rows[rows["measure"] == "eval_loss"].set_index("record")["value"]
+    answers = (answers_of_run(root, record) for record in runs["record"])
+    shares = [table["answer"].value_counts(normalize=True).max() if "answer" in table else np.nan for table in answers]
+    runs = runs.assign(
+        loss=runs["record"].map(losses),
+        most=np.array(shares, float),
+        words=runs["task"].map(words.last()),
+        title=runs["task"].replace(TITLES) + ", " + runs["measure"].map(METRICS),
+        name=[ARMS.get(arm, RUNGS.get(arm, arm)) for arm in runs["arm"]],
+        digits=[scale_of(*line)[1] for line in runs[["task", "measure"]].itertuples(index=False)],
+    )
+    order = [*RUNGS, *BESIDE, *runs["task"], *runs["arm"]]
+    runs = runs.sort_values(["task", "arm"], key=lambda names: names.map(order.index), kind="stable")
+    cells = columns("arm={name}; seed={seed:0}; score={value:s}; loss={loss:4}; most frequent answer={most:%1}; "
+                    "the constant answer={majority class:s}; a bag of words={words:s}")  # fmt: skip
+    note = "Every run. No score: a correlation that a constant does not have. Texts of 64 tokens are not hashed. "
+    yield from shown(study, runs, "{title}", cells, note + f"Study {study}{{about}}")
 
 
 def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
@@ -326,5 +364,5 @@ def library_tables(root: Path, rows: pd.DataFrame) -> Named:
     yield from shown("tasks", lines, "{name}", spec)
 
 
-OF_STUDIES = (score_tables, difference_tables, switched_tables, reading_tables, shuffled_tables)
+OF_STUDIES = (score_tables, ladder_tables, difference_tables, switched_tables, reading_tables, shuffled_tables)
 COMMON = (front_tables, equivalence_tables, second_tables, library_tables)
