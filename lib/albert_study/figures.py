@@ -321,7 +321,8 @@ def write_figures(*studies: str, root: str | Path | None = None) -> list[Path]:
             figures["masked-words"] = plot_masked_words(wide(masked))
         if len(new := rows[(rows["kind"] == "pretrained") & rows["variant"].isna()]):
             figures["pretraining"] = plot_pretraining(new, root)  # those that go on from other weights begin elsewhere
-        if collapsed := sorted((root / "results/runs/collapse").glob("*.csv")):
+        measured = sorted((root / "results/runs/collapse").glob("*.csv"))
+        if collapsed := [path for path in measured if not path.stem.startswith("trained-")]:
             figures["collapse"] = plot_collapse(pd.concat(map(read_measured, collapsed)))
         for study in studies:
             figures |= draw_figures(study, root)
