@@ -154,6 +154,7 @@ def score_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
 
 def ladder_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     """Every run of the ladder: score, loss, share of its most frequent answer; and what needs no attention."""
+    rows = rows[(rows["study"] == study) | (rows["kind"] == "bag of words")]
     if "2020-block" not in {*rows["arm"]}:
         return
     runs = runs_of(rows, root)
