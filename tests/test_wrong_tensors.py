@@ -100,7 +100,9 @@ def test_neither_layout_in_memory_nor_float64_matters(chosen, shape, seed, layou
     expected = attend(chosen, inputs, seed=seed)
     for change in (LAYOUTS[layout], torch.Tensor.double) if chosen[0] != "reformer" else (LAYOUTS[layout],):
         out = attend(chosen, [change(x) for x in inputs], seed=seed)
-        torch.testing.assert_close(out.float(), expected, atol=2e-5, rtol=1e-4)
+        # the arc cosine of `yoso-e` keeps half of float32's digits where a query and a key are parallel
+        atol = 1e-3 if chosen[0] == "yoso-e" else 2e-5
+        torch.testing.assert_close(out.float(), expected, atol=atol, rtol=1e-4)
 
 
 @settings(max_examples=150)
