@@ -160,6 +160,19 @@ def test_the_ladder_is_a_dot_a_run_hollow_where_the_run_is_constant(tmp_path):
     assert faces[:3] == [([0.6], False), ([0.7], True), ([0.6], False)]
 
 
+def test_runs_of_earlier_studies_that_are_a_rung_are_crosses_in_its_row(tmp_path):
+    """Of the ladder's own tasks alone, and each in the row of the rung that it is."""
+    for study, arm, task in (("ladder", "2020-block", "sst2"), ("ladder", "softmax", "sst2"),
+                             ("transplants", "reformer", "sst2"), ("transplants", "new", "sst2"),
+                             ("albert", "softmax", "kor-sts")):  # fmt: skip
+        write_run(tmp_path, arm, 0, {"accuracy": 0.6}, task=task, study=study, headline="accuracy")
+    (axis,) = draw_figures("ladder", tmp_path)["ladder"].axes
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert names == ["0 block of 2020", "2 + mask", "4 keys of their own"]
+    crosses = [line for line in axis.lines if line.get_marker() == "x" and len(line.get_xdata())]
+    assert [line.get_ydata().tolist() for line in crosses] == [[1]]
+
+
 def test_texts_as_they_are_and_shuffled_are_two_points_a_run():
     figure = draw_figures("word-order", ROOT)["word-order-shuffled"]
     titles = "MNLI, 1 run; SST-2, 3 runs; CoLA, 3 runs; STS-B, 3 runs"

@@ -108,6 +108,23 @@ def test_an_interval_of_one_run_is_marked(tree):
     assert "‡: of one run, over examples alone" in shown.note
 
 
+def test_the_table_of_the_ladder_has_every_run_of_its_study_and_no_other(tree):
+    for study, arm, seed in (("x", "softmax", 1), ("x", "2020-block", 0), ("other", "softmax", 2)):
+        folder = write_run(tree, arm, seed, SCORES, study=study)
+        answer = [1] * 40 + [0] * (10 * (arm == "softmax")) + [1] * (10 * (arm != "softmax"))
+        table = pd.DataFrame({"id": range(50), "label": [0, 1] * 25, "answer": answer})
+        write_predictions(folder / "predictions.parquet", table)
+        record = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps(record | {"eval_loss": 0.5}))
+    write_tables("x", "other", root=tree)
+    tables = document_tables(tree)
+    assert "other" not in tables
+    rows = tables["x"].frame()
+    assert rows[["arm", "seed", "loss", "most frequent answer"]].values.tolist() == [
+        ["0 block of 2020", "0", "0.5000", "100.0%"], ["4 keys of their own", "1", "0.5000", "80.0%"]
+    ]  # fmt: skip
+
+
 def test_every_table_of_a_study_alone_is_its_own(tree):
     write_tables("mini", root=tree)
     assert {name for name in document_tables(tree, "mini")} == {"mini-scores", "mini-settings", "mini-differences-mrpc"}

@@ -111,15 +111,13 @@ def with_todays_names(result: dict[str, Any]) -> dict[str, Any]:
         parameters["model"] = "nano-lsh-tree" if new == "lsh-tree" else "nano-key-clusters"
     if "label" in parameters:
         parameters["label"] = renamed(parameters["label"], old, new)
-    labels = {}  # of the attentions that a trained model was evaluated under
+    labels, evaluate = {}, {}  # of the attentions that a trained model was evaluated under
     for label, settings in parameters.get("evaluate", {}).items():
-        labels[label] = renamed(label, settings["attention"], todays_method(settings["attention"], settings)[0])
-    if labels:
-        evaluate = parameters["evaluate"].items()
-        parameters["evaluate"] = {
-            labels[label]: settings | {"attention": todays_method(settings["attention"], settings)[0]}
-            for label, settings in evaluate
-        }
+        name, _ = todays_method(settings["attention"], settings)
+        labels[label] = renamed(label, settings["attention"], name)
+        evaluate[labels[label]] = settings | {"attention": name}
+    if evaluate:
+        parameters["evaluate"] = evaluate
     metrics = {}
     for metric, value in result["metrics"].items():
         what, separator, label = metric.partition(", ")

@@ -159,14 +159,15 @@ def ladder_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         return
     runs = runs_of(rows, root)
     runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
-    words = wide(rows[(rows["kind"] == "bag of words") & (rows["study"] == "bag-of-words")]).groupby("task")["headline"]
+    counted = rows[(rows["study"] == "bag-of-words") & (rows["measure"] == "headline")]
+    words = counted.groupby("task")["value"].last()
     losses = rows[rows["measure"] == "eval_loss"].set_index("record")["value"]
     answers = (answers_of_run(root, record) for record in runs["record"])
     shares = [table["answer"].value_counts(normalize=True).max() if "answer" in table else np.nan for table in answers]
     runs = runs.assign(
         loss=runs["record"].map(losses),
         most=np.array(shares, float),
-        words=runs["task"].map(words.last()),
+        words=runs["task"].map(words),
         title=runs["task"].replace(TITLES) + ", " + runs["measure"].map(METRICS),
         name=[ARMS.get(arm, RUNGS.get(arm, arm)) for arm in runs["arm"]],
         digits=[scale_of(*line)[1] for line in runs[["task", "measure"]].itertuples(index=False)],
