@@ -37,8 +37,9 @@ FRONT = {  # by row, which study and arm it shows of these tasks; none where it 
     "LSH, half (SQuAD: a quarter)": ("", "albert lsh", "minilm lsh"),
     "key clusters, half": ("more-examples key-clusters-67349", "albert key-clusters", "minilm key-clusters-half"),
 }
-FRONT_NOTE = """Means over {runs} runs. First row: study ladder; others, SST-2: transplants, more-examples; KorSTS: \
-albert; SQuAD: transplants, minilm. Without reading: {floors}. Cost: multiply-adds against softmax's."""
+FRONT_NOTE = """Means over {runs} runs, or lowest to highest. First row: study ladder, one run each; others, SST-2: \
+transplants, more-examples; KorSTS: albert; SQuAD: transplants, minilm. Without reading: {floors}. Cost: multiply-adds \
+against softmax's."""
 KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
 LATER = "†: with runs that were added after scores of the task had been seen. "
 ALONE = "‡: of one run, over examples alone: other runs may differ by more. "
@@ -176,7 +177,7 @@ def ladder_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     runs = runs.sort_values(["task", "arm"], key=lambda names: names.map(order.index), kind="stable")
     cells = columns("arm={name}; seed={seed:0}; score={value:s}; loss={loss:4}; most frequent answer={most:%1}; "
                     "the constant answer={majority class:s}; a bag of words={words:s}")  # fmt: skip
-    note = "Every run. No score: a correlation that a constant does not have. Texts of 64 tokens are not hashed. "
+    note = "Every run; MRPC's are of one part of five. Texts of 64 tokens are not hashed. "
     yield from shown(study, runs, "{title}", cells, note + f"Study {study}{{about}}")
 
 
