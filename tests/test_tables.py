@@ -104,7 +104,7 @@ def test_an_interval_of_one_run_is_marked(tree):
             write_predictions(write_run(tree, arm, seed, SCORES, study="one") / "predictions.parquet", table)
     write_tables("one", root=tree)
     shown = document_tables(tree, "one")["one-differences-mrpc"]
-    assert [interval.endswith("‡") for interval in shown.frame()["95 % interval"]] == [True]
+    assert [cell.endswith(")‡") for cell in shown.frame()["difference (95 % interval)"]] == [True]
     assert "‡: of one run, over examples alone" in shown.note
 
 

@@ -1,6 +1,6 @@
 """The tables of studies as documents and pages show them, of results/tables/<study>-*.csv (see `compare`)."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -182,38 +182,48 @@ def ladder_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
 
 
 def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
-    """Every arm against softmax, and neighbours: difference with its interval where a mean stands for the runs, in
-    asterisks where Holm leaves it."""
+    """By task the difference of every arm from softmax with its interval, in asterisks where Holm leaves it; and a
+    table of the other neighbours."""
     lines = read(root, f"tables/{study}-differences")
     for task, pairs in lines.groupby("task", sort=False) if len(lines) else ():
         over, models = pairs["over"].iloc[0], ", ".join(pairs["model"].unique())
-        cells = {**columns("what changes={change}"), "from": one_side("from"), "to": one_side("to")}
-        cells["difference"] = lambda line: "**{difference:+s}**" if line["clear"] else "{difference:+s}"
-        cells |= columns("95 % interval={low:+s} to {high:+s}{alone}; p (Holm)={p_holm:P}")
-        cells |= {"pairs seen": pairs_seen, "cost": "{cost_to:%}", over: "{seeds:0}{mark}"}
         counts = pairs["examples"]
         examples = f"{between(counts)} examples" if counts.any() else "intervals over seeds alone"
         note = f"{task}: {METRICS[pairs['metric'].iloc[0]]}, {examples}. Study {study}: {models}."
         few = (pairs["seeds"] < CLEAR_FROM).any()
         note += f" With fewer than {CLEAR_FROM} {over} nothing is tested." if few else ""
-        if (pairs["family"] == "B").any():
-            note += " Whether key-clusters stays near softmax is tested in a table of its own."
         pairs.loc[~pairs["has_mean"], ["difference", "low", "high"]] = None
         pairs = marked(pairs).assign(digits=scale_of(task, pairs["metric"].iloc[0])[1])
-        note = f"{note} {footnote(pairs, intervals=True)}".strip()
-        yield from shown(f"{study}-differences-{task}", pairs, "{from} → {to}", cells, note)
+        from_softmax = pairs["from"].map(base_of) == "softmax"
+        from_softmax |= not from_softmax.any()  # what is compared with something else alone
+        name = f"{study}-differences-{task}"
+        cells = {"score": both_scores, "difference (95 % interval)": difference, "pairs seen": "{pairs_to:%}"}
+        cells |= {"cost": "{cost_to:%}", over: "{seeds:0}{mark}"}
+        for chosen, label, ending, more in (
+            (from_softmax, "{change} ({to})", "", {}),
+            (~from_softmax, "{change} ({from} → {to})", "-neighbours", {"pairs seen": pairs_seen}),
+        ):
+            noted = f"{note} {footnote(pairs[chosen], intervals=True)}".strip()
+            yield from shown(name + ending, pairs[chosen], label, cells | more, noted)
 
 
-def one_side(end: str) -> Callable[[Line], str]:
+def both_scores(line: Line) -> str:
+    return f"{one_side(line, 'from')} → {one_side(line, 'to')}"
+
+
+def one_side(line: Line, end: str) -> str:
     """The score of one of two arms; from lowest to highest where runs are far apart; how many are constant."""
+    if line[f"constant_{end}"]:
+        return f"{{constant_{end}:0}} of {{seeds:0}} constant"
+    apart = are_apart(line["task"], line["metric"], line[f"lowest_{end}"], line[f"highest_{end}"])
+    return f"{{lowest_{end}:s}} to {{highest_{end}:s}}" if apart else f"{{score_{end}:s}}"
 
-    def cell(line: Line) -> str:
-        if line[f"constant_{end}"]:
-            return f"{{constant_{end}:0}} of {{seeds:0}} constant"
-        apart = are_apart(line["task"], line["metric"], line[f"lowest_{end}"], line[f"highest_{end}"])
-        return f"{{lowest_{end}:s}} to {{highest_{end}:s}}" if apart else f"{{score_{end}:s}}"
 
-    return cell
+def difference(line: Line) -> str:
+    if pd.isna(line["difference"]):
+        return ""
+    mean = "**{difference:+s}**" if line["clear"] else "{difference:+s}"
+    return mean + " ({low:+s} to {high:+s}){alone}"
 
 
 def pairs_seen(line: Line) -> str:
@@ -354,7 +364,7 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
 
 def library_tables(root: Path, rows: pd.DataFrame) -> Named:
     """The attentions of the library with their settings, and its tasks, but for the embedded ones."""
-    known = [(name, known.about, ", ".join(known.defaults)) for name, known in attention.ATTENTIONS.items()]
+    known = [(name, known.about, settings_of(known)) for name, known in attention.ATTENTIONS.items()]
     lines = pd.DataFrame(known, columns=["name", "about", "settings"])
     yield from shown("attentions", lines, "{name}", "what it is={about}; settings={settings}")
     lines = pd.DataFrame({
@@ -365,6 +375,11 @@ def library_tables(root: Path, rows: pd.DataFrame) -> Named:
     } for task in TASKS.values() if task.dataset != "mini")  # fmt: skip
     spec = "data on the Hub={data}; what is read={read}; what is answered={answer}; scores={scores}; scored on={on}"
     yield from shown("tasks", lines, "{name}", spec)
+
+
+def settings_of(kind: type[attention.Attention]) -> str:
+    """Its settings with their defaults; without one what a budget decides."""
+    return ", ".join(name if value is None else f"{name}={value}" for name, value in kind.defaults.items())
 
 
 OF_STUDIES = (score_tables, ladder_tables, difference_tables, switched_tables, reading_tables, shuffled_tables)
