@@ -83,7 +83,7 @@ lock:
 	$(BIN)/pip list --format=freeze --exclude-editable --exclude pip --exclude setuptools | sed 's/+[a-z0-9.]*$$//' > requirements.lock
 	echo torch | $(HASHED) --output-file tools/locked/torch.txt -
 	$(HASHED) --all-extras $(OF_TORCH) --output-file tools/locked/packages.txt pyproject.toml
-	$(BIN)/python tools/licences.py > docs/licences.md
+	$(BIN)/python tools/licences.py > tools/locked/licences.md
 
 refresh:
 	$(BIN)/python tools/refresh.py
