@@ -1,7 +1,7 @@
 """What fine-tuning ALBERT-base with the notebooks' defaults keeps in memory, counted, beside the 16 GB of Colab's T4.
 
     OMP_NUM_THREADS=1 python benchmarks/t4.py      writes results/reliability/t4.csv, in a minute or two, on a CPU
-    make refresh                                   shows it in docs/colab.md
+    make refresh                                   (docs/running.md quotes it)
 
 Counted are the bytes that autograd keeps for the backward pass, each storage once, the weights apart, of a forward pass
 of ALBERT-base's shape (random weights) without padding: of the longest batch that can come. Two small batches are
