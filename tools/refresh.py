@@ -4,7 +4,7 @@
 
 The address is in pyproject.toml alone. Colab opens a notebook without the repository around it, so the notebooks' first
 two cells say where the library is. A page shows a table where it says `<!-- table: NAME -->`; the names and the tables
-are those of `albert_study.report`, and nobody types a number into them. results/tables/ has a page for each study with
+are those of `albert_study.tables`, and nobody types a number into them. results/tables/ has a page for each study with
 all of its tables.
 """
 
@@ -23,8 +23,8 @@ from pydantic import BaseModel
 from albert_lsh import attention
 from albert_lsh.run import Run
 from albert_lsh.tasks import TASKS
-from albert_study.report import document_tables
 from albert_study.show import Table
+from albert_study.tables import all_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -104,7 +104,7 @@ def escaped(value: Any) -> str:
 
 def markdown(table: Table) -> str:
     """A table in Markdown, its index as first column, and its note above."""
-    lines = (table.titles, *table.texts())
+    lines = (table.titles, *table.rows)
     head, *body = ("| " + " | ".join(map(escaped, line)) + " |" for line in lines)
     return "\n".join([escaped(table.note), "", head, "| --- " * len(table.titles) + "|", *body])
 
@@ -156,7 +156,7 @@ def run_options() -> Table:
     rows = []
     for name, field in Run.model_fields.items():
         default = "must be given" if field.is_required() else json.dumps(field.default)
-        rows.append([[name], ["" if default == "null" else default], [said.get(name, "")]])
+        rows.append([name, "" if default == "null" else default, said.get(name, "")])
     return Table(["parameter", "default", "meaning"], rows)
 
 
@@ -183,7 +183,7 @@ def table_pages(tables: dict[str, Table]) -> dict[Path, str]:
 
 def refreshed() -> dict[Path, str]:
     """Every page and notebook as it should be."""
-    tables = document_tables(ROOT)
+    tables = all_tables(ROOT)
     texts = table_pages({name: table for name, table in tables.items() if name not in OF_LIBRARY})
     tables["run-options"] = run_options()
     for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.ipynb")):
