@@ -22,6 +22,6 @@ LADDER: dict[str, dict[str, Any]] = {  # by arm, the parameters of its runs that
     "with-mask": block_of_2020(residual=True, mask_padding=True),
     "tied-keys": {"attention": "shared-qk"},
     "softmax": {"attention": "softmax"},
-    "lsh": {"attention": "lsh", "attention_settings": {"share": 0.25, "rest": True}},
+    "lsh": {"attention": "lsh", "attention_settings": {"share": 0.25, "mean_key": True}},
     "key-clusters": {"attention": "key-clusters", "attention_settings": {"share": 0.5}},
 }

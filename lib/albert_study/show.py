@@ -25,7 +25,7 @@ from albert_lsh import attention as attentions
 from albert_study.scores import base_of
 
 if TYPE_CHECKING:  # a model takes seconds to import
-    from albert_lsh.model.passes import Pass
+    from albert_lsh.interface import Pass
 
 Line = Mapping[Any, Any]  # of a table of numbers
 Parts = list[Any]  # of a cell: texts, and numbers each with how it is written
