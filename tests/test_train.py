@@ -253,18 +253,9 @@ def test_a_loss_that_is_no_number_ends_the_run_and_says_where(tmp_path):
     assert not list(tmp_path.glob("checkpoints/*/trainer_state.json"))
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (torch.OutOfMemoryError("CUDA"), "out of memory; a smaller batch_size or max_length, recompute=True"),
-        (OSError(28, "No space left on device"), r"No space left on device\? \([\d,.]+ MB are free there\); a run"),
-        (OSError(107, "Transport endpoint is not connected"), "cannot be reached .*; mount it again: a run goes on"),
-    ],
-    ids=["memory", "disk full", "disk gone"],
-)
-def test_what_does_not_suffice_or_is_gone_is_named(tmp_path, monkeypatch, error, message):
-    monkeypatch.setattr(Clock, "on_step_begin", Mock(side_effect=error))
-    with pytest.raises(ValueError, match=message):
+def test_memory_that_does_not_suffice_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(Clock, "on_step_begin", Mock(side_effect=torch.OutOfMemoryError("CUDA")))
+    with pytest.raises(ValueError, match="out of memory; a smaller batch_size or max_length, recompute=True"):
         fit(make(tmp_path))
 
 

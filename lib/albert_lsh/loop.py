@@ -8,6 +8,7 @@ whole.
 import json
 import logging
 import math
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,12 +24,12 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from albert_lsh import record
-from albert_lsh.errors import OneLineError, explain_out_of_memory
-from albert_lsh.files import delete, explain_disk, write_atomically
+from albert_lsh.files import OneLineError, delete, explain_out_of_memory, write_atomically
 from albert_lsh.model.load import without_bars
 from albert_lsh.run import ParameterError
 
 CURVE_POINTS = 20  # points of a run's training-loss curve
+UNREADABLE = "PytorchStreamReader|deserializing|UnpicklingError|EOFError"  # what loading a damaged checkpoint raises
 SAVE_AFTER = 600  # seconds after which a logged loss is followed by a checkpoint
 tqdm.monitor_interval = 0  # no thread that watches bars: where memory is out, Python waits for ever for it to begin
 logging.getLogger("transformers.trainer_utils").setLevel(logging.ERROR)  # it warns of checkpoints made within a second
@@ -216,7 +217,7 @@ def train_loop(trainer: Trainer, checkpoint: Path | None) -> tuple[pd.DataFrame,
     Returns:
         The history, see `Trained`; and the cost: train_seconds and peak_memory_bytes.
     Raises:
-        DivergedError: a loss is not finite. ValueError: out of memory, or of room on the disk; a damaged checkpoint.
+        DivergedError: a loss is not finite. ValueError: out of memory; a damaged checkpoint.
     """
     on_gpu = trainer.args.device.type == "cuda"
     for callback in (Clock(), Watch()):
@@ -224,8 +225,13 @@ def train_loop(trainer: Trainer, checkpoint: Path | None) -> tuple[pd.DataFrame,
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     less = "a smaller batch_size or max_length, recompute=True, or feed_forward_chunk"
-    with explain_disk(Path(str(trainer.args.output_dir))), explain_out_of_memory(less), without_bars():
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    with explain_out_of_memory(less), without_bars():
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except Exception as error:
+            if checkpoint and re.search(UNREADABLE, f"{type(error).__name__}: {error}"):
+                raise ValueError(f"{checkpoint} is damaged ({type(error).__name__}); delete it, and go on") from error
+            raise
         model: Any = trainer.model
         model.forward = getattr(model, "_original_forward", model.forward)  # accelerate leaves its autocast there
         trainer.evaluate()

@@ -25,8 +25,7 @@ from pydantic.functional_validators import field_validator
 from albert_lsh import attention as attentions
 from albert_lsh.attention.core import Count
 from albert_lsh.data import check_parts
-from albert_lsh.errors import OneLineError
-from albert_lsh.files import home, root_of, run_folder
+from albert_lsh.files import OneLineError, home, root_of, run_folder
 from albert_lsh.model.config import check_residual, load_config, max_positions
 from albert_lsh.pretrained import FOLDERS, folder_of
 from albert_lsh.sources import FORMATS, fingerprint, is_local

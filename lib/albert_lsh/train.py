@@ -56,7 +56,7 @@ def fit(run: Run, data: DatasetDict | None = None, encoded: DatasetDict | None =
     Raises:
         ParameterError: its folder holds another run's result or checkpoints, or the model has too few positions.
         FolderInUseError: another process makes it. DivergedError: a loss is not finite.
-        ValueError: out of memory, or of room on the disk; data or model that cannot be had.
+        ValueError: out of memory; data or model that cannot be had.
     """
     folder, task, tokenizer = run.folder, run.about, load_tokenizer(run.model, run.revision)
     with lock(folder), warnings_on_stdout():
