@@ -47,12 +47,19 @@ def test_a_record_names_the_commit_that_the_data_came_from(hub):
 
 def test_a_commit_of_model_and_data_is_asked_for_and_recorded(hub):
     """The small Hub has one; without a revision its newest is asked for."""
-    run = {"task": "nyu-mll/glue/sst2", "labels": ["bad", "good"], "data_revision": "0" * 40}
+    run = {
+        "task": "nyu-mll/glue/sst2",
+        "text_columns": ["sentence"],
+        "labels": ["bad", "good"],
+        "data_revision": "0" * 40,
+    }
     code = "from albert_lsh import Run, find_task, load_data; from albert_lsh.record import revisions; "
-    code += f"run = Run.parse({run}); print(*load_data(run.about)['train']['label'], run.about.repository, "
+    code += (
+        f"run = Run.parse({run}); data = load_data(run.about); print(*data['train']['label'], run.about.repository, "
+    )
     code += "revisions('nano', run.task, None, run.data_revision))"
     code += f"\n{REFUSED}refused(load_data, find_task('sst2', revision='1' * 40))"
-    loaded, refused = load(hub, code).splitlines()
+    *_, loaded, refused = load(hub, code).splitlines()
     assert loaded == f"1 nyu-mll/glue {{'data': '{'0' * 40}'}}"
     assert f"revision '{'1' * 40}' is neither on the Hub nor in the cache" in refused  # datasets took another
     assert revisions("/a/folder/of/this/machine", "한국어/own.csv") == {}

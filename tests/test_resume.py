@@ -82,7 +82,7 @@ def test_who_is_interrupted_in_the_last_evaluation_does_not_train_again(tmp_path
 
     run = make(tmp_path, **LONG | {"epochs": 1, "eval_steps": None})
     with monkeypatch.context() as patch:
-        patch.setattr("albert_lsh.metrics.score_split", interrupt)
+        patch.setattr("albert_lsh.kinds.Task.score_split", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fit(run)
     fit(run)
@@ -124,7 +124,6 @@ def test_checkpoints_of_another_run_are_refused_and_resume_false_deletes_them(tm
 
 
 def test_checkpoints_of_other_data_are_refused(tmp_path):
-    """`data_dir` says where the data are, and another folder may hold other data."""
     run, data = make(tmp_path, **LONG), load_data("mini-mrpc", train_examples=88, eval_examples=16)
     kill(run, PLACES["saving"][1])
     data["train"] = data["train"].map(lambda row: {"sentence1": f"{row['sentence2']} {row['sentence1']}"})

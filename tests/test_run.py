@@ -12,11 +12,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from albert_lsh import attention, load_data, load_model, load_tokenizer
+from albert_lsh import attention, load_model, load_tokenizer
 from albert_lsh.files import root_of
 from albert_lsh.model.config import ModelError
 from albert_lsh.run import ParameterError, Run, fastest_precision
-from albert_lsh.sources import TaskError
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -235,5 +234,3 @@ def test_the_tilde_is_the_home_folder(tmp_path, monkeypatch):
         assert getattr(Run.parse({**GOOD, field: "~/kept"}), field) == str(tmp_path / "kept")
     with pytest.raises(ModelError, match="model='~/nowhere'"):
         load_model("~/nowhere")
-    with pytest.raises(TaskError, match="data_dir='.*/nowhere' is not a folder"):
-        load_data("sst2", "~/nowhere")

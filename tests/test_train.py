@@ -14,15 +14,15 @@ from datasets import Dataset
 from tqdm import TMonitor
 from transformers import AutoTokenizer, RobertaConfig, RobertaModel, Trainer, pipeline
 
-from albert_lsh import fit, load_data, load_tokenizer, metrics, squad
+from albert_lsh import fit, load_data, load_tokenizer, squad
 from albert_lsh.data import encode
 from albert_lsh.loop import Clock, DivergedError, training_arguments
 from albert_lsh.metrics import attended, hardly_trained
 from albert_lsh.model.load import load_model, max_positions
 from albert_lsh.model.passes import record_passes
-from albert_lsh.predict import load, predict
+from albert_lsh.predict import load
 from albert_lsh.run import ParameterError, Run
-from albert_lsh.tasks import find_task
+from albert_lsh.sources import find_task
 from albert_lsh.train import prepare_model
 
 SMALL = {"task": "mini-mrpc", "model": "mini", "attention": "key-clusters"}
@@ -97,7 +97,7 @@ def test_scores_follow_from_predictions_which_hold_no_text(name, more, tmp_path)
     task, data, table = find_task(name), load_data(name, eval_examples=40, **shuffle), trained.predictions
     record, right = trained.record, {}
     assert record["examples"] == {"train": 64} | {split: 40 for split in data if split != "train"}
-    if task.is_squad:
+    if name == "mini-squad-v2":
         assert table["id"].tolist() == data["validation"]["id"][:]
         assert squad.scores_of(data["validation"], table) == record["metrics"]
         for metric in ("exact", "f1"):
@@ -107,7 +107,7 @@ def test_scores_follow_from_predictions_which_hold_no_text(name, more, tmp_path)
             assert rows["label"].tolist() == data[split]["label"][:]
             assert rows["id"].tolist() == data[split]["idx"][:]
             right[more if right else "accuracy"] = (rows["label"] == rows["answer"]).mean()
-        assert metrics.scores_of(task, table) == record["metrics"] == right
+        assert task.mean_scores(table) == record["metrics"] == right
         assert record["headline"] == {"name": "accuracy", "value": right["accuracy"]}
     whole = (tmp_path / "predictions.parquet").read_bytes()
     assert not any(text in whole for text in (b"Anna", b"lovely"))
@@ -139,7 +139,7 @@ BLOCK = {"residual": False, "mask_padding": False, "bucket_size": 8, "n_hashes":
 
 def answers_of(folder, task, rows, batch_size):
     """What `albert-lsh predict` says with a saved model, as numbers."""
-    answers = predict(*load(str(folder), task), task, rows, batch_size)
+    answers = task.answer(*load(str(folder), task), rows, batch_size)
     return [row.get("scores") or {"start": row["start"], "score": row["score"]} for row in answers]
 
 
@@ -156,7 +156,7 @@ def test_where_padding_is_seen_an_answer_does_not_depend_on_the_batch(name, tmp_
         alone, together = (answers_of(kept, task, rows, batch_size) for batch_size in (1, 12))
         for one, other in zip(alone, together, strict=True):
             assert one == pytest.approx(other, abs=1e-5)
-    if task.is_squad:
+    if name == "mini-squad":
         assert table["start"].tolist() == [row["start"] for row in alone]
         return
     scores = torch.tensor(table.filter(like="logit_").to_numpy()).softmax(-1)[12:]  # of the shuffled texts

@@ -17,9 +17,9 @@ from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
 from albert_lsh.model.padding import pad_inputs
 from albert_lsh.model.passes import record_passes
-from albert_lsh.predict import QuestionAnsweringPipeline
+from albert_lsh.pipeline import QuestionAnsweringPipeline
 from albert_lsh.run import Run
-from albert_lsh.tasks import find_task
+from albert_lsh.sources import find_task
 from albert_lsh.train import fit
 
 __all__ = [

@@ -1,11 +1,16 @@
-"""Files: where results go, how they are written and locked, and how errors of reading become one line."""
+"""Files: where results go, how they are written, locked and read, and how errors of reading become one line."""
 
+import csv
+import io
+import json
 import os
+import reprlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -13,6 +18,8 @@ from huggingface_hub import snapshot_download
 
 DRIVE = Path("/content/drive")  # where Colab mounts it
 WAIT = 30.0  # seconds; a notebook's kernel outlives the process that started it by some
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")  # how files of data end
+csv.field_size_limit(2**31 - 1)  # of a cell; else 131,072
 
 
 # Errors ----------------------------------------------------------------------------------------------------------
@@ -164,3 +171,74 @@ def lock(folder: Path, name: str = "run", wait: float = WAIT) -> Iterator[None]:
         raise ValueError(f"{folder} cannot be locked: {error}") from error
     with held:
         yield
+
+
+# Reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a CSV, TSV or JSON file, by column; ValueError names the line or entry that cannot be read."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8: {error}") from error
+    return separated(text, path.suffix.lower() == ".tsv") if path.suffix.lower() in (".csv", ".tsv") else objects(text)
+
+
+def separated(text: str, by_tabs: bool) -> list[dict[str, Any]]:
+    """Rows of text. Tabs need no quotes: between them a quotation mark is a character as any other."""
+    options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if by_tabs else {"strict": True}
+    reader = csv.reader(io.StringIO(text, newline=""), **options)
+    rows, header = [], list[str]()
+    try:
+        for row in reader:
+            header = header or row
+            if row and len(row) != len(header):
+                raise ValueError(f"line {reader.line_num} has {len(row)} cells, the first line {len(header)}")
+            if row:
+                rows.append(dict(zip(header, row, strict=True)))
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: {error}; is a quotation mark open?") from error
+    if len({*header}) < len(header):
+        raise ValueError(f"two columns have the same name: {', '.join(header)}")
+    return rows[1:]
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    """The objects of JSON lines, of a list, or of a list within "data"; of SQuAD's articles their questions."""
+    try:
+        whole = json.loads(text)
+    except ValueError as error:
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        if not lines or not lines[0][1].rstrip().endswith("}"):
+            raise ValueError(f"it is not JSON: {error}") from error
+        whole = [parsed(number, line) for number, line in lines]
+    if isinstance(whole, dict):
+        whole = whole["data"] if isinstance(whole.get("data"), list) else [whole]
+    for number, row in enumerate(whole if isinstance(whole, list) else [whole]):
+        if not isinstance(row, dict):
+            raise ValueError(f"entry {number} is {reprlib.repr(row)}; it must be an object")
+    return questions(whole) if any("paragraphs" in row for row in whole) else whole
+
+
+def parsed(number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number} is not JSON: {error}") from error
+
+
+def questions(articles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Every question of the articles of SQuAD's own JSON, as a row; ValueError if they are none."""
+    rows = []
+    try:
+        for article in articles:
+            for paragraph in article["paragraphs"]:
+                same = {"title": article.get("title") or "", "context": paragraph["context"]}
+                for entry in paragraph["qas"]:
+                    given = entry.get("answers", [] if entry.get("is_impossible") else None)
+                    answers = given if given is None else {k: [a[k] for a in given] for k in ("text", "answer_start")}
+                    rows.append({"id": entry["id"], **same, "question": entry["question"], "answers": answers})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it has paragraphs, but not as SQuAD's JSON has them ({error!r})") from error
+    return rows

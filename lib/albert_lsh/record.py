@@ -33,8 +33,8 @@ import torch
 
 from albert_lsh import attention as attentions
 from albert_lsh.files import commit_of, relative_to_root, repository_root, write_atomically
+from albert_lsh.kinds import LOCAL
 from albert_lsh.run import ParameterError
-from albert_lsh.sources import LOCAL
 from albert_lsh.tasks import TASKS
 
 # The parts of Trainer's arguments and of a model's config that decide a result.

@@ -25,11 +25,12 @@ from pydantic.functional_validators import field_validator
 from albert_lsh import attention as attentions
 from albert_lsh.attention.core import Count
 from albert_lsh.data import check_parts
-from albert_lsh.files import OneLineError, home, root_of, run_folder
+from albert_lsh.files import TABLES, OneLineError, home, root_of, run_folder
+from albert_lsh.kinds import Task
 from albert_lsh.model.config import check_residual, load_config, max_positions
 from albert_lsh.pretrained import FOLDERS, folder_of
-from albert_lsh.sources import FORMATS, fingerprint, is_local
-from albert_lsh.tasks import TASKS, Task, task_of
+from albert_lsh.sources import fingerprint, is_local, task_of
+from albert_lsh.tasks import TASKS
 
 OPEN = (None, "", "None")
 KNOWN = {*TASKS, *FOLDERS}
@@ -50,7 +51,7 @@ def or_path(value: str, info: ValidationInfo) -> str:
     if value in (*KNOWN, *OPEN):
         return value
     path = in_root(value, info)
-    is_path = os.path.exists(path) or os.path.splitext(value)[1].lower() in FORMATS
+    is_path = os.path.exists(path) or os.path.splitext(value)[1].lower() in TABLES
     return path if is_path else value
 
 
@@ -282,8 +283,8 @@ class Run(OfTask):
         """
         run = super().completed(place)
         task, usual = run.about, usual_recipe(run.about, self.model, self.revision)
-        if place.endswith(".ipynb") and task.is_squad != (place == "squad.ipynb"):
-            raise ValueError(f"task={self.task!r} belongs to {'squad' if task.is_squad else 'glue'}.ipynb")
+        if place.endswith(".ipynb") and (task.notebook == "squad.ipynb") != (place == "squad.ipynb"):
+            raise ValueError(f"task={self.task!r} belongs to {task.notebook}")
         settings = attentions.check(self.attention, self.attention_settings)
         in_evaluation = attentions.check_evaluation(self.attention, settings, self.evaluation_settings)
         if self.attention == "reformer" and self.passes is not None:
@@ -333,12 +334,12 @@ def usual_recipe(task: Task, model: str, revision: str | None = None) -> dict[st
     As in Transformers' examples, but with no more tokens than a model at hand can read. "mini" has the recipe of
     studies/mini.yaml: it starts from nothing.
     """
-    length, batch, rate, epochs = (384, 12, 3e-5, 2.0) if task.is_squad else (128, 32, 2e-5, 3.0)
+    recipe = dict(task.recipe)
     if model == "mini":
-        batch, rate, epochs = 32, 1e-3, 3.0
+        recipe |= {"batch_size": 32, "learning_rate": 1e-3, "epochs": 3.0}
     if os.path.isdir(folder_of(model)):
-        length = min(length, max_positions(load_config(model, revision=revision)))
-    return {"max_length": length, "batch_size": batch, "learning_rate": rate, "epochs": epochs}
+        recipe["max_length"] = min(recipe["max_length"], max_positions(load_config(model, revision=revision)))
+    return recipe
 
 
 def on_this_machine(device: str, precision: str) -> dict[str, str]:

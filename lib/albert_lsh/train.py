@@ -14,7 +14,6 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,18 +22,18 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict
 from transformers import EvalPrediction, PreTrainedModel, set_seed
 
-from albert_lsh import metrics, record, squad
+from albert_lsh import metrics, record
 from albert_lsh.card import write_card
-from albert_lsh.data import encode, load_data, without_answers
+from albert_lsh.data import encode, load_data
 from albert_lsh.files import delete, lock, write_atomically
+from albert_lsh.kinds import SAVED_TASK, Task
 from albert_lsh.loop import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.model.layers import draw_projections, drop_residual, save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention, without_bars
 from albert_lsh.model.padding import pad_inputs
-from albert_lsh.predict import predict
 from albert_lsh.run import OfTask, ParameterError, Run
-from albert_lsh.tasks import SAVED_TASK, Task
+from albert_lsh.sources import without_answers
 
 
 class Trained(NamedTuple):
@@ -65,12 +64,12 @@ def fit(run: Run, data: DatasetDict | None = None, encoded: DatasetDict | None =
             kept = folder / "model"
             model = load_model(str(kept), head=task.head) if (kept / "config.json").exists() else None
         else:
-            data = data or load_data(task, run.data_dir, **run.examples)
+            data = data or load_data(task, **run.examples)
             model = make(run, task, tokenizer, data, encoded or encode(data, task, tokenizer, run.max_length))
         delete(folder / "checkpoints")
     result, history = record.read_result(folder / "result.json"), pd.read_csv(folder / "history.csv")
     constant = result["majority"][result["headline"]["name"]]
-    if remark := metrics.hardly_trained(history, result["headline"]["value"], constant, 100 if task.is_squad else 1):
+    if remark := metrics.hardly_trained(history, result["headline"]["value"], constant, task.perfect):
         print(remark)
     path = folder / "predictions.parquet"
     predictions = record.read_predictions(path) if path.exists() else None
@@ -89,7 +88,7 @@ def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: Datas
     def compute_metrics(seen: EvalPrediction) -> dict[str, float]:
         nonlocal evaluated
         evaluated = seen.predictions
-        return metrics.score_split(task, data[first], encoded[first], seen.predictions)
+        return task.score_split(data[first], encoded[first], seen.predictions)
 
     trainer.compute_metrics = compute_metrics
     identity = run.identity() | {"data": fingerprint(encoded["train"])}  # `data_dir` may hold other data
@@ -97,20 +96,20 @@ def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: Datas
     cost["examples_per_second"] = len(encoded["train"]) * run.epochs / cost["train_seconds"]
     logits = {first: evaluated}
     logits |= {split: trainer.predict(encoded[split]).predictions for split in others}
-    scores, predictions = metrics.score(task, data, encoded, logits)
+    scores, predictions = task.score(data, encoded, logits)
     coverage = metrics.attended(model, tokenizer, encoded[first])
     sizes = {split: len(rows) for split, rows in data.items()}
     result = record.record_of(run, trainer, task.headline, scores, coverage, cost, sizes, started)
-    task = replace(task, no_answer=task.no_answer or (task.is_squad and squad.has_unanswerable(data["train"])))
+    task = task.learnt(data["train"])
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.model_max_length = run.max_length  # prediction cuts texts where training did
     for split, rows in unanswered.items():
-        answers = predict(model.eval(), tokenizer, task, rows.to_list(), run.batch_size)
+        answers = task.answer(model.eval(), tokenizer, rows.to_list(), run.batch_size)
         lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
         write_atomically(run.folder / f"answers-{split}.jsonl", lines)
     if run.save_model:
         keep_model(run, model, tokenizer, task)
-        result["intervals"] = metrics.intervals(task, predictions)
+        result["intervals"] = metrics.intervals(predictions, task.mean_scores)
         write_card(run.folder / "model", result)
     record.write_result(run.folder, result, history, predictions)
     return model

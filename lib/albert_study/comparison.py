@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from albert_lsh.data import encode
 from albert_lsh.files import repository_root
+from albert_lsh.kinds import Task
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.record import seconds_of_others
 from albert_lsh.run import (
@@ -26,7 +27,6 @@ from albert_lsh.run import (
     Run,
     Seed,
 )
-from albert_lsh.tasks import Task
 from albert_lsh.train import fit
 from albert_study.experiments.words import scores_of
 from albert_study.forecast import say_how_long

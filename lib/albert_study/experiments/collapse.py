@@ -30,7 +30,7 @@ from albert_lsh.model.layers import attention_modules, draw_projections, drop_re
 from albert_lsh.model.load import load_model, load_tokenizer
 from albert_lsh.record import choose_threads, provenance
 from albert_lsh.run import Count, NameOrPath, Seed
-from albert_lsh.tasks import find_task
+from albert_lsh.sources import find_task
 from albert_study.candidates import TableSettings
 from albert_study.show import add_legend, new_figure
 

@@ -21,7 +21,7 @@ from transformers import AlbertTokenizer, PreTrainedTokenizerBase, PreTrainedTok
 
 from albert_lsh import mini
 from albert_lsh.files import OneLineError
-from albert_lsh.sources import download
+from albert_lsh.tasks import download
 
 EMBEDDED = "mini"  # the name of a text that needs no file and no network: the paragraphs of mini-squad
 INSTEAD = f'text="{EMBEDDED}" is a small one that is always there'
