@@ -1,13 +1,16 @@
 """Where results go, files that are written in one step, and folders that one process at a time works in."""
 
+import difflib
 import os
 import re
+import reprlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from pydantic_core import ErrorDetails
 
 from albert_lsh.errors import OneLineError
 
@@ -26,7 +29,9 @@ def repository_root() -> Path:
 
 
 def home(value: str, name: str) -> Path:
-    """The path, ~ being the home folder; ValueError for that of a user who has none here."""
+    """The path, ~ being the home folder; ValueError for that of a user who has none here, and for what is no path."""
+    if re.search("[\0\ud800-\udfff]", value):  # surrogates are in no name of a file
+        raise ValueError(f"{name}={reprlib.repr(value)} is no path")
     try:
         return Path(value).expanduser()
     except RuntimeError as error:
@@ -125,3 +130,27 @@ def explain_disk(folder: Path) -> Iterator[None]:
             free = f"{shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free / 1e6:,.1f} MB"
             raise ValueError(f"{folder}: No space left on device? ({free} are free there); {again}") from error
         raise
+
+
+# What is wrong with values --------------------------------------------------------------------------------------
+
+
+def described(error: ErrorDetails) -> str:
+    """What pydantic says of one value: its name, the value, and what it must be.
+
+    A validator's own ValueError says all, or only what the value "must be".
+    """
+    name = "".join(f"[{step!r}]" if depth else str(step) for depth, step in enumerate(error["loc"]))
+    if error["type"] == "missing":
+        return f"{name} must be given"
+    expected = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error" and not expected.startswith("must"):
+        return expected
+    expected = re.sub(r"^[A-Z]\w+ should", "must", expected)  # "Input should be"
+    return f"{name}={reprlib.repr(error['input'])} {expected}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What somebody may have meant who gave a name that is none of those known."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"

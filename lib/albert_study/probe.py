@@ -24,14 +24,13 @@ from albert_lsh import attention as attentions
 from albert_lsh import metrics, squad
 from albert_lsh.data import encode, load_data
 from albert_lsh.files import run_folder
-from albert_lsh.loop import StudyTrainer, training_arguments
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.model.passes import Pass, mean_coverage, record_passes
 from albert_lsh.parts import held_out
 from albert_lsh.record import provenance, read_result, write_predictions
 from albert_lsh.run import Count, ParameterError, Place, Run, Seed
 from albert_lsh.tasks import Task
-from albert_lsh.train import fit
+from albert_lsh.train import StudyTrainer, fit, training_arguments
 from albert_study.candidates import TRUNCATION, Candidate, Measured, TableSettings, candidates_of, fill
 
 # The model that is trained where none is given; it learns its task.
@@ -222,7 +221,7 @@ class Subject:
             remove = f"to make the run again with save_model=True, remove {run.folder} first"
             raise ParameterError(f"{folder} is not there (models are not kept in the repository); {remove}")
         self.run, self.split, self.task, self.tokenizer = run, split, run.about, load_tokenizer(str(folder))
-        data = load_data(run.about, run.data_dir, eval_examples=examples)
+        data = load_data(run.about, eval_examples=examples)
         is_held_out = split == "held-out"
         seen = (run.train_examples, examples, self.task.kept_together)
         self.examples = held_out(data["train"], *seen) if is_held_out else data[split]
