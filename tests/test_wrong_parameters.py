@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from albert_lsh import attention, load_model, switch_attention
-from albert_lsh.errors import OneLineError
+from albert_lsh.files import OneLineError
 from albert_lsh.run import ParameterError, Run
 from albert_study.comparison import Comparison
 from albert_study.experiments.efficiency import Efficiency

@@ -1,4 +1,4 @@
-"""Where results go, files that are written in one step, and folders that one process at a time works in."""
+"""Files: where results go, how they are written and locked, and how errors of reading become one line."""
 
 import difflib
 import os
@@ -8,18 +8,65 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 
+import torch
 from filelock import FileLock, Timeout
 from pydantic_core import ErrorDetails
-
-from albert_lsh.errors import OneLineError
 
 DRIVE = Path("/content/drive")  # where Colab mounts it
 WAIT = 30.0  # seconds; a notebook's kernel outlives the process that started it by some
 
 
+# Errors ----------------------------------------------------------------------------------------------------------
+
+
+class OneLineError(ValueError):
+    """An error whose message says all; in a notebook it is shown without the traceback."""
+
+    def _render_traceback_(self) -> list[str]:  # IPython asks for it
+        return [f"{type(self).__name__}: {self}"]
+
+
 class FolderInUseError(OneLineError):
     """Another process works in a folder; the message names it."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    # On the CPU torch raises a plain RuntimeError.
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+
+
+@contextmanager
+def explain_out_of_memory(less: str) -> Iterator[None]:
+    """Turn a failed allocation into a ValueError that says what takes `less`."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ValueError(f"out of memory; {less} takes less") from error
+
+
+@contextmanager
+def reading(kind: type[ValueError], what: str, instead: str = "") -> Iterator[None]:
+    """Within, whatever a file, datasets or the Hub's client raises becomes one error of a kind; out of memory stays.
+
+    Args:
+        what, instead: what the message begins and ends with.
+    """
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error) or isinstance(error, OneLineError):
+            raise
+        cause: BaseException = error
+        while cause.__cause__ is not None and type(cause).__module__.startswith("datasets"):
+            cause = cause.__cause__  # datasets wraps what went wrong in "an error occurred"
+        raise kind(f"{what}: {shorten(f'{type(cause).__name__}: {cause}', 300)}{instead}") from error
+
+
+# Places ----------------------------------------------------------------------------------------------------------
 
 
 def repository_root() -> Path:
@@ -72,6 +119,22 @@ def relative_to_root(path: Path) -> str:
     return str(path.relative_to(repository_root()) if path.is_relative_to(repository_root()) else path)
 
 
+def commit_of(name: str, kind: str, revision: str | None = None) -> str | None:
+    """The commit that a branch, tag or commit (None: the newest) of a repository is in the cache; None: not there.
+
+    kind: "model" or "dataset".
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, repo_type=kind, revision=revision, local_files_only=True)).name
+    except (OSError, ValueError):  # it is not there; a path, which is no name of a repository
+        return None
+
+
+# Writing ---------------------------------------------------------------------------------------------------------
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write under a temporary name, then rename: a reader sees the old file or the new one, never a part of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,28 +171,6 @@ def lock(folder: Path, name: str = "run", wait: float = WAIT) -> Iterator[None]:
         raise ValueError(f"{folder} cannot be locked: {error}") from error
     with held:
         yield
-
-
-@contextmanager
-def explain_disk(folder: Path) -> Iterator[None]:
-    """Turn errors of reading and writing checkpoints into a ValueError that says what to do.
-
-    Torch says nothing about a full disk; it counts the bytes that should be written, and finds fewer.
-    """
-    again = "a run goes on from its last checkpoint when it is started again"
-    try:
-        yield
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        if re.search("Transport endpoint|Input/output error|Stale file handle", said):
-            raise ValueError(f"{folder} cannot be reached ({error}); mount it again: {again}") from error
-        if re.search("PytorchStreamReader|Error while deserializing|UnpicklingError|EOFError|JSONDecodeError", said):
-            kind = type(error).__name__
-            raise ValueError(f"a checkpoint in {folder} is damaged ({kind}); delete it, and start again") from error
-        if re.search(r"No space left|Disk quota|inline_container\.cc|PytorchStreamWriter", said):
-            free = f"{shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free / 1e6:,.1f} MB"
-            raise ValueError(f"{folder}: No space left on device? ({free} are free there); {again}") from error
-        raise
 
 
 # What is wrong with values --------------------------------------------------------------------------------------

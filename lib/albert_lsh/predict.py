@@ -44,7 +44,7 @@ from transformers.pipelines.base import ChunkPipeline
 
 from albert_lsh import squad
 from albert_lsh.data import readable
-from albert_lsh.errors import explain_out_of_memory
+from albert_lsh.files import explain_out_of_memory
 from albert_lsh.model.load import load_config, load_model, load_tokenizer, longest_input
 from albert_lsh.sources import FORMATS, read
 from albert_lsh.tasks import SAVED_TASK, Task, find_task, task_of

@@ -32,8 +32,7 @@ import pyarrow.parquet as pq
 import torch
 
 from albert_lsh import attention as attentions
-from albert_lsh import hub
-from albert_lsh.files import relative_to_root, repository_root, write_atomically
+from albert_lsh.files import commit_of, relative_to_root, repository_root, write_atomically
 from albert_lsh.run import ParameterError
 from albert_lsh.sources import LOCAL
 from albert_lsh.tasks import TASKS
@@ -364,8 +363,8 @@ def revisions(
     data = TASKS[task].dataset if task in TASKS else "/".join((task or "").split("/")[:2])
     is_file = (data_revision or "").startswith(LOCAL)
     commits = {
-        "model": hub.commit_of(model or "", "model", revision),
-        "data": data_revision if is_file else hub.commit_of(data, "dataset", data_revision),
+        "model": commit_of(model or "", "model", revision),
+        "data": data_revision if is_file else commit_of(data, "dataset", data_revision),
     }
     return {part: commit for part, commit in commits.items() if commit}
 

@@ -34,8 +34,7 @@ from pydantic_core import PydanticCustomError
 from albert_lsh import attention as attentions
 from albert_lsh.attention import core
 from albert_lsh.data import check_parts
-from albert_lsh.errors import OneLineError
-from albert_lsh.files import described, home, nearest, root_of, run_folder
+from albert_lsh.files import OneLineError, described, home, nearest, root_of, run_folder
 from albert_lsh.model.config import check_residual, load_config, max_positions
 from albert_lsh.pretrained import FOLDERS, folder_of
 from albert_lsh.sources import FORMATS, fingerprint, is_local

@@ -27,8 +27,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.constants import REPOCARD_NAME
 from yaml import YAMLError
 
-from albert_lsh import hub
-from albert_lsh.errors import OneLineError
+from albert_lsh.files import OneLineError, commit_of, reading
 
 FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 ON_HUB = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")  # owner/name, or owner/name/configuration
@@ -60,7 +59,7 @@ def download(
         data = load(source, config, revision=revision)
         files = [Path(file["filename"]) for rows in data.values() for file in rows.cache_files]
         # For a revision that it cannot reach datasets takes another one, from its cache.
-        if revision and not all(hub.commit_of(source, "dataset", revision) in path.parts for path in files):
+        if revision and not all(commit_of(source, "dataset", revision) in path.parts for path in files):
             raise FileNotFoundError(f"revision {revision!r} is neither on the Hub nor in the cache")
     return data
 
@@ -82,7 +81,7 @@ def load(name: str, config: str | None = None, **options: Any) -> Any:
 def explained(source: str, place: str, instead: str = "") -> AbstractContextManager[None]:
     """Within, errors of loading a source become a TaskError."""
     why = "no network, no such repository or folder, or a damaged file?"
-    return hub.reading(source, TaskError, f"{place}: the data could not be loaded from {source!r} ({why})", instead)
+    return reading(TaskError, f"{place}: the data could not be loaded from {source!r} ({why})", instead)
 
 
 # One's own -------------------------------------------------------------------------------------------------------

@@ -37,8 +37,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from albert_lsh import metrics, record, squad
 from albert_lsh.card import write_card
 from albert_lsh.data import encode, load_data, without_answers
-from albert_lsh.errors import OneLineError, explain_out_of_memory
-from albert_lsh.files import delete, lock, write_atomically
+from albert_lsh.files import OneLineError, delete, explain_out_of_memory, lock, write_atomically
 from albert_lsh.model.config import load_config, max_positions
 from albert_lsh.model.layers import draw_projections, drop_residual, save_memory
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, without_bars

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from albert_lsh.errors import OneLineError
-from albert_lsh.files import repository_root
+from albert_lsh.files import OneLineError, repository_root
 from albert_lsh.record import environment, read_predictions, read_result
 from albert_lsh.run import Run
 from albert_lsh.train import fit

@@ -8,8 +8,8 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 from albert_lsh import attention as attentions
-from albert_lsh import hub, pretrained
-from albert_lsh.errors import OneLineError
+from albert_lsh import pretrained
+from albert_lsh.files import OneLineError, reading
 
 INTERFACE = "albert_lsh"  # the name under which Transformers knows our attentions
 # The types of encoder that can have our attentions, as `config.model_type` names them.
@@ -55,7 +55,7 @@ def load_config(name_or_path: str | PreTrainedConfig, *, revision: str | None = 
             what = "its config.json cannot be read"
         if os.path.isfile(os.path.join(inner := os.path.join(path, "model"), "config.json")):
             what += f" (a run's folder? its model is {inner!r})"
-        with hub.reading(path, ModelError, f"model={name_or_path!r}: {what}"):
+        with reading(ModelError, f"model={name_or_path!r}: {what}"):
             at = revision or "main"
             config, unknown = AutoConfig.from_pretrained(path, revision=at, return_unused_kwargs=True, **overrides)
     else:

@@ -17,7 +17,8 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from albert_lsh import hub, pretrained
+from albert_lsh import pretrained
+from albert_lsh.files import reading
 from albert_lsh.model.config import (
     INTERFACE,
     OFFLINE,
@@ -79,7 +80,7 @@ def read_weights(
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # no table of new and unused weights; those that matter follow
     try:
-        with hub.reading(folder, ModelError, what), without_bars():
+        with reading(ModelError, what), without_bars():
             loaded: Any = model_class.from_pretrained(
                 folder,
                 config=config,
@@ -257,7 +258,7 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrained
     """
     source, sides = pretrained.tokenizer_of(name_or_path), {"padding_side": "right", "truncation_side": "right"}
     what = f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"
-    with hub.reading(source, ModelError, what):
+    with reading(ModelError, what):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main", **sides)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
         reads = "a vocabulary of special tokens alone reads no text"

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AlbertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from albert_lsh import mini
-from albert_lsh.errors import OneLineError
+from albert_lsh.files import OneLineError
 from albert_lsh.sources import download
 
 EMBEDDED = "mini"  # the name of a text that needs no file and no network: the paragraphs of mini-squad
