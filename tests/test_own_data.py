@@ -11,12 +11,13 @@ import papermill
 import pytest
 from datasets import ClassLabel, Dataset
 
-from albert_lsh import Run, find_task, fit, load_data, loop, squad
+from albert_lsh import Run, find_task, fit, load_data, squad
 from albert_lsh.kinds import Regression, TaskError
 from albert_lsh.predict import main
 from albert_lsh.record import read_result
 from albert_lsh.run import ParameterError
 from albert_lsh.sources import task_of, without_answers
+from albert_lsh.train import train_loop
 from albert_study.experiments.words import BagOfWords, write_scores
 from albert_study.records import load
 from albert_study.scores import scores
@@ -130,7 +131,7 @@ def test_files_may_leave_while_a_run_trains(tmp_path, monkeypatch):
 
     def train(*args):
         shutil.rmtree(tmp_path / "pairs")
-        return loop.train_loop(*args)
+        return train_loop(*args)
 
     monkeypatch.setattr("albert_lsh.train.train_loop", train)
     assert len((fit(run).folder / "answers-test.jsonl").read_text().splitlines()) == 2

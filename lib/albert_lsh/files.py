@@ -1,9 +1,11 @@
 """Files: where results go, how they are written, locked and read, and how errors of reading become one line."""
 
 import csv
+import difflib
 import io
 import json
 import os
+import re
 import reprlib
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +16,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from huggingface_hub import snapshot_download
+from pydantic_core import ErrorDetails
 
 DRIVE = Path("/content/drive")  # where Colab mounts it
 WAIT = 30.0  # seconds; a notebook's kernel outlives the process that started it by some
@@ -80,7 +82,9 @@ def repository_root() -> Path:
 
 
 def home(value: str, name: str) -> Path:
-    """The path, ~ being the home folder; ValueError for that of a user who has none here."""
+    """The path, ~ being the home folder; ValueError for that of a user who has none here, and for what is no path."""
+    if re.search("[\0\ud800-\udfff]", value):  # surrogates are in no name of a file
+        raise ValueError(f"{name}={reprlib.repr(value)} is no path")
     try:
         return Path(value).expanduser()
     except RuntimeError as error:
@@ -126,6 +130,8 @@ def commit_of(name: str, kind: str, revision: str | None = None) -> str | None:
 
     kind: "model" or "dataset".
     """
+    from huggingface_hub import snapshot_download
+
     try:
         return Path(snapshot_download(name, repo_type=kind, revision=revision, local_files_only=True)).name
     except (OSError, ValueError):  # it is not there; a path, which is no name of a repository
@@ -242,3 +248,27 @@ def questions(articles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it has paragraphs, but not as SQuAD's JSON has them ({error!r})") from error
     return rows
+
+
+# What is wrong with values --------------------------------------------------------------------------------------
+
+
+def described(error: ErrorDetails) -> str:
+    """What pydantic says of one value: its name, the value, and what it must be.
+
+    A validator's own ValueError says all, or only what the value "must be".
+    """
+    name = "".join(f"[{step!r}]" if depth else str(step) for depth, step in enumerate(error["loc"]))
+    if error["type"] == "missing":
+        return f"{name} must be given"
+    expected = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error" and not expected.startswith("must"):
+        return expected
+    expected = re.sub(r"^[A-Z]\w+ should", "must", expected)  # "Input should be"
+    return f"{name}={reprlib.repr(error['input'])} {expected}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What somebody may have meant who gave a name that is none of those known."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"

@@ -88,7 +88,7 @@ def find_task(
     columns, classes = (None if names is None else tuple(map(str, names)) for names in (text_columns, labels))
     label = None if label_column is None else str(label_column)
     if columns is None or label is None or classes is None:
-        columns, label, classes = described(source, place, revision, columns, label, classes)
+        columns, label, classes = columns_of(source, place, revision, columns, label, classes)
     if len(columns) not in (1, 2) or label in columns or {"label", "idx"} & {*columns}:
         wanted = f"one or two columns, not {label!r}, and none called 'label' or 'idx'"
         raise TaskError(f"{place}: text_columns={[*columns]!r} must name {wanted}")
@@ -109,7 +109,7 @@ def task_of(parameters: Mapping[str, Any]) -> Task:
 
 
 @lru_cache(maxsize=8)
-def described(
+def columns_of(
     source: str,
     place: str,
     revision: str | None,

@@ -21,7 +21,6 @@ from albert_lsh.run import (
     NameOrPath,
     OfTask,
     ParameterError,
-    Place,
     Positive,
     Precision,
     Run,
@@ -67,7 +66,6 @@ class Comparison(OfTask):
     eval_examples: Count | None = None
     precision: Precision = "auto"
     device: Device = "auto"
-    data_dir: Place | None = None
     resume: bool = True
     take_hours: bool = False
 

@@ -25,12 +25,11 @@ from albert_lsh import metrics
 from albert_lsh.data import encode, held_out, load_data
 from albert_lsh.files import run_folder
 from albert_lsh.kinds import QuestionAnswering, Regression, Task
-from albert_lsh.loop import StudyTrainer, training_arguments
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.model.passes import Pass, mean_coverage, record_passes
 from albert_lsh.record import provenance, read_result, write_predictions
 from albert_lsh.run import Count, ParameterError, Place, Run, Seed
-from albert_lsh.train import fit
+from albert_lsh.train import StudyTrainer, fit, training_arguments
 from albert_study.candidates import TRUNCATION, Candidate, Measured, TableSettings, candidates_of, fill
 
 # The model that is trained where none is given; it learns its task.

@@ -24,7 +24,7 @@ from albert_study.show import form
 from albert_study.study import load_jobs
 
 RUNS, AGAIN = "results/runs", "results/runs/reproduced"
-ELSEWHERE = ("data_dir", "resume", "save_model", "tensorboard")  # where and how a record's run was made
+ELSEWHERE = ("resume", "save_model")  # where and how a record's run was made
 DEPTH = 5  # study/task/model/arm/seed
 
 

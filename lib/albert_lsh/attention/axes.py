@@ -76,7 +76,7 @@ def deal(level: int, n: Tensor, leaves: Tensor, depth: Tensor) -> tuple[Tensor, 
     return below[:, :-1] - above[:, :-1].repeat_interleave(2, dim=1), below.diff()
 
 
-@torch.compiler.disable
+@torch._disable_dynamo  # `torch.compiler.disable` would import the compiler now, not with the first call
 @lru_cache(maxsize=4)  # a batch is the same in all layers; a plan takes some hundred bytes a token
 def plan(counts: tuple[int, ...], sizes: tuple[int, ...], n_axes: int, device: torch.device) -> Plan:
     """For sequences of `counts` tokens in clusters of at most `sizes`."""

@@ -168,7 +168,7 @@ def load_reviews(recipe: Any) -> dict[str, Dataset]:
     Raises:
         TaskError: the data cannot be had, or a split or column is missing.
     """
-    data, splits = download(recipe.data_dir or IMDB.dataset, IMDB.config, f"task={IMDB.name!r}"), {}
+    data, splits = download(IMDB.dataset, IMDB.config, f"task={IMDB.name!r}"), {}
     for split, limit in (("train", recipe.train_examples), ("test", recipe.eval_examples)):
         rows = data[split] if split in data else datasets.Dataset.from_dict({})
         IMDB.check(rows, split)
