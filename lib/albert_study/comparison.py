@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from albert_lsh.data import encode
 from albert_lsh.files import repository_root
+from albert_lsh.kinds import Task
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.record import seconds_of_others
 from albert_lsh.run import (
@@ -20,13 +21,11 @@ from albert_lsh.run import (
     NameOrPath,
     OfTask,
     ParameterError,
-    Place,
     Positive,
     Precision,
     Run,
     Seed,
 )
-from albert_lsh.tasks import Task
 from albert_lsh.train import fit
 from albert_study.experiments.words import scores_of
 from albert_study.forecast import say_how_long
@@ -67,7 +66,6 @@ class Comparison(OfTask):
     eval_examples: Count | None = None
     precision: Precision = "auto"
     device: Device = "auto"
-    data_dir: Place | None = None
     resume: bool = True
     take_hours: bool = False
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from albert_lsh.kinds import Classification, QuestionAnswering
 from albert_lsh.record import read_predictions
 from albert_lsh.tasks import TASKS
 from albert_study.records import BASELINES
@@ -75,8 +76,10 @@ def scale_of(task: Any, metric: str) -> tuple[int, int]:
 
     Of one's own data only those of SQuAD's schema have an F1.
     """
-    in_percent = metric in ("exact", "f1") and (task not in TASKS or TASKS[task].is_squad)
-    return (100, 1) if in_percent else (1, 3)
+    if task in TASKS and metric in ("exact", "f1"):
+        return TASKS[task].perfect, TASKS[task].digits
+    kind = QuestionAnswering if metric in ("exact", "f1") else Classification
+    return kind.perfect, kind.digits
 
 
 def listed(values: Iterable[Any]) -> str:

@@ -138,7 +138,7 @@ def job_of_run(study: str, arm: str, values: dict[str, Any]) -> Job:
     task = Run.task_in(values)
     folder = run_folder(study, values["task"], values["model"], arm, values["seed"])
     place = str(folder.relative_to(repository_root()))
-    parameters, notebook = {**values, "output_dir": place}, "squad.ipynb" if task.is_squad else "glue.ipynb"
+    parameters, notebook = {**values, "output_dir": place}, task.notebook
     run, name = Run.parse(parameters, notebook), place.removeprefix(f"results/runs/{study}/")
     return Job(name, notebook, parameters, (f"{place}/result.json",), f"{place}/notebook.ipynb", values["task"], run)
 

@@ -17,7 +17,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from albert_lsh import attention as attentions
-from albert_lsh.errors import OneLineError
+from albert_lsh.files import OneLineError
 from albert_lsh.run import Count, Run, Seed
 from albert_study.carried import carried
 

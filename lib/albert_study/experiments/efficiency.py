@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ from albert_lsh import attention
 from albert_lsh.model.load import load_model
 from albert_lsh.model.memory import save_memory
 from albert_lsh.record import provenance
-from albert_lsh.run import Count, Place, Settings, on_this_machine
+from albert_lsh.run import Count, Device, Place, Precision, Settings, on_this_machine
 from albert_study.candidates import GrowingTable
 
 HEADS, HEAD_DIM, VOCABULARY = 12, 64, 30_000  # ALBERT-base's
@@ -102,8 +102,8 @@ class Efficiency(Settings):
     step_lengths: list[Size]
     step_cases: list[str]
     keys: Size = 512
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
-    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    precision: Precision = "fp32"
+    device: Device = "cpu"
     repeats: Count = 5
     longest_quadratic: Count = 4096
     slowest: Annotated[float, Field(ge=0)] = 50.0
