@@ -51,7 +51,7 @@ report: install
 recompute: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m albert_study.compare
 	$(BIN)/python -m albert_study.figures
-	$(BIN)/python -m albert_study.growth
+	$(BIN)/python benchmarks/frontier.py draw
 	$(BIN)/python tools/refresh.py
 	$(BIN)/python -m albert_study.report
 	$(BIN)/python -m albert_study.explore

@@ -4,7 +4,7 @@
 
 The address is in pyproject.toml alone. Colab opens a notebook without the repository around it, so the notebooks' first
 two cells say where the library is. A page shows a table where it says `<!-- table: NAME -->`; the names and the tables
-are those of `albert_study.report`, and nobody types a number into them.
+are those of `albert_study.tables`, and nobody types a number into them.
 """
 
 import html
@@ -18,8 +18,8 @@ from typing import Any
 
 from albert_lsh import attention
 from albert_lsh.tasks import TASKS
-from albert_study.report import document_tables
 from albert_study.show import Table
+from albert_study.tables import all_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -83,7 +83,7 @@ def escaped(value: Any) -> str:
 
 def markdown(table: Table) -> str:
     """A table in Markdown, its index as first column, and its note above."""
-    lines = (table.titles, *table.texts())
+    lines = (table.titles, *table.rows)
     head, *body = ("| " + " | ".join(map(escaped, line)) + " |" for line in lines)
     return "\n".join([escaped(table.note), "", head, "| --- " * len(table.titles) + "|", *body])
 
@@ -129,7 +129,7 @@ def notebook(name: str, text: str) -> str:
 
 def refreshed() -> dict[Path, str]:
     """Every page and notebook as it should be."""
-    tables, texts = document_tables(ROOT), {}
+    tables, texts = all_tables(ROOT), {}
     for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.ipynb")):
         text = path.read_text(encoding="utf-8")
         texts[path] = notebook(path.name, text) if path.suffix == ".ipynb" else page(text, tables)

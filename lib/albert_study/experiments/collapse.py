@@ -31,7 +31,7 @@ from albert_lsh.model.projections import attention_modules, draw_projections, dr
 from albert_lsh.record import choose_threads, provenance
 from albert_lsh.run import Count, NameOrPath, Seed
 from albert_lsh.sources import find_task
-from albert_study.candidates import TableSettings
+from albert_study.probe.variants import TableSettings
 from albert_study.show import add_legend, new_figure
 
 AT_ONCE = 4  # texts of a batch: hashing is fastest so

@@ -1,6 +1,6 @@
-"""The attentions under test, and tables that grow by a candidate at a time.
+"""Which attentions a trained model is asked under, `variants`, and tables that grow by one of them at a time.
 
-A notebook's parameter `variants` names candidates: {label: {"attention": name, settings ...}}.
+variants = {label: {"attention": name, settings ...}}
 """
 
 import json
@@ -8,30 +8,29 @@ import reprlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
-from urllib.parse import quote
 
 import pandas as pd
+from pydantic import field_validator
 
 from albert_lsh import attention as attentions
 from albert_lsh.files import write_atomically
 from albert_lsh.interface import todays_settings
 from albert_lsh.record import SCHEMA
-from albert_lsh.run import Place, Settings
+from albert_lsh.run import Place, Seed, Settings
 from albert_study.records import with_todays_name
 
-SHARE = "share_asked"  # the column of a candidate's share
+SHARE = "share_asked"  # the column of a variant's share
 TRUNCATION = "truncation"  # in place of an attention's name: softmax on shorter texts
 Rows = list[dict[str, Any]]
-Measured = Iterator[tuple[dict[str, Any], pd.DataFrame]]  # of each candidate: its row, and a table of details
+Measured = Iterator[tuple[dict[str, Any], pd.DataFrame]]  # of each variant: its row, and a table of details
 
 
-class Candidate(NamedTuple):
+class Variant(NamedTuple):
     """An attention, or truncation, with its settings; label and share (of the pairs, if any) together are its own."""
 
     label: str
     attention: str
     settings: dict[str, Any]
-    passes: list[int] | None = None  # numbers of the passes that have it, the others having softmax; None: all
 
     @property
     def unit(self) -> dict[str, Any]:
@@ -41,46 +40,35 @@ class Candidate(NamedTuple):
     @property
     def columns(self) -> dict[str, Any]:
         """What a row of a table says of it."""
-        passes = None if self.passes is None else json.dumps(self.passes)
-        return self.unit | {"attention": self.attention, "settings": json.dumps(self.settings), "passes": passes}
-
-    @property
-    def file_name(self) -> str:
-        """Its name as that of a file, without an ending."""
-        share = self.settings.get("share")
-        return quote(self.label if share is None else f"{self.label} {share!r}", safe=" ,:()")
+        return self.unit | {"attention": self.attention, "settings": json.dumps(self.settings)}
 
 
-def candidates_of(variants: dict[str, Any], by_pass: bool = False) -> list[Candidate]:
-    """Candidates as a notebook or a study names them, their settings completed.
+def variants_of(variants: dict[str, Any]) -> list[Variant]:
+    """Variants as a notebook or a study names them, their settings completed.
 
     Args:
         variants: {label: {"attention": name, settings ...}}; "shares", a list in place of the setting "share", stands
-            for a candidate with each share.
-        by_pass: whether "passes" may be given too: numbers, from 0, of the passes that have it in place of all.
+            for a variant with each share.
     Raises:
-        ValueError: no candidate, or one that cannot be (the message names it).
+        ValueError: no variant, or one that cannot be (the message names it).
     """
     if not variants:
         raise ValueError("variants={} must name at least one")
-    candidates = []
+    each = []
     for label, value in variants.items():
         settings = dict(value) if isinstance(value, dict) else {}
         name = settings.pop("attention", None)
-        passes = settings.pop("passes", None) if by_pass and name != TRUNCATION else None
         try:
-            if passes is not None and not (isinstance(passes, list) and passes and all(type(n) is int for n in passes)):
-                raise ValueError(f"passes={reprlib.repr(passes)} must be a list of numbers, one or more")
             if {"share", "shares"} <= settings.keys():
                 raise ValueError("share and shares cannot both be given")
             shares = settings.pop("shares", [None])
             if not isinstance(shares, list) or not shares:
                 raise ValueError(f"shares={reprlib.repr(shares)} must be a list with one or more")
             for budget in [{} if share is None else {"share": share} for share in shares]:
-                candidates.append(Candidate(label, name, complete(name, settings | budget), passes))
+                each.append(Variant(label, name, complete(name, settings | budget)))
         except ValueError as error:
             raise ValueError(f"variants: {label!r}: {error}") from error
-    return candidates
+    return each
 
 
 def complete(name: Any, settings: dict[str, Any]) -> dict[str, Any]:
@@ -107,6 +95,19 @@ class TableSettings(Settings):
     @property
     def results(self) -> list[str]:
         return [str(self.output)]
+
+
+class Probe(TableSettings):
+    """What the notebooks that switch attentions have in common."""
+
+    variants: dict[str, Any]
+    seed: Seed = 0  # of the hashes
+
+    @field_validator("variants")
+    @classmethod
+    def known(cls, variants: dict[str, Any]) -> dict[str, Any]:
+        variants_of(variants)
+        return variants
 
 
 class GrowingTable:
@@ -164,27 +165,27 @@ def read_rows(path: Path) -> Rows:
 
 
 def fill(
-    path: Path, beside: str, candidates: list[Candidate], same: dict[str, Any], measure: Callable[[list], Measured]
+    path: Path, beside: str, variants: list[Variant], same: dict[str, Any], measure: Callable[[list], Measured]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Measure the candidates that a table lacks, and say which one is measured.
+    """Measure the variants that a table lacks, and say which one is measured.
 
     Args:
-        path: of the table, a row for each candidate; one with "-<beside>" in its name has their details. Rows of other
-            candidates stay there.
-        same: columns of every row; a candidate whose row has other values or settings is measured again.
-        measure: yields the row and the details of each candidate that it is given.
+        path: of the table, a row for each variant; one with "-<beside>" in its name has their details. Rows of other
+            variants stay there.
+        same: columns of every row; a variant whose row has other values or settings is measured again.
+        measure: yields the row and the details of each variant that it is given.
     Returns:
-        The rows of these candidates, and their details.
+        The rows of these variants, and their details.
     """
     table = GrowingTable(path, path.with_name(f"{path.stem}-{beside}.csv"))
-    missing = [candidate for candidate in candidates if not table.find(candidate.columns | same)]
+    missing = [variant for variant in variants if not table.find(variant.columns | same)]
     measured = measure(missing)
-    for number, candidate in enumerate(missing, 1):
-        share = f", share {candidate.settings['share']:g}" if candidate.settings.get("share") else ""
-        print(f"{number} of {len(missing)}: {candidate.label}{share}", flush=True)
+    for number, variant in enumerate(missing, 1):
+        share = f", share {variant.settings['share']:g}" if variant.settings.get("share") else ""
+        print(f"{number} of {len(missing)}: {variant.label}{share}", flush=True)
         row, details = next(measured)
         details = details.assign(schema=SCHEMA)
-        table.put(candidate.unit, [candidate.columns | row | same], details.to_dict("records"))  # type: ignore[arg-type]
+        table.put(variant.unit, [variant.columns | row | same], details.to_dict("records"))  # type: ignore[arg-type]
     table.finish()
-    rows, details = (pd.DataFrame([row for c in candidates for row in table.find(c.unit, n)]) for n in (0, 1))
+    rows, details = (pd.DataFrame([row for one in variants for row in table.find(one.unit, n)]) for n in (0, 1))
     return rows, details

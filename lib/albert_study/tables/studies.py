@@ -1,6 +1,6 @@
-"""The tables of studies as documents and pages show them, of results/tables/<study>-*.csv (see `compare`)."""
+"""The tables of studies, made of results/tables/<study>-*.csv (see `compare`) and of the tidy rows."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +9,13 @@ import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.tasks import TASKS
+from albert_study.compare import CORRELATIONS, answers_of_run, are_apart, runs_of
 from albert_study.intervals import CLEAR_FROM
+from albert_study.names import ARMS, BESIDE, METRICS, RUNGS, TITLES, base_of, scale_of
 from albert_study.records import read, wide
-from albert_study.scores import (
-    ARMS,
-    BESIDE,
-    CORRELATIONS,
-    METRICS,
-    RUNGS,
-    answers_of_run,
-    are_apart,
-    base_of,
-    runs_of,
-    scale_of,
-)
-from albert_study.show import Cells, Line, Parts, Table, columns, form, parts, table, text
+from albert_study.show import Cells, Line, Table, columns, fill, form, table
 
 Named = Iterator[tuple[str, Table]]
-TITLES = {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B", "mrpc": "MRPC", "squad": "SQuAD 1.1"}
-TITLES |= {"squad-v2": "SQuAD 2.0", "kor-sts": "KorSTS", "kor-qpair": "Korean question pairs"}
 FRONT_TASKS = {"sst2": "SST-2, MiniLM", "kor-sts": "KorSTS, ALBERT", "squad": "SQuAD 1.1, MiniLM"}
 FRONT = {  # by row, which study and arm it shows of these tasks; none where it was not run
     "block of 2020": ("ladder 2020-block", "ladder 2020-block", ""),
@@ -77,7 +65,7 @@ def shown(name: str, lines: pd.DataFrame, label: str, cells: Cells | str, note: 
     models = f": {', '.join(lines['model'].dropna().unique())}" if "model" in lines else ""
     of_lines |= {"about": f"{models}, {of_lines['commits']}.", "Commits": of_lines["commits"].capitalize()}
     cells = columns(cells) if isinstance(cells, str) else cells
-    yield name, table(lines, label, cells, note=text(parts(note, lines.iloc[0].to_dict() | of_lines)), **more)
+    yield name, table(lines, label, cells, note=fill(note, lines.iloc[0].to_dict() | of_lines), **more)
 
 
 def marked(lines: pd.DataFrame) -> pd.DataFrame:
@@ -96,7 +84,7 @@ def digits_of(scores: pd.DataFrame) -> list[int]:
     return [scale_of(*line)[1] for line in scores[["task", "measure"]].itertuples(index=False)]
 
 
-def scored(line: Line) -> str | Parts:
+def scored(line: Line) -> str:
     """A score over seeds: mean ± deviation (how many), or every run where these are far apart, or some without a
     correlation, since they are constant. What is no arm has no seeds."""
     constant = line["constant"]
@@ -107,7 +95,7 @@ def scored(line: Line) -> str | Parts:
         return "constant ({seeds:0}){mark}"
     if without or line["apart"] is True:
         each = one_by_one(map(float, line["runs"].split("; ")), f"{line['digits']:.0f}")
-        return [*([f"{without:.0f} constant, "] if without else []), *each, line["mark"]]
+        return (f"{without:.0f} constant, " if without else "") + each + line["mark"]
     return "{score:s} ± {sd:s} ({seeds:0}" + (", {constant:0} constant" if constant else "") + "){mark}"
 
 
@@ -182,38 +170,48 @@ def ladder_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
 
 
 def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
-    """Every arm against softmax, and neighbours: difference with its interval where a mean stands for the runs, in
-    asterisks where Holm leaves it."""
+    """By task the difference of every arm from softmax with its interval, in asterisks where Holm leaves it; and a
+    table of the other neighbours."""
     lines = read(root, f"tables/{study}-differences")
     for task, pairs in lines.groupby("task", sort=False) if len(lines) else ():
         over, models = pairs["over"].iloc[0], ", ".join(pairs["model"].unique())
-        cells = {**columns("what changes={change}"), "from": one_side("from"), "to": one_side("to")}
-        cells["difference"] = lambda line: "**{difference:+s}**" if line["clear"] else "{difference:+s}"
-        cells |= columns("95 % interval={low:+s} to {high:+s}{alone}; p (Holm)={p_holm:P}")
-        cells |= {"pairs seen": pairs_seen, "cost": "{cost_to:%}", over: "{seeds:0}{mark}"}
         counts = pairs["examples"]
         examples = f"{between(counts)} examples" if counts.any() else "intervals over seeds alone"
         note = f"{task}: {METRICS[pairs['metric'].iloc[0]]}, {examples}. Study {study}: {models}."
         few = (pairs["seeds"] < CLEAR_FROM).any()
         note += f" With fewer than {CLEAR_FROM} {over} nothing is tested." if few else ""
-        if (pairs["family"] == "B").any():
-            note += " Whether key-clusters stays near softmax is tested in a table of its own."
         pairs.loc[~pairs["has_mean"], ["difference", "low", "high"]] = None
         pairs = marked(pairs).assign(digits=scale_of(task, pairs["metric"].iloc[0])[1])
-        note = f"{note} {footnote(pairs, intervals=True)}".strip()
-        yield from shown(f"{study}-differences-{task}", pairs, "{from} → {to}", cells, note)
+        from_softmax = pairs["from"].map(base_of) == "softmax"
+        from_softmax |= not from_softmax.any()  # what is compared with something else alone
+        name = f"{study}-differences-{task}"
+        cells = {"score": both_scores, "difference (95 % interval)": difference, "pairs seen": "{pairs_to:%}"}
+        cells |= {"cost": "{cost_to:%}", over: "{seeds:0}{mark}"}
+        for chosen, label, ending, more in (
+            (from_softmax, "{change} ({to})", "", {}),
+            (~from_softmax, "{change} ({from} → {to})", "-neighbours", {"pairs seen": pairs_seen}),
+        ):
+            noted = f"{note} {footnote(pairs[chosen], intervals=True)}".strip()
+            yield from shown(name + ending, pairs[chosen], label, cells | more, noted)
 
 
-def one_side(end: str) -> Callable[[Line], str]:
+def both_scores(line: Line) -> str:
+    return f"{one_side(line, 'from')} → {one_side(line, 'to')}"
+
+
+def one_side(line: Line, end: str) -> str:
     """The score of one of two arms; from lowest to highest where runs are far apart; how many are constant."""
+    if line[f"constant_{end}"]:
+        return f"{{constant_{end}:0}} of {{seeds:0}} constant"
+    apart = are_apart(line["task"], line["metric"], line[f"lowest_{end}"], line[f"highest_{end}"])
+    return f"{{lowest_{end}:s}} to {{highest_{end}:s}}" if apart else f"{{score_{end}:s}}"
 
-    def cell(line: Line) -> str:
-        if line[f"constant_{end}"]:
-            return f"{{constant_{end}:0}} of {{seeds:0}} constant"
-        apart = are_apart(line["task"], line["metric"], line[f"lowest_{end}"], line[f"highest_{end}"])
-        return f"{{lowest_{end}:s}} to {{highest_{end}:s}}" if apart else f"{{score_{end}:s}}"
 
-    return cell
+def difference(line: Line) -> str:
+    if pd.isna(line["difference"]):
+        return ""
+    mean = "**{difference:+s}**" if line["clear"] else "{difference:+s}"
+    return mean + " ({low:+s} to {high:+s}){alone}"
 
 
 def pairs_seen(line: Line) -> str:
@@ -262,9 +260,6 @@ def switched_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     note += f"Study {study}, {commits(third)}."
     spec = "{task}: loss={loss:2}; {task}: AUC={auc:3}"
     yield from shown(f"{study}-threshold", known, "{variant}", spec, note, across="task")
-    spec = "{task}, all={all:+2}; {task}, at a share={at_a_share:+2}"
-    lines = read(root, f"tables/{study}-predictors").replace({"diagnostic": {"pairs": "share"}})
-    yield from shown(f"{study}-predictors", lines, "{diagnostic}", spec, f"Study {study}.", across="task")
 
 
 def second_tables(root: Path, rows: pd.DataFrame) -> Named:
@@ -310,9 +305,9 @@ def shuffled_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     yield from shown(f"{study}-shuffled", pd.concat(groups), label, spec, note)
 
 
-def one_by_one(values: Iterable[float], how: str, end: str = "") -> Parts:
+def one_by_one(values: Iterable[float], how: str, end: str = "") -> str:
     """A cell of several numbers."""
-    return [part for value in values for part in (", ", (value, how), end) if part][1:]
+    return ", ".join(form(value, how) + end for value in values)
 
 
 def in_short(line: Line) -> str:
@@ -338,9 +333,8 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
     arms["cell"] = [in_short(line) for line in arms.to_dict("records")]
     lines = arms.to_dict("records")
     for row, costs in arms.dropna(subset="cost").groupby("row", sort=False)["cost"]:
-        alike = form(costs.min(), "%") == form(costs.max(), "%")
-        cost = [(costs.min(), "%"), *([] if alike else [" to ", (costs.max(), "%")])]
-        lines.append({"row": row, "title": "full cost", "cell": cost})
+        ends = dict.fromkeys(form(end, "%") for end in (costs.min(), costs.max()))
+        lines.append({"row": row, "title": "full cost", "cell": " to ".join(ends)})
     for line in arms.drop_duplicates("title").to_dict("records"):
         without = {"always the same answer": line["majority"], "a bag of words": line["bag_of_words"]}
         how = str(line["digits"])
@@ -354,7 +348,7 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
 
 def library_tables(root: Path, rows: pd.DataFrame) -> Named:
     """The attentions of the library with their settings, and its tasks, but for the embedded ones."""
-    known = [(name, known.description, ", ".join(known.defaults)) for name, known in attention.ATTENTIONS.items()]
+    known = [(name, known.description, settings_of(known)) for name, known in attention.ATTENTIONS.items()]
     lines = pd.DataFrame(known, columns=["name", "about", "settings"])
     yield from shown("attentions", lines, "{name}", "what it is={about}; settings={settings}")
     lines = pd.DataFrame({
@@ -365,6 +359,11 @@ def library_tables(root: Path, rows: pd.DataFrame) -> Named:
     } for task in TASKS.values() if task.dataset != "mini")  # fmt: skip
     spec = "data on the Hub={data}; what is read={read}; what is answered={answer}; scores={scores}; scored on={on}"
     yield from shown("tasks", lines, "{name}", spec)
+
+
+def settings_of(kind: type[attention.Attention]) -> str:
+    """Its settings with their defaults; without one what a budget decides."""
+    return ", ".join(name if value is None else f"{name}={value}" for name, value in kind.defaults.items())
 
 
 OF_STUDIES = (score_tables, ladder_tables, difference_tables, switched_tables, reading_tables, shuffled_tables)

@@ -9,8 +9,8 @@ import torch
 
 from albert_lsh import attention, load_model, load_tokenizer, record_passes
 from albert_lsh.files import OneLineError
-from albert_study import reading
-from albert_study.reading import MaskedWords, Reading, measure_masked_words, measure_reading, sequences
+from albert_study.probe import paragraphs
+from albert_study.probe.paragraphs import MaskedWords, Reading, measure_masked_words, measure_reading, sequences
 
 FEW = {"few": {"attention": "key-clusters", "n_hashes": 2, "cluster_size": 4}, "random": {"attention": "random"}}
 VARIANTS = {
@@ -50,7 +50,7 @@ def test_paragraphs_are_read_whole_or_put_together(tmp_path):
         sequences(texts, tokenizer, 24, 1_000_000, join=False)
 
 
-def test_each_candidates_numbers_are_its_own(tmp_path, monkeypatch):
+def test_each_variants_numbers_are_its_own(tmp_path, monkeypatch):
     """Held against models loaded with the candidate, and, one layer at a time, against softmax on the same tensors."""
     table, layers = read(tmp_path / "together")
     ids = sequences(Reading.parse({"variants": FEW, "task": "mini-squad"}).texts(), load_tokenizer("mini"), 32, 3, True)
@@ -74,7 +74,7 @@ def test_each_candidates_numbers_are_its_own(tmp_path, monkeypatch):
         assert row["error"] == pytest.approx(sum(errors) / len(errors), rel=1e-4)
         _, switched = passes_and_states(attention=row["attention"], settings=settings)
         assert row["drift"] == pytest.approx(((switched - states).norm() / states.norm()).item(), rel=1e-4)
-    monkeypatch.setattr(reading, "AT_ONCE", 64)  # two sequences, then one
+    monkeypatch.setattr(paragraphs, "AT_ONCE", 64)  # two sequences, then one
     numbers = ["drift", "share", "mass", "recall"]
     pd.testing.assert_frame_equal(read(tmp_path / "apart")[0][numbers], table[numbers], rtol=1e-4)
 
@@ -84,7 +84,7 @@ def test_the_loss_is_the_models_own_and_all_keys_lose_nothing(tmp_path):
     table, by_text = measure_masked_words(settings)
     tokenizer, model = load_tokenizer("nano"), load_model("nano", head="masked-lm", attention="softmax")
     tokens = sequences(settings.texts(), tokenizer, 24, 6, join=False)
-    hidden = reading.hide(tokens, settings.seed)
+    hidden = paragraphs.hide(tokens, settings.seed)
     with torch.no_grad():
         logits = model(tokens.masked_fill(hidden, tokenizer.mask_token_id)).logits
     expected = -logits.log_softmax(-1)[hidden].gather(-1, tokens[hidden][:, None]).mean().item()
@@ -99,16 +99,3 @@ def test_the_loss_is_the_models_own_and_all_keys_lose_nothing(tmp_path):
     assert sums["words"].sum() == clusters["words"] == hidden.sum().item()
     more = mask(tmp_path, variants={**VARIANTS, "window": {"attention": "window", "share": 0.5}})
     assert measure_masked_words(more)[0]["date"].tolist()[:2] == table["date"].tolist()  # what was measured is kept
-
-
-def test_an_attention_may_have_some_passes_alone(tmp_path):
-    window = {"attention": "window", "share": 0.5}
-    depth = load_model("nano", attention="softmax").config.num_hidden_layers
-    variants = {"everywhere": window, "listed": {**window, "passes": [*range(depth)]}}
-    variants["first"] = {**window, "passes": [0]}
-    table = measure_masked_words(mask(tmp_path, variants=variants))[0].set_index("variant")
-    assert table.loc["listed", "change"] == pytest.approx(table.loc["everywhere", "change"])
-    assert 0 < table.loc["first", "change"] != pytest.approx(table.loc["everywhere", "change"])
-    assert 1 - table.loc["first", "cost"] == pytest.approx((1 - table.loc["everywhere", "cost"]) / depth)
-    anew = measure_masked_words(mask(tmp_path, variants={"first": window}))[0]  # now in all passes: another row
-    assert anew["change"].item() == pytest.approx(table.loc["everywhere", "change"])

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import torch
 from datasets import Dataset
-from pydantic import field_validator
 from scipy.special import softmax
 from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
@@ -28,30 +27,14 @@ from albert_lsh.interface import Pass, mean_coverage, record_passes
 from albert_lsh.kinds import QuestionAnswering, Regression, Task
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.record import provenance, read_result, write_predictions
-from albert_lsh.run import Count, ParameterError, Place, Run, Seed
+from albert_lsh.run import Count, ParameterError, Place, Run
 from albert_lsh.train import StudyTrainer, fit, training_arguments
-from albert_study.candidates import TRUNCATION, Candidate, Measured, TableSettings, candidates_of, fill
+from albert_study.probe.variants import TRUNCATION, Measured, Probe, Variant, fill, variants_of
+from albert_study.records import variant_file
 
 # The model that is trained where none is given; it learns its task.
 SMALL: dict[str, Any] = {"task": "mini-mrpc", "model": "mini", "max_length": 48, "learning_rate": 1e-3}
 SMALL |= {"train_examples": 8000, "precision": "fp32", "save_model": True}
-
-
-class Probe(TableSettings):
-    """What the notebooks that switch attentions have in common; `variants` as `candidates_of` takes them."""
-
-    variants: dict[str, Any]
-    seed: Seed = 0  # of the hashes
-
-    @field_validator("variants")
-    @classmethod
-    def known(cls, variants: dict[str, Any]) -> dict[str, Any]:
-        candidates_of(variants, by_pass=True)
-        return variants
-
-    @property
-    def candidates(self) -> list[Candidate]:
-        return candidates_of(self.variants, by_pass=True)
 
 
 # What an attention does in place of softmax
@@ -77,22 +60,21 @@ def trace(model: PreTrainedModel, batches: list[BatchEncoding]) -> Trace:
 
 
 def diagnose(
-    model: PreTrainedModel, batches: list[BatchEncoding], base: Trace, candidate: Candidate, seed: int = 0
+    model: PreTrainedModel, batches: list[BatchEncoding], base: Trace, variant: Variant, seed: int = 0
 ) -> tuple[dict[str, Any], pd.DataFrame]:
-    """One candidate compared with `base`, the model's trace of the same batches under softmax, which it has afterwards.
+    """One variant compared with `base`, the model's trace of the same batches under softmax, which it has afterwards.
 
     Returns:
         drift (of the last hidden state), share (of the pairs) and whatever else `attention.Coverage` counts, mass,
         recall and error; and the rows of `compare` with their layer and the number of their batch.
     """
-    switch_attention(model, candidate.attention, candidate.settings, seed, candidate.passes)
+    switch_attention(model, variant.attention, variant.settings, seed)
     switched = trace(model, batches)
     switch_attention(model, "softmax")
     rows = pd.concat(
-        compare(one._replace(seed=other.seed), candidate).assign(layer=layer, batch=number)
+        compare(one._replace(seed=other.seed), variant).assign(layer=layer, batch=number)
         for number, passes in enumerate(zip(base.passes, switched.passes, strict=True))
         for layer, (one, other) in enumerate(zip(*passes, strict=True))
-        if candidate.passes is None or layer in candidate.passes
     )
     counted = mean_coverage([p for passes in switched.passes for p in passes])._asdict()
     drift = ((switched.states - base.states).norm() / base.states.norm()).item()
@@ -102,7 +84,7 @@ def diagnose(
 
 
 @torch.no_grad()
-def compare(one: Pass, candidate: Candidate) -> pd.DataFrame:
+def compare(one: Pass, variant: Variant) -> pd.DataFrame:
     """What an attention does with a pass's queries, keys and values, compared with softmax.
 
     Returns:
@@ -113,7 +95,7 @@ def compare(one: Pass, candidate: Candidate) -> pd.DataFrame:
     query, key, value, mask = one.query, one.key, one.value, one.padding_mask
     if mask is None:
         mask = torch.ones(query.shape[0], query.shape[2], dtype=torch.bool, device=query.device)
-    name, options = candidate.attention, {"seed": one.seed, **candidate.settings}
+    name, options = variant.attention, {"seed": one.seed, **variant.settings}
     output = attentions.attend(name, query, key, value, mask, **options)
     exact = attentions.attend("softmax", query, key, value, mask)
     attended = attentions.pairs(name, query, key, mask, **options) > 0
@@ -297,32 +279,32 @@ def share_changed(before: list[Any], after: list[Any]) -> float:
 
 
 def measure_fidelity(subject: Subject, settings: Fidelity) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Answer under softmax, then under every candidate that the table at settings.output lacks (see `fill`).
+    """Answer under softmax, then under every variant that the table at settings.output lacks (see `fill`).
 
     Beside it go, with "-heads" in the name, the diagnostics of each layer and head, and of thirds of the sequences by
-    length; and in a folder with "-predictions" in its name the predictions under every candidate.
+    length; and in a folder with "-predictions" in its name the predictions under every variant.
 
     Returns:
-        The table, a row for each candidate; and the diagnostics by candidate, layer, head and length.
+        The table, a row for each variant; and the diagnostics by variant, layer, head and length.
     """
     run, model, path = subject.run, subject.model, Path(str(settings.output))
     folder = path.with_name(f"{path.stem}-predictions")
 
-    def measure(missing: list[Candidate]) -> Measured:
+    def measure(missing: list[Variant]) -> Measured:
         switch_attention(model, "softmax")
         before, about = subject.answer(subject.encoded), provenance(run.device)
         write_predictions(folder / "softmax.parquet", before.table)
         batches = list(metrics.sample(model, subject.tokenizer, subject.encoded, settings.looked_into))
         base, span = trace(model, batches), before.score - subject.majority
-        for candidate in missing:
-            if candidate.attention == TRUNCATION:
-                shorter = subject.truncated(candidate.settings["share"])
+        for variant in missing:
+            if variant.attention == TRUNCATION:
+                shorter = subject.truncated(variant.settings["share"])
                 share = sum(n * n for n in shorter["length"]) / sum(n * n for n in subject.encoded["length"])
                 after, diagnosed, details = subject.answer(shorter), {"share": share, "cost": share}, pd.DataFrame()
             else:
-                diagnosed, rows = diagnose(model, batches, base, candidate, settings.seed)
+                diagnosed, rows = diagnose(model, batches, base, variant, settings.seed)
                 details = summary(rows.assign(lengths=thirds(rows["length"])), ["layer", "head", "lengths"])
-                switch_attention(model, candidate.attention, candidate.settings, settings.seed, candidate.passes)
+                switch_attention(model, variant.attention, variant.settings, settings.seed)
                 after = subject.answer(subject.encoded)
                 switch_attention(model, "softmax")
             row = {
@@ -335,12 +317,13 @@ def measure_fidelity(subject: Subject, settings: Fidelity) -> tuple[pd.DataFrame
                 **without_a_threshold(subject.task, after.table),
             }
             row |= {f"softmax_{name}": x for name, x in without_a_threshold(subject.task, before.table).items()}
-            write_predictions(folder / f"{candidate.file_name}.parquet", after.table)
+            name = variant_file(variant.label, variant.settings.get("share"))
+            write_predictions(folder / f"{name}.parquet", after.table)
             yield row | diagnosed | about, details
 
     same = {"task": run.task, "seed": run.seed, "hash_seed": settings.seed, "split": settings.split}
     same |= {"examples": len(subject.examples), "looked_into": settings.looked_into}
-    return fill(path, "heads", settings.candidates, same, measure)
+    return fill(path, "heads", variants_of(settings.variants), same, measure)
 
 
 def thirds(lengths: pd.Series) -> pd.Series:

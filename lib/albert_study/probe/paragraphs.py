@@ -25,9 +25,9 @@ from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, 
 from albert_lsh.record import choose_threads, provenance
 from albert_lsh.run import Count, NameOrPath
 from albert_lsh.sources import find_task
-from albert_study.candidates import Candidate, Measured, fill
 from albert_study.intervals import paired_ratio
-from albert_study.probe import Probe, diagnose, summary, trace
+from albert_study.probe.switched import diagnose, summary, trace
+from albert_study.probe.variants import Measured, Probe, Variant, fill, variants_of
 
 MASKED_SHARE = 0.15  # of the tokens, as in pretraining
 AT_ONCE = 2048  # tokens of a batch
@@ -115,22 +115,22 @@ def open_encoder(
 
 
 def measure_reading(settings: Reading) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Read under softmax, then under every candidate that the table at settings.output lacks (see `fill`).
+    """Read under softmax, then under every variant that the table at settings.output lacks (see `fill`).
 
     Returns:
-        The table, a row for each candidate; and what each does layer by layer, beside it with "-layers" in its name.
+        The table, a row for each variant; and what each does layer by layer, beside it with "-layers" in its name.
     """
 
-    def measure(missing: list[Candidate]) -> Measured:
+    def measure(missing: list[Variant]) -> Measured:
         choose_threads("cpu")
         model, batches = open_encoder(settings.model, settings.texts(), settings.max_length, settings.paragraphs)
         base, about = trace(model, batches), provenance("cpu")
-        for candidate in missing:
-            row, rows = diagnose(model, batches, base, candidate, settings.seed)
+        for variant in missing:
+            row, rows = diagnose(model, batches, base, variant, settings.seed)
             yield row | about, summary(rows, ["layer"])
 
     same = settings.columns | {"hash_seed": settings.seed}
-    return fill(Path(str(settings.output)), "layers", settings.candidates, same, measure)
+    return fill(Path(str(settings.output)), "layers", variants_of(settings.variants), same, measure)
 
 
 def hide(tokens: Tensor, seed: int) -> Tensor:
@@ -151,15 +151,15 @@ def losses(model: Any, tokens: Tensor, hidden: Tensor, mask_id: int) -> Tensor:
 
 
 def measure_masked_words(settings: MaskedWords) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The loss under softmax, then under every candidate that the table at settings.output lacks (see `fill`).
+    """The loss under softmax, then under every variant that the table at settings.output lacks (see `fill`).
 
     Returns:
-        The table, a row for each candidate: loss, softmax_loss, their difference with its standard error, change (the
+        The table, a row for each variant: loss, softmax_loss, their difference with its standard error, change (the
         mean absolute difference of a word's loss) likewise, and the full cost at this length; and the sums of both
         losses by paragraph.
     """
 
-    def measure(missing: list[Candidate]) -> Measured:
+    def measure(missing: list[Variant]) -> Measured:
         choose_threads("cpu")
         tokenizer = load_tokenizer(settings.model)
         model = load_model(settings.model, head="masked-lm", attention="softmax", complete=True)
@@ -168,18 +168,16 @@ def measure_masked_words(settings: MaskedWords) -> tuple[pd.DataFrame, pd.DataFr
         hidden, mask_id, about = hide(tokens, settings.seed), tokenizer.mask_token_id, provenance("cpu")
         words = pd.DataFrame({"paragraph": hidden.nonzero()[:, 0].numpy(), "words": 1})
         words["softmax_loss"] = losses(model, tokens, hidden, mask_id).double().numpy()
-        for candidate in missing:
-            switch_attention(model, candidate.attention, candidate.settings, settings.seed, candidate.passes)
+        for variant in missing:
+            switch_attention(model, variant.attention, variant.settings, settings.seed)
             words["loss"] = losses(model, tokens, hidden, mask_id).double().numpy()
             words["change"] = (words["loss"] - words["softmax_loss"]).abs()
             sums = words.groupby("paragraph").sum()  # the units of errors: words of one are not independent
             row: dict[str, Any] = {**words[["loss", "softmax_loss"]].mean(), "words": len(words)}
             row["difference"], row["standard_error"] = paired_ratio(sums["softmax_loss"], sums["loss"], sums["words"])
             row["change"], row["change_error"] = paired_ratio(sums["change"] * 0, sums["change"], sums["words"])
-            switched = 1 if candidate.passes is None else len(candidate.passes) / model.config.num_hidden_layers
-            cost = attention.cost(candidate.attention, settings.max_length, head_dim, **candidate.settings)
-            row["cost"] = 1 + (cost - 1) * switched
+            row["cost"] = attention.cost(variant.attention, settings.max_length, head_dim, **variant.settings)
             yield row | about, sums[["words", "softmax_loss", "loss"]].reset_index()
 
     same = settings.columns | {"seed": settings.seed}
-    return fill(Path(str(settings.output)), "paragraphs", settings.candidates, same, measure)
+    return fill(Path(str(settings.output)), "paragraphs", variants_of(settings.variants), same, measure)

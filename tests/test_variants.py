@@ -1,4 +1,4 @@
-"""Tables of candidates: what is there is never measured twice, and a finished table gives way to a better one only."""
+"""Tables of variants: what is there is never measured twice, and a finished table gives way to a better one only."""
 
 import contextlib
 import json
@@ -6,7 +6,7 @@ import json
 import pandas as pd
 import pytest
 
-from albert_study.candidates import SHARE, candidates_of, fill
+from albert_study.probe.variants import SHARE, fill, variants_of
 
 VARIANTS = {
     name: {"attention": "key-clusters", "n_hashes": number} for number, name in enumerate(("few", "more", "9"), 1)
@@ -17,25 +17,25 @@ class Killed(BaseException):
     """No `except Exception` catches it, as none catches a kill."""
 
 
-def run(path, candidates, seed=0, killed_at=None):
+def run(path, variants, seed=0, killed_at=None):
     """The labels that were measured, with numbers that need all their digits, and the tables."""
     done = []
 
     def measure(missing):
-        for candidate in missing:
-            if candidate.label == killed_at:
+        for variant in missing:
+            if variant.label == killed_at:
                 raise Killed
-            done.append(candidate.label)
-            size = float(len(candidate.label)) ** 0.5
+            done.append(variant.label)
+            size = float(len(variant.label)) ** 0.5
             yield {"score": size}, pd.DataFrame({"layer": [0, 1], "error": [size, size / 3]})
 
     with contextlib.suppress(Killed):
-        return done, *fill(path, "looks", candidates, {"seed": seed}, measure)
+        return done, *fill(path, "looks", variants, {"seed": seed}, measure)
     return done, None, None
 
 
 def ask(path, names, **more):
-    return run(path, candidates_of({name: VARIANTS[name] for name in names}), **more)
+    return run(path, variants_of({name: VARIANTS[name] for name in names}), **more)
 
 
 def contents(folder):
@@ -85,15 +85,15 @@ def test_old_rows_have_the_names_of_today_and_what_was_measured_is_not_measured_
     assert ask(path, ["few", "more"])[0] == []  # what was written is not translated again
 
 
-def test_shares_that_read_alike_are_candidates_of_their_own(tmp_path):
+def test_shares_that_read_alike_are_variants_of_their_own(tmp_path):
     shares = [0.125, 0.12, 1 / 3]
-    candidates = candidates_of(
+    variants = variants_of(
         {"key-clusters": {"attention": "key-clusters", "shares": shares}, "window": {"attention": "window"}}
     )
     path = tmp_path / "table.csv"
-    run(path, candidates[:1])
+    run(path, variants[:1])
     for missing in (["key-clusters", "key-clusters", "window"], []):
-        done, table, looks = run(path, candidates)
+        done, table, looks = run(path, variants)
         assert done == missing
         for rows in (table, pd.read_csv(path), looks.drop_duplicates(SHARE)):
             assert rows[SHARE].tolist()[:3] == shares
@@ -110,11 +110,10 @@ def test_shares_that_read_alike_are_candidates_of_their_own(tmp_path):
             {"a": {"attention": "key-clusters", "shares": [0.5], "share": 0.5}},
             "'a': share and shares cannot both be given",
         ),
-        ({"a": {"attention": "key-clusters", "passes": [0]}}, "'a': .*passes"),  # where all passes are switched
         ({"a": {"attention": "truncation", "share": 1.5}}, "'a': truncation takes a share, over 0 and at most 1"),
         ({"a": {"attention": "truncation", "share": 0.5, "keys": 3}}, "'a': truncation takes a share, .* nothing else"),
     ],
 )
-def test_what_is_no_candidate_is_named(variants, message):
+def test_what_is_no_variant_is_named(variants, message):
     with pytest.raises(ValueError, match=message):
-        candidates_of(variants)
+        variants_of(variants)

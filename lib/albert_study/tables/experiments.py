@@ -1,5 +1,5 @@
-"""The tables of single experiments as documents and pages show them, of the numbers that these have written to
-results/: time and memory, pretraining, long sequences, masked words, faults."""
+"""The tables of single experiments, of the numbers that these have written to results/: time and memory, pretraining,
+long sequences, masked words, faults."""
 
 from pathlib import Path
 from typing import Any
@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 
 from albert_study.experiments.collapse import CLS, MEAN, TOKENS
+from albert_study.experiments.efficiency import crossing_bounds
 from albert_study.experiments.words import LOSSES, ORIGINAL, beside_the_original
-from albert_study.growth import crossing_bounds
+from albert_study.names import ARMS, METRICS, RUNGS, TITLES, in_order
 from albert_study.records import read, wide
-from albert_study.scores import ARMS, METRICS, RUNGS, in_order
-from albert_study.show import Line, parts, text
-from albert_study.tables import TITLES, Named, commits, one_by_one, shown
+from albert_study.show import Line
+from albert_study.tables.studies import Named, commits, one_by_one, shown
 
 OBJECTIVES = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
 OBJECTIVES |= {"sop_accuracy": "accuracy, order"}
@@ -211,38 +211,24 @@ def long_tables(root: Path, rows: pd.DataFrame) -> Named:
 
 
 def masked_tables(root: Path, rows: pd.DataFrame) -> Named:
-    """By variant and length how the loss of a masked word changes, and the full cost, a table a study and share; and
-    with an attention in one pass alone, and in all others."""
-    masked = wide(rows[rows["kind"].isin(["masked words", "passes"])])
-    if masked.empty:
+    """By variant and length how the loss of a masked word changes, and the full cost; a table a share."""
+    lines = rows[(rows["kind"] == "masked words") & (rows["study"] == "masked-words")]
+    if lines.empty:
         return
-    masked = masked.assign(error=2 * masked["standard_error"]).sort_values("length", kind="stable")
-    for study in ("masked-words", "lsh-choice", "axes"):
-        lines = masked[(masked["study"] == study) & (masked["kind"] == "masked words")]
-        losses = lines.groupby("length")["softmax_loss"].first()
-        per = ", ".join(f"{loss:.2f} at {length:.0f} tokens" for length, loss in losses.items())
-        for share in sorted(lines["share"].dropna().unique(), reverse=True):
-            of_share = lines[lines["share"].isna() | (lines["share"] == share)]
-            order = of_share[of_share["length"] == of_share["length"].max()].sort_values("change")["variant"]
-            spec = "{length:.0f} tokens={difference:+2} ± {error:2}; {length:.0f} either way={change:2}; "
-            spec += "{length:.0f} cost={cost:%}"
-            note = f"Loss of a masked word, in nats above softmax's ({per}), ± two standard errors over paragraphs; "
-            note += "how much a word's loss changes either way; full cost. "
-            note += f"{100 * share:g}% of the pairs where there is a choice. {{model}}, {{commits}}."
-            named = {"across": ["length"], "order": order, "corner": "variant"}
-            yield from shown(f"{study}-{100 * share:.0f}", of_share, "{variant}", spec, note, **named)
-    lines = masked[masked["kind"] == "passes"]
-    passes = lines["variant"].str.extract(r"(\d+)")[0].astype(float)
-    where = lines["variant"].str.startswith("all").map({True: "in all others", False: "in this pass alone"})
-    single = lines.assign(number=passes, where=where).dropna(subset="number").sort_values("number")
-    for whole in lines[passes.isna()].to_dict("records"):
-        note = f"{{attention}} in some of a model's {passes.max():.0f} passes, softmax in the others: loss of a masked "
-        note += "word, nothing trained, in nats above softmax's ({softmax_loss:2}, {length:0} tokens), ± two standard "
-        note += "errors over paragraphs; how much a word's loss changes either way. In all passes: "
-        note += text(parts("{difference:+2} ± {error:2}, either way {change:2}", whole))
-        spec = "{where}={difference:+2} ± {error:2}; {where}, either way={change:2}"
-        note += ". {share:%} of the pairs. {model}, {commits}."
-        yield from shown("masked-words-depths", single, "{number:0}", spec, note, across="where", corner="pass")
+    lines = wide(lines).sort_values("length", kind="stable")
+    lines["error"] = 2 * lines["standard_error"]
+    losses = lines.groupby("length")["softmax_loss"].first()
+    per = ", ".join(f"{loss:.2f} at {length:.0f} tokens" for length, loss in losses.items())
+    spec = "{length:.0f} tokens={difference:+2} ± {error:2}; {length:.0f} either way={change:2}; "
+    spec += "{length:.0f} cost={cost:%}"
+    for share in sorted(lines["share"].dropna().unique(), reverse=True):
+        of_share = lines[lines["share"].isna() | (lines["share"] == share)]
+        order = of_share[of_share["length"] == of_share["length"].max()].sort_values("change")["variant"]
+        note = f"Loss of a masked word, in nats above softmax's ({per}), ± two standard errors over paragraphs; how "
+        note += f"much a word's loss changes either way; full cost. {100 * share:g}% of the pairs where there is a "
+        note += "choice. {model}, {commits}."
+        named = {"across": ["length"], "order": order, "corner": "variant"}
+        yield from shown(f"masked-words-{100 * share:.0f}", of_share, "{variant}", spec, note, **named)
 
 
 def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
@@ -269,12 +255,6 @@ def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
 
 
 COMMON = (
-    twin_tables,
-    original_tables,
-    collapse_tables,
-    time_tables,
-    pretraining_tables,
-    long_tables,
-    masked_tables,
+    twin_tables, original_tables, collapse_tables, time_tables, pretraining_tables, long_tables, masked_tables,
     reliability_tables,
-)
+)  # fmt: skip
