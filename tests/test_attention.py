@@ -67,7 +67,7 @@ def test_coverage_is_the_share_of_pairs_and_of_softmaxs_mass(name, settings):
     assert {*MISSING_SOME, "shared-qk-lsh"} == set(WITH_MEAN_KEY)  # which has the mean of all tokens
 
 
-# Among keys with equal scores, or nearly, these choose as rounding has it (docs/faults.md says so).
+# Among keys with equal scores, or nearly, these choose as rounding has it.
 TIES = ("reformer", "key-clusters", "top-k", "improved-clustered")
 
 
