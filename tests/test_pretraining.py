@@ -15,7 +15,7 @@ from transformers import trainer
 from transformers.utils import notebook
 
 from albert_lsh import load_model, loop
-from albert_lsh.model.load import ModelError, max_positions
+from albert_lsh.interface import ModelError, max_positions
 from albert_lsh.run import ParameterError
 from albert_study.compare import gaps
 from albert_study.experiments.pretrain import Pretraining, main, pretrain

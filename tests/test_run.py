@@ -14,7 +14,7 @@ from nbclient.exceptions import CellExecutionError
 
 from albert_lsh import attention, load_data, load_model, load_tokenizer
 from albert_lsh.files import root_of
-from albert_lsh.model.config import ModelError
+from albert_lsh.interface import ModelError
 from albert_lsh.run import ParameterError, Run, fastest_precision
 from albert_lsh.sources import TaskError
 
@@ -25,12 +25,12 @@ GOOD = {"task": "mini-mrpc", "attention": "key-clusters", "output_dir": "out"}
 
 def test_text_becomes_numbers_and_defaults_are_filled_in():
     texts = {"learning_rate": "1e-5", "epochs": "2", "max_length": "64", "train_examples": "None", "resume": "False"}
-    texts |= {"attention_settings": '{"n_hashes": 2}', "evaluation_settings": '{"n_hashes": 8}', "passes": "[0, 2]"}
+    texts |= {"attention_settings": '{"n_hashes": 2}', "passes": "[0, 2]"}
     run = Run.parse({**GOOD, **texts, "seed": 3.0, "recompute": "True", "feed_forward_chunk": "16"})
     assert (run.learning_rate, run.epochs, run.max_length, run.seed) == (1e-5, 2.0, 64, 3)
     assert run.attention_settings == attention.check("key-clusters", {"n_hashes": 2})
     assert (run.train_examples, run.resume, run.recompute, run.feed_forward_chunk) == (None, False, True, 16)
-    assert (run.evaluation_settings, run.passes) == ({"n_hashes": 8}, [0, 2])
+    assert run.passes == [0, 2]
     left_open = {"text_columns": "", "label_column": "None", "labels": "None", "data_revision": "None"}
     assert Run.parse({**GOOD, **left_open}) == Run.parse(GOOD)
     assert (run.device in ("cpu", "cuda"), run.precision in ("bf16", "fp32", "fp16")) == (True, True)
@@ -53,12 +53,6 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
         ({"data_dir": "~nobody-here/x"}, "data_dir='~nobody-here/x': there is no such home folder"),
         ({"precision": "int8"}, "precision='int8' must be 'auto', 'fp32', 'bf16' or 'fp16'"),
         ({"attention": "nystrom", "max_length": 48}, "num_landmarks=64 is above max_length=48"),
-        ({"attention": "nystrom", "evaluation_settings": {"num_landmarks": 129}}, "num_landmarks=129 is above max_len"),
-        (
-            {"evaluation_settings": {"buckets": 2}},
-            "evaluation_settings: attention 'key-clusters' has no setting 'buckets'",
-        ),
-        ({"attention": "reformer", "evaluation_settings": {"n_hashes": 8}}, "'reformer' has in evaluation the"),
         ({"passes": [0, -1]}, "passes[1]=-1 must be greater than or equal to 0"),
         ({"attention": "reformer", "residual": False}, "residual=False: of 'reformer' it is a setting, atten"),
         (
@@ -101,7 +95,7 @@ def test_an_unnamed_run_has_a_folder_for_what_differs_from_the_defaults():
     same = [{"learning_rate": "1e-3"}, {"attention_settings": {"share": 0.25}}, {"save_model": True, "resume": False}]
     assert {unnamed(**changes) for changes in same} == {plain}
     sweep = [{"learning_rate": 1e-5}, {"learning_rate": 2e-5}, {"attention_settings": {"share": 0.5}}]
-    sweep += [{"evaluation_settings": {"share": 0.5}}, {"precision": "bf16"}, {"model": "nano", "epochs": 4}]
+    sweep += [{"precision": "bf16"}, {"model": "nano", "epochs": 4}]
     folders = [unnamed(**changes) for changes in sweep]
     assert len({plain, *folders}) == len(sweep) + 1
     assert re.fullmatch("key-clusters-[0-9a-f]{6}", folders[0].parent.name)

@@ -16,10 +16,10 @@ from transformers import AutoTokenizer, RobertaConfig, RobertaModel, Trainer, pi
 
 from albert_lsh import fit, load_data, load_tokenizer, metrics, squad
 from albert_lsh.data import encode
+from albert_lsh.interface import max_positions, record_passes
 from albert_lsh.loop import Clock, DivergedError, training_arguments
 from albert_lsh.metrics import attended, hardly_trained
-from albert_lsh.model.load import load_model, max_positions
-from albert_lsh.model.passes import record_passes
+from albert_lsh.model.load import load_model
 from albert_lsh.predict import load, predict
 from albert_lsh.run import ParameterError, Run
 from albert_lsh.tasks import find_task
@@ -120,18 +120,6 @@ def test_the_same_seed_trains_the_same_recomputed_too(tmp_path):
     assert not same.equals(other)
 
 
-def test_evaluation_settings_change_the_score_and_not_what_is_learned(tmp_path):
-    """Trained with two clusters of four; evaluated, during training and after it, with one cluster of one."""
-    few = {"n_hashes": 1, "cluster_size": 1, "global_tokens": 0}
-    plain, other = (
-        fit(make(tmp_path / str(len(chosen)), eval_examples=200, evaluation_settings=chosen)) for chosen in ({}, few)
-    )
-    assert all(map(torch.equal, plain.model.parameters(), other.model.parameters()))
-    assert plain.history["train_loss"].equals(other.history["train_loss"])
-    assert not (plain.history["eval_loss"] == other.history["eval_loss"]).any()
-    assert other.record["attended_share"] < 0.1 < plain.record["attended_share"]
-
-
 # The original study's block: a text's answer depends on how far it is padded, so the model pads all texts alike.
 ORIGINAL = {"attention": "reformer", "pad_to_max_length": True, "max_length": 48}
 BLOCK = {"residual": False, "mask_padding": False, "bucket_size": 8, "n_hashes": 4}
@@ -185,13 +173,13 @@ def test_a_run_without_a_residual_connection_trains_and_keeps_a_model_without(tm
 
 
 def test_a_runs_parameters_reach_its_model(tmp_path):
-    run = make(tmp_path, passes=[1], feed_forward_chunk=5, evaluation_settings={"n_hashes": 3})
+    run = make(tmp_path, passes=[1], feed_forward_chunk=5)
     model, ids = prepare_model(run), torch.arange(5, 27)[None]
-    for training, n_hashes in ((True, 2), (False, 3)):
+    for training in (True, False):
         with record_passes(model.train(training)) as passes:
             model(ids)
         assert [p.attention for p in passes] == ["softmax", "key-clusters"]
-        assert passes[1].settings["n_hashes"] == n_hashes
+        assert passes[1].settings["n_hashes"] == 2
     lengths = []
     inner = model.get_submodule("albert.encoder.albert_layer_groups.0.albert_layers.0.ffn")
     inner.register_forward_hook(lambda module, inputs, out: lengths.append(out.shape[1]))

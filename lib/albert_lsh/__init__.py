@@ -13,10 +13,10 @@ __version__ = "0.1.0"
 from albert_lsh import attention
 from albert_lsh.advice import audit
 from albert_lsh.data import load_data
-from albert_lsh.model.layers import save_memory
+from albert_lsh.interface import record_passes
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
+from albert_lsh.model.memory import save_memory
 from albert_lsh.model.padding import pad_inputs
-from albert_lsh.model.passes import record_passes
 from albert_lsh.predict import QuestionAnsweringPipeline
 from albert_lsh.run import Run
 from albert_lsh.tasks import find_task

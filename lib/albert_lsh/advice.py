@@ -20,9 +20,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from albert_lsh import attention as attentions
-from albert_lsh.model.config import max_positions
+from albert_lsh.interface import Pass, max_positions, mean_coverage, record_passes
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, longest_input, switch_attention
-from albert_lsh.model.passes import Pass, mean_coverage, record_passes
 
 SHARES = (0.5, 0.25, 0.125)
 TEXTS, BATCH = 16, 4  # texts that are looked at, spread evenly over all by length; texts in a batch

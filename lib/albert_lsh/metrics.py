@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from albert_lsh import squad
 from albert_lsh.attention import Coverage
-from albert_lsh.model.passes import mean_attended
+from albert_lsh.interface import mean_attended
 from albert_lsh.tasks import Task
 
 WORTH, FALLING = 0.15, 0.1  # see `hardly_trained`

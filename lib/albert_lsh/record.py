@@ -34,6 +34,7 @@ import torch
 from albert_lsh import attention as attentions
 from albert_lsh import hub
 from albert_lsh.files import relative_to_root, repository_root, write_atomically
+from albert_lsh.interface import todays_settings
 from albert_lsh.run import ParameterError
 from albert_lsh.sources import LOCAL
 from albert_lsh.tasks import TASKS
@@ -81,7 +82,31 @@ def read_result(path: Path) -> dict[str, Any]:
         )
     if not complete or not {"parameters", "metrics"} <= set(result):
         raise ValueError(f"{path} is not of a complete run; {again}")
-    return with_todays_names(result) if schema == OLD_NAMES else result
+    return with_todays_settings(with_todays_names(result) if schema == OLD_NAMES else result)
+
+
+def with_todays_settings(result: dict[str, Any]) -> dict[str, Any]:
+    """A record with the settings of its attentions as they are called today; the file stays as it is."""
+    parameters = dict(result["parameters"])
+    if settings := parameters.get("attention_settings"):
+        parameters["attention_settings"] = todays_settings(settings)
+    if "evaluate" in parameters:
+        length = parameters.get("max_length", 0)
+        parameters["evaluate"] = {k: with_sizes(todays_settings(v), length) for k, v in parameters["evaluate"].items()}
+    return result | {"parameters": parameters}
+
+
+def with_sizes(settings: dict[str, Any], length: int) -> dict[str, Any]:
+    """Settings of `key-clusters` with a share and a cluster_size, which once went together, as the sizes they came to.
+
+    length: of the sequences, all of one length (the task duplication of studies/long-range.yaml).
+    """
+    if settings["attention"] != "key-clusters" or not {"share", "cluster_size"} <= settings.keys():
+        return settings
+    others = {name: value for name, value in settings.items() if name != "share"}
+    keys = int(settings["share"] * length) - 3  # less two global tokens and a mean key
+    n_hashes = keys // settings["cluster_size"]
+    return others | {"n_hashes": n_hashes, "global_tokens": 2, "mean_key": True}
 
 
 def todays_method(name: str, settings: Mapping[str, Any], version: int | None = None) -> tuple[str, int]:
@@ -168,13 +193,11 @@ def record_of(
 
 
 def resolved(run: Any, trainer: Any) -> dict[str, Any]:
-    """What the parameters came to: full settings in training and evaluation, the recipe, the model's shape."""
-    config, arguments, name = trainer.model.config, trainer.args.to_dict(), run.attention
-    passes, changes = getattr(run, "passes", None), getattr(run, "evaluation_settings", None)
+    """What the parameters came to: full settings, the recipe, the model's shape."""
+    config, arguments, passes = trainer.model.config, trainer.args.to_dict(), getattr(run, "passes", None)
     return {
-        "attention_version": attentions.ATTENTIONS[name].version,
+        "attention_version": attentions.ATTENTIONS[run.attention].version,
         "attention_settings": run.attention_settings,
-        "evaluation_settings": attentions.check_evaluation(name, run.attention_settings, changes),
         "passes": list(range(config.num_hidden_layers)) if passes is None else passes,
         "steps": trainer.state.max_steps,
         "recipe": {name: arguments[name] for name in RECIPE},

@@ -27,7 +27,8 @@ from albert_lsh.attention.core import Count
 from albert_lsh.data import check_parts
 from albert_lsh.errors import OneLineError
 from albert_lsh.files import home, root_of, run_folder
-from albert_lsh.model.config import check_residual, load_config, max_positions
+from albert_lsh.interface import check_residual, max_positions
+from albert_lsh.model.load import load_config
 from albert_lsh.pretrained import FOLDERS, folder_of
 from albert_lsh.sources import FORMATS, fingerprint, is_local
 from albert_lsh.tasks import TASKS, Task, task_of
@@ -245,7 +246,6 @@ class Run(OfTask):
     random_weights: bool = False  # the model's shape and tokenizer, with random weights
     attention: str = "softmax"
     attention_settings: dict[str, Any] = {}
-    evaluation_settings: dict[str, Any] = {}  # laid over these in evaluation
     projections: Literal["new"] | None = None  # query, key, value and output, drawn anew; None: the model's own
     residual: bool = True  # False: without the residual connection around attention
     passes: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None  # None: all have it
@@ -286,7 +286,6 @@ class Run(OfTask):
         if place.endswith(".ipynb") and task.is_squad != (place == "squad.ipynb"):
             raise ValueError(f"task={self.task!r} belongs to {'squad' if task.is_squad else 'glue'}.ipynb")
         settings = attentions.check(self.attention, self.attention_settings)
-        in_evaluation = attentions.check_evaluation(self.attention, settings, self.evaluation_settings)
         if self.attention == "reformer" and self.passes is not None:
             raise ValueError(f"passes={self.passes!r}: 'reformer' replaces the projections of all passes")
         check_residual(self.attention, self.residual)
@@ -298,12 +297,11 @@ class Run(OfTask):
         check_parts(task, **self.examples)
         recipe = {name: value for name, value in usual.items() if getattr(self, name) is None}
         run = run.model_copy(update=recipe | {"attention_settings": settings})
-        for landmarks in (settings.get("num_landmarks"), in_evaluation.get("num_landmarks")):
-            if (landmarks or 0) > run.max_length:
-                raise ValueError(
-                    f"num_landmarks={landmarks} is above max_length={run.max_length}; with no more tokens than "
-                    "landmarks nystrom is softmax attention"
-                )
+        if (landmarks := settings.get("num_landmarks") or 0) > run.max_length:
+            raise ValueError(
+                f"num_landmarks={landmarks} is above max_length={run.max_length}; with no more tokens than landmarks "
+                "nystrom is softmax attention"
+            )
         usual |= {"attention_settings": attentions.check(self.attention)}
         folder = self.output_dir or str(run.folder_for_changes(self.defaults() | usual))
         return run.model_copy(update={"output_dir": folder, **on_this_machine(self.device, self.precision)})

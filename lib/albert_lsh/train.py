@@ -27,11 +27,19 @@ from albert_lsh import metrics, record, squad
 from albert_lsh.card import write_card
 from albert_lsh.data import encode, load_data, without_answers
 from albert_lsh.files import delete, lock, write_atomically
+from albert_lsh.interface import max_positions
 from albert_lsh.loop import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
-from albert_lsh.model.config import load_config, max_positions
-from albert_lsh.model.layers import draw_projections, drop_residual, save_memory
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention, without_bars
+from albert_lsh.model.load import (
+    extend_positions,
+    load_config,
+    load_model,
+    load_tokenizer,
+    switch_attention,
+    without_bars,
+)
+from albert_lsh.model.memory import save_memory
 from albert_lsh.model.padding import pad_inputs
+from albert_lsh.model.projections import draw_projections, drop_residual
 from albert_lsh.predict import predict
 from albert_lsh.run import OfTask, ParameterError, Run
 from albert_lsh.tasks import SAVED_TASK, Task
@@ -141,9 +149,8 @@ def prepare_model(run: Run) -> PreTrainedModel:
     chosen: dict[str, Any] = {"settings": run.attention_settings, "seed": run.seed}
     options = {**chosen, **task.model_options, "revision": revision}
     model = load_model(source, head=task.head, attention=run.attention, **options)
-    if run.passes is not None or run.evaluation_settings:
-        chosen |= {"passes": run.passes, "evaluation_settings": run.evaluation_settings}
-        switch_attention(model, run.attention, **chosen)
+    if run.passes is not None:
+        switch_attention(model, run.attention, **chosen, passes=run.passes)
     if run.projections == "new":
         draw_projections(model)
     if not run.residual:

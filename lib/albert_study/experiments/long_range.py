@@ -27,10 +27,10 @@ from transformers.trainer_utils import PredictionOutput
 
 from albert_lsh.attention.core import CountOrZero
 from albert_lsh.files import delete, lock, write_atomically
+from albert_lsh.interface import mean_attended
 from albert_lsh.loop import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_lsh.metrics import chance, majority, scores
 from albert_lsh.model.load import load_model, switch_attention
-from albert_lsh.model.passes import mean_attended
 from albert_lsh.record import check_made, choose_threads, environment, read_result, record_of, write_result
 from albert_lsh.run import OPEN, Count, Device, Place, Positive, Precision, Seed, Settings, Share, on_this_machine
 from albert_study.experiments import long_tasks

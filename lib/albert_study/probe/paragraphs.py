@@ -19,7 +19,8 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from albert_lsh import attention
 from albert_lsh.data import load_data
 from albert_lsh.errors import OneLineError
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, switch_attention
+from albert_lsh.interface import max_positions
+from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
 from albert_lsh.record import choose_threads, provenance
 from albert_lsh.run import Count, NameOrPath
 from albert_lsh.tasks import find_task

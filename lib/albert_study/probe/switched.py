@@ -23,9 +23,9 @@ from albert_lsh import attention as attentions
 from albert_lsh import metrics, squad
 from albert_lsh.data import encode, load_data
 from albert_lsh.files import run_folder
+from albert_lsh.interface import Pass, mean_coverage, record_passes
 from albert_lsh.loop import StudyTrainer, training_arguments
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
-from albert_lsh.model.passes import Pass, mean_coverage, record_passes
 from albert_lsh.parts import held_out
 from albert_lsh.record import provenance, read_result, write_predictions
 from albert_lsh.run import Count, ParameterError, Place, Run

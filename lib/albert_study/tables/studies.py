@@ -348,7 +348,7 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
 
 def library_tables(root: Path, rows: pd.DataFrame) -> Named:
     """The attentions of the library with their settings, and its tasks, but for the embedded ones."""
-    known = [(name, known.about, settings_of(known)) for name, known in attention.ATTENTIONS.items()]
+    known = [(name, known.description, settings_of(known)) for name, known in attention.ATTENTIONS.items()]
     lines = pd.DataFrame(known, columns=["name", "about", "settings"])
     yield from shown("attentions", lines, "{name}", "what it is={about}; settings={settings}")
     lines = pd.DataFrame({
