@@ -105,12 +105,13 @@ def test_intervals_are_as_wide_as_the_binomial_and_of_every_split():
     right = {"validation_matched": 0.8, "validation_mismatched": 0.6}
     answers = {split: (generator.random(500) > share).astype(int) for split, share in right.items()}
     parts = [pd.DataFrame({"split": split, "label": 0, "answer": answer}) for split, answer in answers.items()]
-    bounds = intervals(task, pd.concat(parts, ignore_index=True))
+    bounds = intervals(pd.concat(parts, ignore_index=True), task.mean_scores)
     for name, answer in zip(("accuracy", "accuracy_mismatched"), answers.values(), strict=True):
         exact = binomtest(int((answer == 0).sum()), 500).proportion_ci(method="wilson")
         assert bounds[name] == pytest.approx([exact.low, exact.high], abs=0.01)
     exact = np.arange(400) % 4 == 0
-    bounds = intervals(find_task("squad"), pd.DataFrame({"exact": exact, "f1": 0.5 + exact / 2}))  # in percent
+    table = pd.DataFrame({"exact": exact, "f1": 0.5 + exact / 2})
+    bounds = intervals(table, find_task("squad").mean_scores)  # in percent
     half = 196 * np.sqrt(0.25 * 0.75 / 400)
     assert bounds["exact"] == pytest.approx([25 - half, 25 + half], abs=1)
     assert bounds["f1"] == pytest.approx([62.5 - half / 2, 62.5 + half / 2], abs=0.5)

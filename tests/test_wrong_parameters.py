@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from albert_lsh import attention, load_model, switch_attention
-from albert_lsh.errors import OneLineError
+from albert_lsh.files import OneLineError
 from albert_lsh.run import ParameterError, Run
 from albert_study.experiments.efficiency import Efficiency
 from albert_study.experiments.long_range import LongRange
@@ -142,7 +142,7 @@ def test_what_another_notebook_cannot_do_is_named_before_it_begins(kind, change,
     ],
 )
 def test_without_a_network_the_error_says_what_to_set(monkeypatch, work, settings, instead):
-    monkeypatch.setattr("albert_lsh.sources.load_dataset", Mock(side_effect=ConnectionError("no network")))
+    monkeypatch.setattr("albert_lsh.tasks.load_dataset", Mock(side_effect=ConnectionError("no network")))
     with pytest.raises(OneLineError, match=f"without a network set {instead}"):
         work(settings)
 

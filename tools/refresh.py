@@ -119,7 +119,7 @@ def notebook(name: str, text: str) -> str:
     for cell in content["cells"]:  # what there is to choose from, above the parameter
         source = NAMES.sub(commented(attention.names()), "".join(cell["source"]))
         for first, pattern in TASK_NAMES.items():
-            alike = [task.name for task in TASKS.values() if task.is_squad == TASKS[first].is_squad]
+            alike = [task.name for task in TASKS.values() if task.notebook == TASKS[first].notebook]
             source = pattern.sub(commented(alike), source, count=1)
         cell["source"] = source.splitlines(keepends=True)
     setup["metadata"] = {"cellView": "form", "jupyter": {"source_hidden": True}}  # folded, in Colab and in JupyterLab

@@ -23,7 +23,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from albert_lsh import attention as attentions
 from albert_lsh.attention.rows import count_tokens
 from albert_lsh.attention.softmax import Softmax
-from albert_lsh.errors import OneLineError
+from albert_lsh.files import OneLineError
 
 logger = logging.getLogger(__name__)
 

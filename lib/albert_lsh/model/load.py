@@ -21,7 +21,8 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from transformers.utils import logging as transformers_logging
 
 from albert_lsh import attention as attentions
-from albert_lsh import hub, pretrained
+from albert_lsh import pretrained
+from albert_lsh.files import reading
 from albert_lsh.interface import INTERFACE, ModelAttention, ModelError, check_type, max_positions, transformers_model
 from albert_lsh.model.padding import start_padding
 from albert_lsh.model.projections import convolve_values, drop_residual, transplant
@@ -77,7 +78,7 @@ def load_config(name_or_path: str | PreTrainedConfig, *, revision: str | None = 
             what = "its config.json cannot be read"
         if os.path.isfile(os.path.join(inner := os.path.join(path, "model"), "config.json")):
             what += f" (a run's folder? its model is {inner!r})"
-        with hub.reading(path, ModelError, f"model={name_or_path!r}: {what}"):
+        with reading(ModelError, f"model={name_or_path!r}: {what}"):
             at = revision or "main"
             config, unknown = AutoConfig.from_pretrained(path, revision=at, return_unused_kwargs=True, **overrides)
     else:
@@ -113,7 +114,7 @@ def read_weights(
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # no table of new and unused weights; those that matter follow
     try:
-        with hub.reading(folder, ModelError, what), without_bars():
+        with reading(ModelError, what), without_bars():
             loaded: Any = model_class.from_pretrained(
                 folder,
                 config=config,
@@ -285,7 +286,7 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrained
     """
     source, sides = pretrained.tokenizer_of(name_or_path), {"padding_side": "right", "truncation_side": "right"}
     what = f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"
-    with hub.reading(source, ModelError, what):
+    with reading(ModelError, what):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main", **sides)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
         reads = "a vocabulary of special tokens alone reads no text"

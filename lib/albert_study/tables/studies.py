@@ -354,7 +354,7 @@ def library_tables(root: Path, rows: pd.DataFrame) -> Named:
     lines = pd.DataFrame({
         "name": task.name, "data": ", ".join(filter(None, (task.dataset, task.config))),
         "read": ", ".join(task.columns),
-        "answer": "a span" if task.is_squad else ", ".join(task.labels) or "a number",
+        "answer": task.answer_is,
         "scores": ", ".join(task.metrics), "on": ", ".join(task.evaluation),
     } for task in TASKS.values() if task.dataset != "mini")  # fmt: skip
     spec = "data on the Hub={data}; what is read={read}; what is answered={answer}; scores={scores}; scored on={on}"
