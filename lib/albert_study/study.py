@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from albert_lsh.errors import OneLineError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from albert_lsh import attention as attentions
-from albert_lsh.files import relative_to_root, repository_root, run_folder
+from albert_lsh.files import OneLineError, described, nearest, relative_to_root, repository_root, run_folder
 from albert_lsh.record import differences, read_result
 from albert_lsh.run import Count, Run, Seed
 
