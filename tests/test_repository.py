@@ -17,6 +17,7 @@ import pandas as pd
 import papermill
 import pytest
 import yaml
+from nbconvert import PythonExporter
 from packaging.requirements import Requirement
 
 import albert_lsh
@@ -194,7 +195,20 @@ def test_notebook_sources_are_clean_and_short_and_papermill_sees_every_parameter
         assert isinstance(statement, ast.Assign)
         ast.literal_eval(statement.value)
     names = {target.id for statement in statements for target in statement.targets}
+    assert len(names) <= 20
     assert set(papermill.inspect_notebook(str(path))) == names
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_notebooks_define_no_function_and_are_scripts_too(path):
+    text, resources = PythonExporter().from_filename(str(path))
+    assert resources["output_extension"] == ".py"
+    assert (
+        json.loads(path.read_text())["metadata"]["language_info"]["file_extension"] == ".py"
+    )  # else it is taken for text
+    nodes = [*ast.walk(ast.parse(text))]
+    assert not any(isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda) for node in nodes)
+    assert "display" not in {node.id for node in nodes if isinstance(node, ast.Name)}  # no name of Python's
 
 
 def test_executed_notebooks_show_no_text_of_others():
