@@ -11,8 +11,8 @@ BIN := .venv/bin
 # make recompute            all tables, figures and pages from saved predictions alone, in two minutes
 # make site                 report/results.html, the page to explore, from results/
 # make docs                 docs/api/, pages on the library's public names
-# make faults               200 faults and more, two hours: killed, starved, damaged (CONTRIBUTING.md)
-# make colab                every notebook in what Colab preinstalls (CONTRIBUTING.md)
+# make faults               more than 100 faults, for hours: runs and studies killed and damaged
+# make colab                every notebook in what Colab preinstalls (docs/running.md)
 # make install              what the others begin with: .venv, with the locked versions
 # make format               rewrite style
 # make lock                 write the versions that are installed, with hashes and licences (uv)

@@ -18,17 +18,17 @@ from typing import Any
 import matplotlib as mpl
 import pandas as pd
 import torch
-from lsg import block_for, lsg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
+from peers import hyper, lsg
 from torch import Tensor
 
 from albert_lsh import load_model, load_tokenizer, record_passes
 from albert_lsh.attention import attend
 from albert_lsh.data import load_data
 from albert_lsh.files import repository_root, write_atomically
+from albert_lsh.interface import Pass
 from albert_lsh.model.load import extend_positions
-from albert_lsh.model.passes import Pass
 from albert_lsh.record import provenance
 from albert_study.experiments.efficiency import seconds_of
 from albert_study.records import read
@@ -40,14 +40,15 @@ SLOW = 2.0  # seconds at the length before, after which a case is left out
 NAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "key-clusters": ("key-clusters", {}),
     "lsh": ("lsh", {}),
-    "lsh, rest": ("lsh", {"rest": True}),
+    "lsh, rest": ("lsh", {"mean_key": True}),
     "smyrf": ("smyrf", {}),
-    "random, rest": ("random", {"rest": True}),
-    "window, rest": ("window", {"rest": True}),
-    "hyper": ("hyper", {}),
+    "random, rest": ("random", {"mean_key": True}),
+    "window, rest": ("window", {"mean_key": True}),
+    "hyper": (hyper.Hyper.name, {}),
     "improved-clustered": ("improved-clustered", {}),
     "nystrom": ("nystrom", {}),
     "top-k": ("top-k", {}),
+    "LSG": (lsg.LSG.name, {}),
 }
 
 ON_FRONTIER = ("key-clusters", "lsh", "nystrom", "LSG", "top-k")  # lines of their own; the others are grey points
@@ -72,7 +73,6 @@ def cases_at(length: int) -> dict[tuple[str, float], Attend]:
     cases: dict[tuple[str, float], Attend] = {("softmax", 1.0): partial(attend, "softmax")}
     for share in SHARES:
         cases |= {(case, share): partial(attend, name, share=share, **more) for case, (name, more) in NAMES.items()}
-        cases[("LSG", share)] = partial(lsg, block=block_for(share * length))
     return cases
 
 

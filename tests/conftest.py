@@ -48,7 +48,7 @@ def tree(tmp_path):
 @pytest.fixture
 def killed_after(monkeypatch):
     """Calls what trains, which ends after a step as a signal ends it: no `except Exception` catches it."""
-    from albert_lsh.loop import Clock
+    from albert_lsh.train import Clock
 
     def call(step, train, *arguments):
         on_step_end = Clock.on_step_end

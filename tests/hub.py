@@ -1,15 +1,13 @@
-"""A small Hub on this machine, which has one data set, and gets into trouble after so many requests."""
+"""A small Hub on this machine, which has one data set."""
 
 import hashlib
 import json
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from datasets import Dataset
 
-TROUBLES = ("stopped", "slow", "silent", "answers 500", "answers garbage", "cuts connections")
 COMMIT, ID = "0" * 40, "nyu-mll/glue"
 
 
@@ -18,7 +16,7 @@ class Hub(ThreadingHTTPServer):
 
     def __init__(self, port: int, folder: Path, config: str, splits: dict[str, Dataset]):
         super().__init__(("127.0.0.1", port), Answer)
-        self.trouble, self.left, files = "", 0, {}
+        files = {}
         for split, rows in splits.items():
             rows.to_parquet(path := folder / f"{split}.parquet")
             files[f"{config}/{split}-00000-of-00001.parquet"] = path.read_bytes()
@@ -40,24 +38,15 @@ class Answer(BaseHTTPRequestHandler):
     server: Hub
 
     def do_GET(self) -> None:
-        self.server.left -= 1
-        trouble = self.server.trouble if self.server.left < 0 else ""
-        time.sleep({"slow": 0.3, "silent": 5}.get(trouble, 0))  # the second is more than a client waits
         body = self.server.bodies.get(self.path.split("?")[0].replace("/resolve/main/", f"/resolve/{COMMIT}/"))
         code, body = (404, b"{}") if body is None else (200, body)
-        code, body = (500, b"") if trouble == "answers 500" else (code, body)
         headers = {"Content-Length": len(body), "ETag": f'"{hashlib.sha256(body).hexdigest()}"'}
         headers |= {"X-Repo-Commit": COMMIT, **({"X-Error-Code": "EntryNotFound"} if code == 404 else {})}
-        if trouble == "answers garbage":
-            body = (b"<html>Please log in to this network.</html>" * (len(body) // 40 + 1))[: len(body)]
-        elif trouble in ("cuts connections", "stopped"):
-            body, self.close_connection = body[: len(body) // 2], True
-        if trouble != "stopped":
-            self.send_response(code)
-            for name, value in headers.items():
-                self.send_header(name, str(value))
-            self.end_headers()
-            self.wfile.write(b"" if self.command == "HEAD" else body)
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else body)
 
     do_HEAD = do_GET
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from albert_lsh.files import repository_root
 from albert_lsh.record import SCHEMA, write_predictions
-from albert_lsh.tasks import find_task
+from albert_lsh.sources import find_task
 from albert_study.records import COLUMNS
 
 ROOT = repository_root()

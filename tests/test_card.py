@@ -40,12 +40,12 @@ def made(folder, record):
 
 
 def test_a_run_that_keeps_its_model_writes_its_card_and_its_command_makes_the_run_again(tmp_path):
-    folder = kept_run(tmp_path, passes=[0, 2], seed=4)
+    folder = kept_run(tmp_path, residual=False, seed=4)
     record, card = read_result(folder / "result.json"), ModelCard.load(folder / "model" / "README.md")
     assert {one.metric_type: one.metric_value for one in card.data.eval_results} == record["metrics"]
     assert {one.dataset_split for one in card.data.eval_results} == {"validation"}
     for text in (
-        "in passes [0, 2] alone, the others have softmax",
+        "without the residual connection around attention",
         f"full cost: {record['full_cost']:.0%} of softmax attention's",
         '"share": 0.5',
         "One run, seed 4: an interval covers the examples, by a bootstrap, and not seeds",
@@ -62,7 +62,7 @@ def test_a_run_that_keeps_its_model_writes_its_card_and_its_command_makes_the_ru
     cells = nbformat.read(ROOT / notebook, as_version=4).cells
     variables: dict = {}
     exec(next(cell.source for cell in cells if "parameters" in cell.metadata.get("tags", [])), variables)
-    variables.pop("__builtins__")
+    del variables["__builtins__"], variables["options"]
     run = Run.parse({**variables, **yaml.safe_load(parameters)})
     assert run.identity() == {name: record["parameters"][name] for name in run.identity()}
 
@@ -105,12 +105,13 @@ def test_intervals_are_as_wide_as_the_binomial_and_of_every_split():
     right = {"validation_matched": 0.8, "validation_mismatched": 0.6}
     answers = {split: (generator.random(500) > share).astype(int) for split, share in right.items()}
     parts = [pd.DataFrame({"split": split, "label": 0, "answer": answer}) for split, answer in answers.items()]
-    bounds = intervals(task, pd.concat(parts, ignore_index=True))
+    bounds = intervals(pd.concat(parts, ignore_index=True), task.mean_scores)
     for name, answer in zip(("accuracy", "accuracy_mismatched"), answers.values(), strict=True):
         exact = binomtest(int((answer == 0).sum()), 500).proportion_ci(method="wilson")
         assert bounds[name] == pytest.approx([exact.low, exact.high], abs=0.01)
     exact = np.arange(400) % 4 == 0
-    bounds = intervals(find_task("squad"), pd.DataFrame({"exact": exact, "f1": 0.5 + exact / 2}))  # in percent
+    table = pd.DataFrame({"exact": exact, "f1": 0.5 + exact / 2})
+    bounds = intervals(table, find_task("squad").mean_scores)  # in percent
     half = 196 * np.sqrt(0.25 * 0.75 / 400)
     assert bounds["exact"] == pytest.approx([25 - half, 25 + half], abs=1)
     assert bounds["f1"] == pytest.approx([62.5 - half / 2, 62.5 + half / 2], abs=0.5)

@@ -8,7 +8,7 @@ import torch
 from transformers import BertConfig
 
 from albert_lsh import load_model, load_tokenizer
-from albert_lsh.errors import OneLineError
+from albert_lsh.files import OneLineError
 from albert_lsh.model.padding import pad_inputs
 from albert_study.experiments.collapse import (
     AS_TRAINED,

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from albert_lsh import attention, find_task
+from albert_lsh.interface import ModelError
 from albert_lsh.metrics import sample
-from albert_lsh.model.load import ModelError, load_tokenizer
+from albert_lsh.model.load import load_tokenizer
 from albert_lsh.record import SCHEMA
 from albert_lsh.run import ParameterError, Run
 from albert_lsh.train import keep_model, prepare_model

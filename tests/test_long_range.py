@@ -8,8 +8,8 @@ import torch
 from datasets import Dataset
 
 from albert_lsh import record_passes
-from albert_lsh.errors import OneLineError
-from albert_lsh.sources import TaskError
+from albert_lsh.files import OneLineError
+from albert_lsh.kinds import TaskError
 from albert_study.experiments import long_tasks
 from albert_study.experiments.long_range import LongRange, build_model, comparison, train_all
 from albert_study.experiments.long_tasks import MASK, OPERATORS, Duplication, encode, encode_tree, pad

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from albert_lsh import attention, load_model, load_tokenizer, record_passes
-from albert_lsh.errors import OneLineError
+from albert_lsh.files import OneLineError
 from albert_study.probe import paragraphs
 from albert_study.probe.paragraphs import MaskedWords, Reading, measure_masked_words, measure_reading, sequences
 

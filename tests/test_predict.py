@@ -9,6 +9,7 @@ from functools import cache
 from importlib import import_module
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.special import softmax
@@ -47,7 +48,7 @@ def ask(capsys, model, task, file, *more):
 
 
 def write(path, rows):
-    path.write_text(rows if isinstance(rows, str) else json.dumps(rows))
+    path.write_text(rows if isinstance(rows, str) else "\n".join(map(json.dumps, rows)))
     return path
 
 
@@ -55,7 +56,7 @@ def write(path, rows):
 def test_classes_have_names_and_the_scores_of_evaluation(saved, name, tmp_path, capsys):
     (rows, predictions, folder), task = saved(name), find_task(name)
     probabilities = softmax(predictions.filter(like="logit_").to_numpy(), axis=1)
-    answers = ask(capsys, folder, name, write(tmp_path / "rows.json", rows), "--batch-size", "5")
+    answers = ask(capsys, folder, name, write(tmp_path / "rows.jsonl", rows), "--batch-size", "5")
     assert [list(row["scores"]) for row in answers] == [list(task.labels)] * 24
     np.testing.assert_allclose([list(row["scores"].values()) for row in answers], probabilities, atol=1e-5)
     assert [row["label"] for row in answers] == [task.labels[i] for i in predictions["answer"]]
@@ -67,16 +68,16 @@ def test_classes_have_names_and_the_scores_of_evaluation(saved, name, tmp_path, 
     np.testing.assert_allclose([one["score"] for one in classes], [row["score"] for row in answers], atol=1e-5)
 
 
-def test_lines_and_both_kinds_of_json_say_the_same(saved, tmp_path, capsys, monkeypatch):
+def test_lines_csv_and_json_lines_say_the_same(saved, tmp_path, capsys, monkeypatch):
     examples, _, folder = saved(MRPC)
     rows = [{"sentence2": row["sentence2"], "sentence1": row["sentence1"]} for row in examples]
     lines = "".join(f"{row['sentence1']}\t{row['sentence2']}\n" for row in rows)
     (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbf" + lines.removesuffix("\n").replace("\n", "\r\n").encode())
-    write(tmp_path / "list.json", rows)
     write(tmp_path / "lines.JSONL", "\n".join(map(json.dumps, rows)))
+    pd.DataFrame(rows).to_csv(tmp_path / "table.csv")
     expected = ask(capsys, folder, MRPC, write(tmp_path / "lines.txt", lines))
     assert len(expected) == 24
-    for name in ("windows.txt", "list.json", "lines.JSONL"):
+    for name in ("windows.txt", "lines.JSONL", "table.csv"):
         assert ask(capsys, folder, MRPC, tmp_path / name) == expected
     with open(tmp_path / "lines.txt") as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
@@ -86,7 +87,7 @@ def test_lines_and_both_kinds_of_json_say_the_same(saved, tmp_path, capsys, monk
 @pytest.mark.parametrize("name", ["mini-squad", "mini-squad-v2"])
 def test_answers_are_those_of_evaluation(saved, name, tmp_path, capsys):
     (rows, predictions, folder), no_answer = saved(name), find_task(name).no_answer
-    answers = ask(capsys, folder, name, write(tmp_path / "rows.json", rows))
+    answers = ask(capsys, folder, name, write(tmp_path / "rows.jsonl", rows))
     for answer, row, expected in zip(answers, rows, predictions.itertuples(), strict=True):
         text = row["context"][expected.start : expected.end] if expected.answered else ""
         assert answer["answer"] == text == row["context"][answer["start"] : answer["end"]]
@@ -146,13 +147,16 @@ def test_regression_gives_the_number_and_classes_without_names_have_the_tasks(tm
     ("name", "content", "message"),
     [
         ("pairs.txt", b"one\ttwo\nthree\n", "line 2 has no tabs; task 'mini-mrpc' reads sentence1, tab, sentence2"),
-        ("pairs.txt", b"one\ttwo\ncaf\xe9\tthree\n", "pairs.txt is not UTF-8: .* position 11: invalid contin"),
-        ("pairs.txt", b" \n\n", "pairs.txt is empty; it must hold one example a line, or JSON"),
-        ("rows.json", b'[{"sentence1": "a",\n "sentence2": }]', r"is not JSON \(Expecting value: line 2 column 15"),
-        ("rows.json", b'["one"]', "entry 1 is 'one'; it must be an object with sentence1, sentence2"),
-        ("rows.jsonl", b'{"sentence1": "one"\n', "line 1 is not JSON .* column 20 .*a list of objects, or one"),
-        ("rows.jsonl", b'{"sentence1": "a", "idx": 3}', "line 1 has no column 'sentence2', .*; it has: sentence1, idx"),
-        ("rows.jsonl", rb'{"sentence1": "\ud800", "sentence2": "b"}', "line 1: sentence1='.ud800' must be text"),
+        ("pairs.txt", b"one\ttwo\ncaf\xe9\tthree\n", "pairs.txt could not be read: UnicodeDecodeError: .* position 11"),
+        ("pairs.txt", b" \n\n", "pairs.txt is empty; it must hold one example a line"),
+        ("pairs.tsv", b"one\ttwo\n", "pairs.tsv: texts are read from .csv, .jsonl, or lines of any other file"),
+        ("rows.csv", b"sentence1,sentence2\na\n", "rows.csv could not be read: .*line 2 has 1 cells, the first line 2"),
+        ("rows.csv", b'sentence1,sentence2\n"a,b\n', "line 2: .*; is a quotation mark open"),
+        ("rows.jsonl", b'["one"]', r"entry 0 is \['one'\]; it must be an object|entry 0 is 'one'"),
+        ("rows.jsonl", b'{"sentence1": "one"\n', "it is not JSON: .*"),
+        ("rows.jsonl", b'{"sentence1": "a"}\n{"sentence1"}\n', "line 2 is not JSON"),
+        ("rows.jsonl", b'{"sentence1": "a", "idx": 3}', "row 0 has no column 'sentence2', .*; it has: sentence1, idx"),
+        ("rows.jsonl", rb'{"sentence1": "\ud800", "sentence2": "b"}', "row 0: sentence1='.ud800' must be text"),
     ],
 )
 def test_texts_that_cannot_be_read_are_named(tmp_path, name, content, message):
@@ -211,7 +215,7 @@ def test_a_model_with_parts_missing_is_refused(saved, tmp_path, capsys, damage, 
 @pytest.mark.parametrize("name", [MRPC, "mini-squad"])
 def test_scores_that_are_not_finite_are_an_error_and_not_printed(saved, name, tmp_path, capsys):
     """The embedding of one word is broken, and only the second example has it."""
-    folder, is_squad = shutil.copytree(saved(name)[-1], tmp_path / "model"), find_task(name).is_squad
+    folder = shutil.copytree(saved(name)[-1], tmp_path / "model")
     lines = "Who lost it?\tAnna lost a ball.\nWho found it?\tAnna found a kite."
     broken = load_tokenizer("mini").convert_tokens_to_ids("kite")
 
@@ -220,7 +224,7 @@ def test_scores_that_are_not_finite_are_an_error_and_not_printed(saved, name, tm
         return weights
 
     change_weights(folder, break_one)
-    named = "question='Who found it.'" if is_squad else "example 2"
+    named = "question='Who found it.'" if name == "mini-squad" else "example 2"
     with pytest.raises(SystemExit, match=f"^error: {named}: the model.s .* not finite"):
         ask(capsys, folder, name, write(tmp_path / "texts.txt", lines))
     assert "NaN" not in capsys.readouterr().out

@@ -14,8 +14,8 @@ from accelerate.state import AcceleratorState
 from transformers import trainer
 from transformers.utils import notebook
 
-from albert_lsh import load_model, loop
-from albert_lsh.model.load import ModelError, max_positions
+from albert_lsh import load_model, train
+from albert_lsh.interface import ModelError, max_positions
 from albert_lsh.run import ParameterError
 from albert_study.compare import gaps
 from albert_study.experiments.pretrain import Pretraining, main, pretrain
@@ -91,7 +91,7 @@ def on_a_device(words, node=False):
     """`main` in a process that `debug_launcher` has forked; it may count itself the first of its node."""
     os.environ |= {"LOCAL_RANK": "0"} if node else {}
     AcceleratorState._reset_state(reset_partial_state=True)  # the parent's, a single device
-    loop.SAVE_AFTER = 600 * torch.distributed.get_rank()  # one device would save by its clock, and wait for the other
+    train.SAVE_AFTER = 600 * torch.distributed.get_rank()  # one device would save by its clock, and wait for the other
     assert main(words) == 0
 
 

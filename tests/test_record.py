@@ -50,7 +50,7 @@ def test_a_flipped_bit_of_a_record_is_noticed_and_another_schema_not_read(tmp_pa
 
 def test_a_parameter_or_setting_that_a_record_lacks_counts_with_its_default():
     run = Run.parse({"task": "mini-mrpc", "attention": "random"})
-    older = {k: v for k, v in run.recorded().items() if k not in ("folds", "projections", "weight_decay")}
+    older = {k: v for k, v in run.recorded().items() if k not in ("folds", "projections", "accumulation")}
     older["attention_settings"] = {"share": 0.25}
     assert differences({"parameters": older}, run.identity(), run.defaults()) == []
     block = {"task": "mini-mrpc", "attention": "reformer", "output_dir": run.output_dir}
@@ -59,9 +59,9 @@ def test_a_parameter_or_setting_that_a_record_lacks_counts_with_its_default():
     for changes, other in (({}, 0), ({"residual": True, "mask_padding": True}, 0), ({"residual": False}, 1)):
         today = Run.parse({**block, "attention_settings": changes})
         assert len(differences({"parameters": before}, today.identity(), today.defaults())) == other
-    other = run.model_copy(update={"weight_decay": 0.0, "seed": 1}).identity()
+    other = run.model_copy(update={"accumulation": 2, "seed": 1}).identity()
     said = differences({"parameters": older}, other, run.defaults())
-    assert said == ["seed=0, not 1", "weight_decay=0.01, not 0.0"]
+    assert said == ["seed=0, not 1", "accumulation=1, not 2"]
 
 
 def test_writing_leaves_the_old_file_when_it_fails(tmp_path):
@@ -125,7 +125,22 @@ def test_the_attention_of_a_record_has_the_name_of_today(name, settings, version
     assert result["metrics"] == {"accuracy": 1.0, **of_labels, "cost, rest": 0.2}
     assert json.loads(path.read_text()) == record
     path.write_text(json.dumps(record | {"schema": SCHEMA}))
-    assert read_result(path)["parameters"] == old  # of today's schema nothing is translated
+    assert read_result(path)["parameters"] == old  # of today's schema no name is translated
+
+
+def test_settings_of_a_record_have_the_names_of_today(tmp_path):
+    """A share beside a size of clusters is the sizes that it came to."""
+    both = {"attention": "key-clusters", "share": 0.125, "cluster_size": 16, "axes": 8}
+    parameters = {"attention": "lsh", "attention_settings": {"share": 0.25, "rest": True}, "max_length": 1024}
+    parameters |= {"evaluate": {"few": {"attention": "random", "rest": False}, "both": both}}
+    record = {"status": "complete", "schema": SCHEMA, "parameters": parameters, "metrics": {}}
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(record))
+    today = read_result(path)["parameters"]
+    assert today["attention_settings"] == {"share": 0.25, "mean_key": True}
+    sizes = {"n_hashes": 7, "cluster_size": 16, "global_tokens": 2, "mean_key": True, "axes": 8}
+    both = {"attention": "key-clusters", **sizes}
+    assert today["evaluate"] == {"few": {"attention": "random", "mean_key": False}, "both": both}
 
 
 def test_a_result_of_another_version_of_its_attention_is_another_result():
@@ -133,7 +148,7 @@ def test_a_result_of_another_version_of_its_attention_is_another_result():
     for changes, version, other in (
         ({}, 2, []),
         ({"attention": "lsh-tree"}, 1, ["attention='lsh-tree', not 'key-clusters'"]),
-        ({}, 3, ["attention 'key-clusters' is of version 3, here it is 2: install a newer release of albert-lsh"]),
+        ({}, 3, ["attention 'key-clusters' is of version 3, here it is 2, which computes otherwise"]),
     ):
         result = {"parameters": run.recorded() | changes, "resolved": {"attention_version": version}}
         assert differences(result, run.identity(), run.defaults()) == other

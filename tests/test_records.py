@@ -6,8 +6,7 @@ import shutil
 import pandas as pd
 import pytest
 
-from albert_lsh.errors import OneLineError
-from albert_lsh.files import repository_root
+from albert_lsh.files import OneLineError, repository_root
 from albert_lsh.record import SCHEMA
 from albert_study.compare import differences, headlines, write_tables
 from albert_study.figures import write_figures

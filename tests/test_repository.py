@@ -17,10 +17,12 @@ import pandas as pd
 import papermill
 import pytest
 import yaml
+from nbconvert import PythonExporter
 from packaging.requirements import Requirement
 
 import albert_lsh
 from albert_lsh import attention
+from albert_lsh.interface import todays_settings
 from albert_lsh.predict import main
 from albert_lsh.record import RETIRED, SCHEMA, read_result
 from albert_lsh.run import Run
@@ -202,7 +204,20 @@ def test_notebook_sources_are_clean_and_short_and_papermill_sees_every_parameter
         assert isinstance(statement, ast.Assign)
         ast.literal_eval(statement.value)
     names = {target.id for statement in statements for target in statement.targets}
+    assert len(names) <= 20
     assert set(papermill.inspect_notebook(str(path))) == names
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_notebooks_define_no_function_and_are_scripts_too(path):
+    text, resources = PythonExporter().from_filename(str(path))
+    assert resources["output_extension"] == ".py"
+    assert (
+        json.loads(path.read_text())["metadata"]["language_info"]["file_extension"] == ".py"
+    )  # else it is taken for text
+    nodes = [*ast.walk(ast.parse(text))]
+    assert not any(isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda) for node in nodes)
+    assert "display" not in {node.id for node in nodes if isinstance(node, ast.Name)}  # no name of Python's
 
 
 def test_executed_notebooks_show_no_text_of_others():
@@ -306,6 +321,8 @@ NO_PATH = re.compile(r'"image/\w+": (?:"[^"]*"|\[[^\]]*\])|https?://[^\s"]+')  #
 # Measured beside our attentions.
 PEERS = {
     "reformer-pytorch",
+    "hyper",
+    "linear",
     "product of 2048 x 2048",
     "fused kernel",
     "truncation",
@@ -345,8 +362,8 @@ def test_records_are_read_have_one_schema_and_attentions_that_can_be_had_again()
         place = parameters["output_dir"]
         moved = place.startswith("results/runs/axes/")
         assert moved or moved_today(place, parameters, name) == str(Path(path).parent), path
-        kept = {setting: value for setting, value in settings.items() if setting not in LEFT}
-        assert kept.items() <= attention.check(name, settings).items(), path
+        kept = {setting: value for setting, value in todays_settings(settings).items() if setting not in LEFT}
+        assert kept.items() <= attention.check(name, kept).items(), path
         if path.startswith("results/runs/"):
             lacking = defaults.keys() - {*parameters, "results_root"}
             assert all(defaults[parameter] is BEFORE.get(parameter) for parameter in lacking), path  # added later
@@ -372,7 +389,7 @@ def test_attentions_in_tables_are_known_and_their_settings_can_be_asked_for_agai
     for path, row in rows():
         today = row if path.startswith(MADE_AGAIN_BELOW) else with_todays_name(row)
         names |= {(path, today[column].split(",")[0]) for column in columns if today.get(column)}
-        name, chosen = today.get("attention"), settings(row)
+        name, chosen = today.get("attention"), todays_settings(settings(row))
         if name in attention.names() and not any(chosen.get(setting) for setting in LEFT):
             attention.check(name, chosen)
     assert names

@@ -12,21 +12,20 @@ import torch
 
 from albert_lsh import fit, load_data
 from albert_lsh.files import FolderInUseError, lock
-from albert_lsh.loop import LengthGrouped, newest
 from albert_lsh.record import read_result
 from albert_lsh.run import ParameterError
+from albert_lsh.train import LengthGrouped, newest
 from test_train import SOFTMAX, make
 
 # Of 22 steps an epoch, whose loss is logged every third step, and at every checkpoint.
-LONG = {"epochs": 3, "train_examples": 88, "batch_size": 4, "eval_examples": 16, "eval_steps": 5, "save_model": True}
+LONG = {"epochs": 3, "train_examples": 88, "batch_size": 4, "eval_examples": 16, "save_model": True}
 CONVOLUTION = {"attention": "nystrom", "attention_settings": {"num_landmarks": 8, "conv_kernel_size": 3}}
 PLACES = {  # the operation before which the process is killed, and the step after which the next one goes on
-    "the first checkpoint": ({}, r"os.mkdir .*/checkpoint-5$", None),
+    "the first checkpoint": ({}, r"os.mkdir .*/checkpoint-22$", None),
     "a long epoch": ({}, r"os.mkdir .*/checkpoint-9$", 6),
-    "saving": ({}, r"open .*/checkpoint-25/trainer_state.json", 22),
-    "deleting a checkpoint": (SOFTMAX, r"shutil.rmtree .*/checkpoint-30", 35),
-    "batches in random order": (SOFTMAX | {"pad_to_max_length": True}, r"os.mkdir .*/checkpoint-30$", 25),
-    "the end of an epoch": (CONVOLUTION, r"os.mkdir .*/checkpoint-44", 40),
+    "saving": ({}, r"open .*/checkpoint-44/trainer_state.json", 22),
+    "deleting a checkpoint": (SOFTMAX, r"shutil.rmtree .*/checkpoint-22", 44),
+    "batches in random order": (SOFTMAX | {"pad_to_max_length": True}, r"os.mkdir .*/checkpoint-44$", 22),
     "the predictions": (CONVOLUTION, r"os.rename .*/predictions.parquet", 66),
     "the result": ({}, r"os.rename .*/result.json", 66),
     "the end": (SOFTMAX, r"shutil.rmtree .*/checkpoints$", None),
@@ -61,7 +60,7 @@ def undisturbed(tmp_path_factory):
 def test_a_killed_run_goes_on_and_ends_as_if_undisturbed(place, undisturbed, tmp_path, capsys, monkeypatch):
     changes, pattern, step = PLACES[place]
     if place == "a long epoch":  # ten minutes of it
-        monkeypatch.setattr("albert_lsh.loop.SAVE_AFTER", 0)
+        monkeypatch.setattr("albert_lsh.train.SAVE_AFTER", 0)
     run, whole = make(tmp_path, **LONG, **changes), undisturbed[str(changes)]
     kill(run, pattern)
     assert (tmp_path / "result.json").exists() == (place == "the end")
@@ -80,9 +79,9 @@ def test_who_is_interrupted_in_the_last_evaluation_does_not_train_again(tmp_path
     def interrupt(*args):
         raise KeyboardInterrupt
 
-    run = make(tmp_path, **LONG | {"epochs": 1, "eval_steps": None})
+    run = make(tmp_path, **LONG | {"epochs": 1})
     with monkeypatch.context() as patch:
-        patch.setattr("albert_lsh.metrics.score_split", interrupt)
+        patch.setattr("albert_lsh.kinds.Task.score_split", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fit(run)
     fit(run)
@@ -124,7 +123,7 @@ def test_checkpoints_of_another_run_are_refused_and_resume_false_deletes_them(tm
 
 
 def test_checkpoints_of_other_data_are_refused(tmp_path):
-    """`data_dir` says where the data are, and another folder may hold other data."""
+    """Another name for them is another run; but data may change under their name."""
     run, data = make(tmp_path, **LONG), load_data("mini-mrpc", train_examples=88, eval_examples=16)
     kill(run, PLACES["saving"][1])
     data["train"] = data["train"].map(lambda row: {"sentence1": f"{row['sentence2']} {row['sentence1']}"})
@@ -137,7 +136,7 @@ def test_one_checkpoint_is_kept_and_a_damaged_file_in_it_is_named(tmp_path):
     kill(run, PLACES["the result"][1])
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"checkpoint-66", "run.json"}
     (tmp_path / "checkpoints" / "checkpoint-66" / "optimizer.pt").write_bytes(b"PK")
-    with pytest.raises(ValueError, match="a checkpoint in .*checkpoints is damaged .UnpicklingError.; delete it, and "):
+    with pytest.raises(ValueError, match="checkpoint-66 is damaged .UnpicklingError.; delete it, and go on"):
         fit(run)
 
 

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_lsh import load_model, load_tokenizer
-from albert_lsh.predict import predict
-from albert_lsh.tasks import find_task
+from albert_lsh.sources import find_task
 from test_wrong_data import LONG, ODD
 
 KINDS = ("mini-sst2", "mini-mrpc", "stsb", "mini-squad", "mini-squad-v2")
@@ -19,8 +18,9 @@ def models(request):
     torch.manual_seed(0)
     keys, made = {"share": 0.4} if request.param == "key-clusters" else {}, {}
     for task in map(find_task, KINDS):
-        head = "question-answering" if task.is_squad else "classification"
-        made[task.name] = load_model("nano", head=head, attention=request.param, settings=keys, **task.model_options)
+        made[task.name] = load_model(
+            "nano", head=task.head, attention=request.param, settings=keys, **task.model_options
+        )
     return made, load_tokenizer("nano")
 
 
@@ -39,15 +39,15 @@ def test_a_model_answers_a_text_alone_as_in_a_batch_and_beside_a_very_long_one(m
     """And answers every row; a span is a piece of its paragraph."""
     (by_task, tokenizer), task = models, find_task(task)
     examples = [{name: data.draw(TEXTS) for name in task.columns} for _ in range(2)]
-    examples.append(dict.fromkeys(task.columns, LONG[0][: 1_500 if task.is_squad else 20_000]))
+    examples.append(dict.fromkeys(task.columns, LONG[0][: 20_000 if task.has_free_words else 1_500]))
 
     def answers(examples, batch_size):
-        return list(predict(by_task[task.name], tokenizer, task, examples, batch_size))
+        return list(task.answer(by_task[task.name], tokenizer, examples, batch_size))
 
     together = answers(examples, 4)
     assert len(together) == len(examples)
     for example, answer in zip(examples[:2], together, strict=False):
         (alone,) = answers([example], 1)
         assert numbers(answer) == pytest.approx(numbers(alone), abs=1e-5)
-        if task.is_squad:
+        if "context" in task.columns:
             assert example["context"][answer["start"] : answer["end"]] == answer["answer"] == alone["answer"]

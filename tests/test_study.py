@@ -26,7 +26,7 @@ from test_study_file import MINI, TASKS, load
 
 GLUE, SQUAD, READING = "mrpc/mini/softmax/seed-0", "mini-squad/mini/key-clusters/seed-0", "reading-300"
 # Parameters that make a model do all that it can.
-ALL = {"evaluation_settings": {"n_hashes": 1}, "passes": [1], "recompute": True, "feed_forward_chunk": 16}
+ALL = {"passes": [1], "recompute": True, "feed_forward_chunk": 16}
 ALL |= {"max_length": 160, "extend_positions": True, "random_weights": True}
 # Made by everybody on their own machine; waiting for a GPU; under way.
 UNFINISHED = ["mini", "original", "original-readme", "albert", "masked-words", "no-training", "minilm"]

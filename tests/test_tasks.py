@@ -1,19 +1,28 @@
 """Tasks: data in the Hub's schemas, cut into the parts of a run, encoded; scores beside what needs no reading."""
 
+import datasets
 import numpy as np
 import pytest
 from datasets import Dataset
 
-from albert_lsh import metrics
-from albert_lsh.data import check_rows, load_data
+from albert_lsh import metrics, tasks
+from albert_lsh.data import load_data
+from albert_lsh.kinds import TaskError
 from albert_lsh.run import ParameterError, Run
-from albert_lsh.sources import TaskError
-from albert_lsh.tasks import TASKS, find_task
+from albert_lsh.sources import find_task
+from albert_lsh.tasks import TASKS
 
 
-def write(folder, rows, *, splits=("train", "validation")):
-    for split in splits:
-        Dataset.from_list(rows).to_parquet(folder / f"{split}.parquet")
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes rows of a task of the table, which then are its data on the Hub."""
+    monkeypatch.setattr(tasks, "load_dataset", lambda *_, **__: datasets.load_dataset(str(tmp_path)))
+
+    def splits_of(rows, splits=("train", "validation")):
+        for split in splits:
+            Dataset.from_list(rows).to_parquet(tmp_path / f"{split}.parquet")
+
+    return splits_of
 
 
 def texts(rows, column="sentence"):
@@ -27,47 +36,36 @@ def test_an_unknown_task_is_named_and_the_embedded_ones_have_the_labels_of_the_t
         assert tuple(load_data(name)["train"].features["label"].names) == TASKS[name].labels
 
 
-def test_a_local_folder_is_read_like_the_hub(tmp_path):
-    rows = [{"sentence": text, "label": label, "idx": i} for i, (text, label) in enumerate([("good", 1), ("bad", 0)])]
-    (tmp_path / "sst2").mkdir()
-    write(tmp_path / "sst2", rows)
-    readme = "---\nconfigs:\n- config_name: sst2\n  data_files:\n  - split: train\n    path: sst2/train*\n"
-    (tmp_path / "README.md").write_text(readme + "  - split: validation\n    path: sst2/validation*\n---\n")
-    data = load_data("sst2", tmp_path, train_examples=1)
-    assert {split: len(part) for split, part in data.items()} == {"train": 1, "validation": 2}
-    (tmp_path / "README.md").write_text(readme.replace("name: sst2", "name: mrpc") + "---\n")
-    with pytest.raises(TaskError, match="split 'train' has no sentence1, sentence2"):
-        load_data("mrpc", tmp_path)
-
-
-def test_the_labels_of_every_task_are_called_label(tmp_path):
+def test_the_labels_of_every_task_are_called_label(write):
     rows = [{"question1": "a", "question2": "c", "is_duplicate": label} for label in (0, 1)]
-    write(tmp_path, rows)
-    assert load_data("kor-qpair", tmp_path)["validation"]["label"][:] == [0, 1]
-    write(tmp_path, [*rows, {**rows[0], "is_duplicate": 2}], splits=("train",))
+    write(rows)
+    assert load_data("kor-qpair")["validation"]["label"][:] == [0, 1]
+    with pytest.raises(TaskError, match="split 'train' has no label, sentence1, sentence2"):
+        load_data("mrpc")
+    write([*rows, {**rows[0], "is_duplicate": 2}], splits=("train",))
     with pytest.raises(TaskError, match="split 'train', row 2: is_duplicate=2 must be 0 to 1"):
-        load_data("kor-qpair", tmp_path)
+        load_data("kor-qpair")
     number = Dataset.from_list([{"sentence1": "a", "sentence2": "b", "label": float("nan")}])
     with pytest.raises(TaskError, match="split 'train', row 0: label=nan must be a finite number"):
-        check_rows(number, find_task("stsb"), "train")
+        find_task("stsb").check(number, "train")
 
 
-def test_a_task_without_training_data_is_cut_by_article(tmp_path):
+def test_a_task_without_training_data_is_cut_by_article(write):
     answers = {"text": ["a"], "answer_start": [0]}
     row = {"id": "1", "title": "t", "context": "a b", "question": "c", "answers": answers}
-    write(tmp_path, [row], splits=("train",))
+    write([row], splits=("train",))
     for rows, message in (
         ([], "task='korquad': there is no split 'validation'"),
         ([row], "task='korquad': articles: there is 1, too few to train on 113 and evaluate on others"),
         ([{k: v for k, v in row.items() if k != "title"}], "task='korquad': split 'validation' has no title"),
     ):
         if rows:
-            write(tmp_path, rows)
+            write(rows)
         with pytest.raises(TaskError, match=message):
-            load_data("korquad", tmp_path)
+            load_data("korquad")
     rows = [{**row, "id": f"{article}-{n}", "title": f"{article}"} for article in range(140) for n in range(2)]
-    write(tmp_path, rows)
-    data = load_data("korquad", tmp_path)
+    write(rows)
+    data = load_data("korquad")
     titles = {split: set(of_split["title"]) for split, of_split in data.items()}
     assert {split: len(names) for split, names in titles.items()} == {"train": 113, "validation": 27}
     assert not titles["train"] & titles["validation"]
@@ -133,15 +131,13 @@ def test_parts_that_cannot_be_are_named():
             load_data("mini-sst2", **options)
 
 
-def test_data_that_cannot_be_had_is_one_clear_error(tmp_path):
-    with pytest.raises(TaskError, match=r"data_dir='.*nowhere' is not a folder \(task 'sst2'\)"):
-        load_data("sst2", tmp_path / "nowhere")
+def test_data_that_cannot_be_had_is_one_clear_error(write, tmp_path):
     with pytest.raises(TaskError, match='task=\'sst2\': .*; without a network set task="mini-sst2", model="mini"$'):
-        load_data("sst2", tmp_path)
+        load_data("sst2")
     for split in ("train", "validation"):
         (tmp_path / f"{split}.parquet").write_text("garbage")
     with pytest.raises(TaskError, match=r"task='sst2': the data could not be loaded from .*damaged file.*"):
-        load_data("sst2", tmp_path)
+        load_data("sst2")
 
 
 def test_scores_by_hand():
@@ -152,9 +148,9 @@ def test_scores_by_hand():
     correlated = metrics.scores(("pearson", "spearman"), np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))
     assert correlated == {"pearson": pytest.approx(1), "spearman": pytest.approx(1)}
     rows = Dataset.from_dict({"labels": [0.0, 2.6, 5.0], "idx": [4, 7, 9]})
-    table = metrics.predictions(find_task("stsb"), "validation", np.array([[0.5], [3.25], [4.75]]), rows)
+    table = find_task("stsb").predictions("validation", rows, rows, np.array([[0.5], [3.25], [4.75]]))
     assert list(table) == ["split", "id", "label", "logit_0"]
-    assert metrics.scores_of(find_task("stsb"), table)["spearman"] == pytest.approx(1)
+    assert find_task("stsb").mean_scores(table)["spearman"] == pytest.approx(1)
     labels = np.array([1, 1, 1, 0])
     assert metrics.majority(("accuracy", "f1"), np.array([1, 1, 0]), labels) == {"accuracy": 0.75, "f1": 6 / 7}
     assert metrics.majority(("accuracy", "f1"), np.array([1, 0, 0]), labels) == {"accuracy": 0.25, "f1": 0.0}

@@ -76,7 +76,7 @@ def test_old_rows_have_the_names_of_today_and_what_was_measured_is_not_measured_
     ask(path, ["few", "more"])
     table = pd.read_csv(path).assign(attention="lsh", variant=["lsh", "more"])
     settings = [json.loads(text) for text in table["settings"]]
-    del settings[0]["axes"], settings[1]["rest"]
+    del settings[0]["axes"], settings[1]["mean_key"]
     table.assign(settings=list(map(json.dumps, settings))).to_csv(path, index=False)
     assert ask(path, ["few", "more"])[0] == ["few"]
     rows = pd.read_csv(path).set_index("variant")

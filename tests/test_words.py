@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from albert_lsh.tasks import find_task
+from albert_lsh.sources import find_task
 from albert_study.experiments import words
 from albert_study.experiments.words import BagOfWords, scores_of, write_scores
 

@@ -28,34 +28,16 @@ from albert_study.tables import all_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-SETUP = """# Set-up: does nothing where the library is installed; elsewhere it adds what is missing, torch untouched.
-import importlib.util
-import os
-import re
-import subprocess
-import sys
+SETUP = """# Set-up: does nothing where the library is installed; elsewhere, as in Colab, it is added, torch untouched.
+from importlib.util import find_spec
 
-KEEP_ON_DRIVE = False  # @param {type: "boolean"}
+if find_spec("albert_lsh") is None:
+    %pip install --quiet "albert-lsh @ git+ADDRESS"NOTE
+from albert_lsh.files import set_up
 
-if importlib.util.find_spec("albert_lsh") is None:
-
-    class SetUpError(Exception):
-        def _render_traceback_(self):  # the sentence alone
-            return [f"SetUpError: {self}"]
-
-    source = "ADDRESS"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", f"albert-lsh @ git+{source}"]
-    done = subprocess.run(pip, capture_output=True, text=True, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
-    if done.returncode:
-        why = re.findall("(?:fatal|ERROR): (.+)", done.stderr) or [done.stderr.strip()]
-        raise SetUpError(f"albert-lsh could not be installed from {source}NOTE: {why[0]}")
-if "COLAB_RELEASE_TAG" in os.environ:
-    from albert_lsh.files import set_up_colab
-
-    set_up_colab(KEEP_ON_DRIVE)
-before = set(globals())  # the names there are before the parameters"""
+before = set_up(globals(), keep_on_drive=False)  # True: results outlive Colab's machine, on your Google Drive"""
 NOT_YET = "(A placeholder until public.)\n\n"  # in README
-NOTE = " (a placeholder until public)"
+NOTE = "  # a placeholder until public"
 PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"
 BADGE = re.compile(r"(\[!\[Open in Colab\]\[badge\]\])\(\S+/(\w+\.ipynb)\)")
 CLONE = re.compile(r"git clone \S+ && cd \S+")
@@ -85,7 +67,7 @@ def address() -> str:
 
 
 def setup_cell() -> str:
-    """The notebooks' set-up cell, with the repository's address, which it calls a placeholder as long as it is one."""
+    """The notebooks' set-up cell, with the repository's address; it says so as long as that is a placeholder."""
     note = NOTE if PROJECT["tool"]["albert-lsh"]["address-is-placeholder"] else ""
     return SETUP.replace("ADDRESS", address()).replace("NOTE", note)
 
@@ -140,7 +122,7 @@ def notebook(name: str, text: str) -> str:
     for cell in content["cells"]:  # what there is to choose from, above the parameter
         source = NAMES.sub(commented(attention.names()), "".join(cell["source"]))
         for first, pattern in TASK_NAMES.items():
-            alike = [task.name for task in TASKS.values() if task.is_squad == TASKS[first].is_squad]
+            alike = [task.name for task in TASKS.values() if task.notebook == TASKS[first].notebook]
             source = pattern.sub(commented(alike), source, count=1)
         cell["source"] = source.splitlines(keepends=True)
     setup["metadata"] = {"cellView": "form", "jupyter": {"source_hidden": True}}  # folded, in Colab and in JupyterLab

@@ -4,23 +4,30 @@
     model = load_model("albert/albert-base-v2", attention="key-clusters", settings={"n_hashes": 4})
 
 Follow the data: `tasks`, `data`, `attention`, `model`, `run`, `train`; to ask a trained model, `predict`. Importing the
-package makes its attentions and its pipeline known to Transformers, and so takes as long as importing Transformers'
-models.
+package takes little longer than importing torch: each name is imported when it is used first, and Transformers knows
+our attentions and our pipeline as soon as it has imported its models, or its pipelines.
 """
 
 __version__ = "0.1.0"
 
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import TYPE_CHECKING, Any
+
 from albert_lsh import attention
-from albert_lsh.advice import audit
-from albert_lsh.data import load_data
-from albert_lsh.model.layers import save_memory
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
-from albert_lsh.model.padding import pad_inputs
-from albert_lsh.model.passes import record_passes
-from albert_lsh.predict import QuestionAnsweringPipeline
-from albert_lsh.run import Run
-from albert_lsh.tasks import find_task
-from albert_lsh.train import fit
+from albert_lsh.audit import audit
+
+if TYPE_CHECKING:
+    from albert_lsh.data import load_data
+    from albert_lsh.interface import record_passes
+    from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
+    from albert_lsh.model.memory import save_memory
+    from albert_lsh.model.padding import pad_inputs
+    from albert_lsh.pipeline import QuestionAnsweringPipeline
+    from albert_lsh.run import Run
+    from albert_lsh.sources import find_task
+    from albert_lsh.train import fit
 
 __all__ = [
     "QuestionAnsweringPipeline",
@@ -38,3 +45,38 @@ __all__ = [
     "save_memory",
     "switch_attention",
 ]
+PLACES = {"QuestionAnsweringPipeline": "pipeline", "Run": "run", "find_task": "sources", "fit": "train"}
+PLACES |= {"load_data": "data", "save_memory": "model.memory", "pad_inputs": "model.padding"}
+PLACES |= {"record_passes": "interface"} | dict.fromkeys(
+    ("extend_positions", "load_model", "load_tokenizer", "switch_attention"), "model.load"
+)
+REGISTERING = {"transformers.modeling_utils": "interface", "transformers.pipelines": "pipeline"}  # ours, after it
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
+    return value
+
+
+class Registering:
+    """Finds the modules of Transformers that ours register with, and lets ours be imported after them."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name in REGISTERING else None
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                import_module(f"{__name__}.{REGISTERING[name]}")
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+sys.meta_path.insert(0, Registering)  # type: ignore[arg-type]
+for module in REGISTERING.keys() & sys.modules.keys():
+    import_module(f"{__name__}.{REGISTERING[module]}")

@@ -11,9 +11,10 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from albert_lsh.kinds import Task
 from albert_lsh.pretrained import FOLDERS
 from albert_lsh.run import Run
-from albert_lsh.tasks import Task, task_of
+from albert_lsh.sources import task_of
 
 HUB_METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 HUB_METRICS |= {"exact": "exact_match"}
@@ -29,17 +30,16 @@ def write_card(folder: Path, record: dict[str, Any]) -> None:
     is_on_hub = run["model"] not in FOLDERS and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", run["model"]) is not None
     if Path(run["model"]).is_absolute():  # a card names no folder of a machine
         run["model"] = Path(run["model"]).name
-    kind = "question-answering" if task.is_squad else "text-classification"
     name = f"{Path(run['model']).name}-{run['attention']}-{Path(task.name).stem}"
     data = ModelCardData(
         model_name=name,
         library_name="transformers",
-        pipeline_tag=kind,
+        pipeline_tag=task.pipeline,
         base_model=run["model"] if is_on_hub and not run["random_weights"] else None,
         datasets=[task.repository] if task.repository else None,
         metrics=[HUB_METRICS.get(name, name) for name in task.metrics],
         tags=["albert-lsh", run["attention"]],
-        eval_results=results(task, kind, record),
+        eval_results=results(task, record),
     )
     text = ModelCard.from_template(
         data,
@@ -48,21 +48,21 @@ def write_card(folder: Path, record: dict[str, Any]) -> None:
         run=run,
         record=record,
         task=task,
-        digits=1 if task.is_squad else 3,
+        digits=task.digits,
         splits={split: n for split, n in record["examples"].items() if split != "train"},
         settings={k: v for k, v in run["attention_settings"].items() if v is not None and v is not False},
-        command=command(run, "squad" if task.is_squad else "glue"),
+        command=command(run, task.notebook),
     )
     text.save(folder / "README.md")
 
 
-def results(task: Task, kind: str, record: dict[str, Any]) -> list[EvalResult]:
+def results(task: Task, record: dict[str, Any]) -> list[EvalResult]:
     """The task's scores as the Hub knows them; those of a second split are called f1_mismatched, for instance."""
     evaluated = [split for split in record["examples"] if split != "train"]
     names = [name.partition("_") for name in record["metrics"]]
     return [
         EvalResult(
-            task_type=kind,
+            task_type=task.pipeline,
             dataset_type=task.repository or task.name,
             dataset_name=task.name,
             dataset_config=task.config,
@@ -83,4 +83,4 @@ def command(run: dict[str, Any], notebook: str) -> str:
         for name, value in run.items()
         if name not in Run.where and value is not None and value is not False and value != {}
     }
-    return f"papermill notebooks/{notebook}.ipynb out.ipynb -y {shlex.quote(json.dumps(parameters))}"
+    return f"papermill notebooks/{notebook} out.ipynb -y {shlex.quote(json.dumps(parameters))}"

@@ -1,26 +1,28 @@
-"""The data of a task: loaded, checked row by row, cut into the parts of a run, and encoded.
+"""The data of a task, loaded, checked, cut into the parts of a run, and encoded.
 
-data = load_data("mrpc")
-encoded = encode(data, task, tokenizer, max_length)    what the model reads: texts, or windows of paragraphs
+data = load_data("mrpc", train_examples=1000)             "train", and what is evaluated
+encoded = encode(data, task, tokenizer, max_length)       what the model reads: texts, or windows of paragraphs
 """
 
-import math
 import os
+import random
 import reprlib
-from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from datasets import ClassLabel, Dataset, DatasetDict, Value, concatenate_datasets
+from datasets import Dataset, DatasetDict, concatenate_datasets
 
-from albert_lsh import mini, sources, squad
-from albert_lsh.parts import cut_by_article, cut_by_fold, cut_by_text, held_out, subset, with_shuffled_words
-from albert_lsh.sources import TaskError, check_each, download
-from albert_lsh.tasks import TASKS, Task, find_task
+from albert_lsh import mini
+from albert_lsh.kinds import Task, TaskError
+from albert_lsh.sources import find_task, own_data
+from albert_lsh.tasks import TASKS, download
+
+SUBSET_SEED = 0  # of subsets; not a run's seed, so that all runs see the same examples
+HELD_OUT = 5, 2000  # where one's own data have one split: a fifth of it is evaluated, and at most so many texts
 
 
 def load_data(
     name: str | Task,
-    folder: str | os.PathLike | None = None,
     *,
     train_examples: int | None = None,
     eval_examples: int | None = None,
@@ -34,7 +36,6 @@ def load_data(
 
     Args:
         name: of the task, or the task.
-        folder: a local folder laid out like the Hub repository, to read instead of the Hub.
         train_examples, eval_examples: draw a subset of that many, the same for every run; None takes all.
         held_out_examples: of "train", in the place of the evaluation splits; those drawn for training are none of
             them. To choose by, where the evaluation splits are what is reported.
@@ -43,13 +44,13 @@ def load_data(
         shuffle_words: a seed; the first evaluated split again, as "shuffled", with the words of every text in random
             order (see `with_shuffled_words`). None: not.
     Raises:
-        TaskError: unknown task; data that cannot be loaded from the Hub or the folder; a missing split or column; a
-            row that is no example of the task; no training example left to hold out.
+        TaskError: unknown task; data that cannot be loaded; a missing split or column; a row that is no example of the
+            task; no training example left to hold out.
     """
     task = name if isinstance(name, Task) else find_task(name)
     sizes = {"train_examples": train_examples, "eval_examples": eval_examples, "held_out_examples": held_out_examples}
     check_parts(task, fold=fold, shuffle_words=shuffle_words, **sizes)
-    data = source_data(task, folder)
+    data = own_data(task) if task.is_own else data_of_table(task)
     if fold is not None:
         data = cut_by_fold(concatenate_datasets([*data.values()][:2]), fold, task.place, task.kept_together)
     elif len(data) == 1:
@@ -75,142 +76,30 @@ def check_parts(task: Task, *, fold: tuple[int, int] | None, shuffle_words: int 
     if fold is not None and sizes["held_out_examples"] is not None:
         others = f"held_out_examples={sizes['held_out_examples']}"
         raise TaskError(f"{task.place}: fold={fold!r} and {others}: take one of them")
-    if shuffle_words is not None and task.is_squad:
+    if shuffle_words is not None and not task.has_free_words:
         raise TaskError(f"{task.place}: shuffle_words={shuffle_words!r}, but its answers are places in the text")
 
 
-def source_data(task: Task, folder: str | os.PathLike | None) -> DatasetDict:
-    """Every example of "train" and of the evaluation splits, checked; "train" comes first."""
-    if folder and (task.is_own or task.revision):
-        other = "of your own" if task.is_own else f"of data_revision={task.revision!r}"
-        raise TaskError(f"data_dir={os.fspath(folder)!r} stands in the place of the Hub, and {task.place} is {other}")
-    data = own_data(task) if task.is_own else data_of_table(task, folder)
-    return data if task.is_squad or task.label == "label" else data.rename_column(task.label, "label")
-
-
-def data_of_table(task: Task, folder: str | os.PathLike | None) -> DatasetDict:
-    """Of a task of the table; see `source_data`."""
+def data_of_table(task: Task) -> DatasetDict:
+    """Every example of "train" and of the evaluation splits of a task of the table, checked; "train" comes first."""
     if task.dataset == "mini":
         data = mini.build(task.name)
     else:
-        source = os.path.expanduser(folder or task.dataset)
-        if folder and not os.path.isdir(source):
-            raise TaskError(f"data_dir={source!r} is not a folder (task {task.name!r})")
-        alike = "mini-squad" if task.is_squad else "mini-mrpc"
-        embedded = f"mini-{task.name}" if f"mini-{task.name}" in TASKS else alike
+        embedded = f"mini-{task.name}" if f"mini-{task.name}" in TASKS else task.embedded
         instead = f'; without a network set task="{embedded}", model="mini"'
-        data = download(source, task.config, task.place, instead, task.revision)
+        data = download(task.dataset, task.config, task.place, instead, task.revision)
     if task.training_articles:
         (whole,) = task.evaluation
-        check_rows(data.get(whole), task, whole)
+        task.check(data.get(whole), whole)
         data = cut_by_article(data[whole], task.training_articles, task.place)
     first, *others = task.evaluation
     data = DatasetDict({split: data.get(split) for split in ("train", first, *(s for s in others if s in data))})
     for split, rows in data.items():
-        check_rows(rows, task, split)
-    return data
+        task.check(rows, split)
+    return data if task.label == task.answer_column else data.rename_column(task.label, task.answer_column)
 
 
-def own_data(task: Task) -> DatasetDict:
-    """One's own data: "train" and the splits that are evaluated, checked; classes are numbers, other answers float32.
-
-    Evaluated are "validation" and "test" where they have answers (of SQuAD's schema the first of them). `idx` numbers
-    the rows of a split as it was read.
-
-    Raises:
-        TaskError: no split "train"; a row that is no example of the task.
-    """
-    data = sources.read(task.dataset, task.place, task.revision)
-    if "train" not in data:
-        raise TaskError(f"{task.place}: there is no split 'train'; there are: {', '.join(data)}")
-    others = [split for split in task.evaluation if split in data and sources.has_answers(data[split], task.label)]
-    splits = DatasetDict({split: data[split] for split in ("train", *(others[:1] if task.is_squad else others))})
-    for split, rows in splits.items():
-        check_rows(rows, task, split)
-    if task.is_squad:
-        return splits.select_columns(["id", *task.columns, task.label])
-    numbers, wanted = class_numbers(splits, task), f"one of: {', '.join(task.labels)}"
-    for split, rows in splits.items():
-        rows = rows.select_columns([*task.columns, task.label]).add_column("idx", list(range(len(rows))))
-        if task.labels:
-            place = f"{task.place}: split {split!r}"
-            check_each(rows, place, task.label, wanted, lambda value: str(value) in numbers)
-            classes = [numbers[str(value)] for value in rows[task.label][:]]
-            rows = rows.remove_columns(task.label).add_column(task.label, classes)
-        splits[split] = rows
-    return splits.cast_column(task.label, ClassLabel(names=[*task.labels]) if task.labels else Value("float32"))
-
-
-def without_answers(task: Task) -> dict[str, Dataset]:
-    """The texts of the splits of one's own data whose answers are open, checked."""
-    data = sources.read(task.dataset, task.place, task.revision)
-    opened = [s for s in task.evaluation if s in data and not sources.has_answers(data[s], task.label)]
-    for split in opened:
-        check_rows(data[split], task, split, labelled=False)
-    return {split: data[split].select_columns([*task.columns]) for split in opened}
-
-
-def class_numbers(splits: DatasetDict, task: Task) -> dict[str, int]:
-    """The number of the class that a label, as text, stands for: in all splits it is a name, or in all a number."""
-    numbers, feature = {name: number for number, name in enumerate(task.labels)}, splits["train"].features[task.label]
-    if isinstance(feature, ClassLabel):
-        is_order = {*feature.names} == {*numbers}  # else the classes are renamed
-        names = feature.names[: task.num_labels]
-        return {str(n): numbers[name] if is_order else n for n, name in enumerate(names)}
-    values = [value for rows in splits.values() for value in rows[task.label][:]]
-    in_range = all(type(value) is int and value in range(task.num_labels) for value in values)
-    if in_range and any(str(value) not in numbers for value in values):
-        return {str(number): number for number in range(task.num_labels)}
-    return numbers
-
-
-def check_rows(rows: Dataset | None, task: Task, split: str, *, labelled: bool = True) -> None:
-    """Raise TaskError for a missing split or column, no rows, a text that is no string, or an unknown label.
-
-    Texts of one's own may not be empty either; their labels become numbers in `own_data`, and are checked there.
-    """
-    if rows is None:
-        raise TaskError(f"{task.place}: there is no split {split!r}")
-    place, answers = f"{task.place}: split {split!r}", ["id", task.label] if task.is_squad else [task.label]
-    if missing := {*task.columns, *(answers if labelled else [])} - {*rows.column_names}:
-        raise TaskError(f"{place} has no {', '.join(sorted(missing))}; its columns are: {', '.join(rows.column_names)}")
-    if not len(rows):
-        raise TaskError(f"{place} has no rows")
-    for column in task.columns:
-        check_each(rows, place, column, "text", lambda text: isinstance(text, str))
-        if task.is_own:
-            check_each(rows, place, column, "text, and not empty", str.strip)
-    if not labelled:
-        return
-    if task.is_squad:
-        ids = Counter(map(str, rows["id"][:]))
-        check_each(rows, place, "id", "text, and of no other row", lambda key: isinstance(key, str) and ids[key] == 1)
-        wanted = "{'text': [...], 'answer_start': [...]}, texts and as many whole numbers"
-        check_each(rows, place, task.label, wanted, squad.are_answers)
-    elif task.is_regression:
-        check_each(rows, place, task.label, "a finite number", is_finite)
-    elif not task.is_own:
-        wanted = f"0 to {task.num_labels - 1} ({', '.join(task.labels)})"
-        check_each(rows, place, task.label, wanted, lambda label: type(label) is int and 0 <= label < task.num_labels)
-
-
-def is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-# What a model reads ----------------------------------------------------------------------------------------------
-
-
-def readable(texts: list[str], tokenizer: Any, max_length: int) -> list[str]:
-    """Texts that a tokenizer can cut at max_length: where they are very long, without what it would cut off anyway.
-
-    It puts every piece that it cuts off one text of a pair beside every piece of the other, and runs out of memory.
-    """
-    most = 8 * max_length
-    return [squad.shortened([text], tokenizer, most)[0] if len(text) > most else text for text in texts]
-
-
-def encode(data: dict[str, Dataset], task: Task, tokenizer: Any, max_length: int) -> DatasetDict:
+def encode(data: Mapping[str, Dataset], task: Task, tokenizer: Any, max_length: int) -> DatasetDict:
     """Token ids of a task's data, unpadded: texts cut at `max_length`, or `squad.windows` of paragraphs.
 
     Args:
@@ -219,19 +108,96 @@ def encode(data: dict[str, Dataset], task: Task, tokenizer: Any, max_length: int
         By split the tokenizer's columns, labels, length in tokens, whole_length before it was cut, and idx: GLUE's, or
         the row's number in its split.
     """
-    if task.is_squad:
-        return DatasetDict({split: squad.windows(rows, tokenizer, max_length) for split, rows in data.items()})
+    return DatasetDict({split: task.encode(rows, tokenizer, max_length) for split, rows in data.items()})
 
-    def one_batch(rows: dict, numbers: list[int]) -> dict:
-        texts = [rows[c] for c in task.columns]
-        whole = tokenizer(*texts, verbose=False)["input_ids"]
-        texts = [readable(column, tokenizer, max_length) for column in texts]
-        encoded = dict(tokenizer(*texts, truncation=True, max_length=max_length))
-        lengths = {"length": list(map(len, encoded["input_ids"])), "whole_length": list(map(len, whole))}
-        return {**encoded, "labels": rows["label"], **lengths, "idx": rows.get("idx", numbers)}
 
-    # datasets does not notice when this code changes, so nothing is taken from its cache.
-    options = {"batched": True, "with_indices": True, "load_from_cache_file": False}
+# Parts -----------------------------------------------------------------------------------------------------------
+
+
+def cut_by_article(rows: Dataset, training: int, place: str) -> DatasetDict:
+    """A split cut in two, "train" and "validation": so many articles, drawn with a fixed seed, and all others."""
+    if "title" not in rows.column_names:
+        raise TaskError(f"{place}: split 'validation' has no title, by which it is cut into training and evaluation")
+    return cut_by(rows, rows["title"][:], training, f"{place}: articles")
+
+
+def cut_by_text(rows: Dataset, columns: Sequence[str], place: str) -> DatasetDict:
+    """A split cut in two: of its different texts a fifth, but at most 2,000, is "validation"."""
+    texts = keys_of(rows, columns)
+    count = max(1, min(len({*texts}) // HELD_OUT[0], HELD_OUT[1]))
+    return cut_by(rows, texts, len({*texts}) - count, f"{place}: texts")
+
+
+def cut_by(rows: Dataset, keys: Sequence[Any], training: int, what: str) -> DatasetDict:
+    """A split cut in two, "train" and "validation": so many different keys, drawn with a fixed seed, and all others.
+
+    keys: a row's key each; what is alike in it goes to the same part. TaskError, with `what` they are: there are too
+    few.
+    """
+    different = sorted({*keys})
+    if not 0 < training < len(different):
+        few = f"too few to train on {max(1, training)} and evaluate on others"
+        raise TaskError(f"{what}: there {'is' if len(different) == 1 else 'are'} {len(different)}, {few}")
+    chosen = {*random.Random(SUBSET_SEED).sample(different, training)}
+    return divided(rows, ["train" if key in chosen else "validation" for key in keys], "validation")
+
+
+def divided(rows: Dataset, splits: Sequence[str], evaluated: str) -> DatasetDict:
+    """splits: "train" or `evaluated`, for each row."""
     return DatasetDict(
-        {split: rows.map(one_batch, remove_columns=rows.column_names, **options) for split, rows in data.items()}
+        {name: rows.select([n for n, split in enumerate(splits) if split == name]) for name in ("train", evaluated)}
     )
+
+
+def keys_of(rows: Dataset, columns: Sequence[str]) -> list[Any]:
+    """What stays together: rows with the same texts in these columns; without any, every row is for itself."""
+    return list(zip(*(rows[name] for name in columns), strict=True)) if columns else [*range(len(rows))]
+
+
+def cut_by_fold(rows: Dataset, fold: tuple[int, int], place: str, columns: Sequence[str] = ()) -> DatasetDict:
+    """Part i of n as "fold", all others as "train", drawn with a fixed seed; `idx` numbers all rows."""
+    pair = fold if isinstance(fold, tuple | list) and [type(n) for n in fold] == [int, int] else (0, 0)
+    if not 0 <= pair[0] < pair[1] or pair[1] < 2:
+        raise TaskError(f"{place}: fold={reprlib.repr(fold)} must be (i, n), part i of n, from 0, and n 2 or more")
+    numbered = rows.remove_columns("idx") if "idx" in rows.column_names else rows
+    numbered = numbered.add_column("idx", list(range(len(rows)))).shuffle(seed=SUBSET_SEED, keep_in_memory=True)
+    keys = keys_of(numbered, columns)
+    part = {key: number % pair[1] for number, key in enumerate(dict.fromkeys(keys))}
+    return divided(numbered, ["fold" if part[key] == pair[0] else "train" for key in keys], "fold")
+
+
+def subset(rows: Dataset, n: int | None) -> Dataset:
+    """`n` examples drawn with a fixed seed, or all of them."""
+    if n is None or n >= len(rows):
+        return rows
+    return rows.shuffle(seed=SUBSET_SEED, keep_in_memory=True).select(range(n))
+
+
+def held_out(rows: Dataset, seen: int | None, n: int | None, columns: Sequence[str] = ()) -> Dataset:
+    """Examples that a run on `subset(rows, seen)` has not seen: the next `n` in the same order; None: all the rest.
+
+    columns: no row has the texts there of a row that was seen.
+
+    Raises:
+        TaskError: the run saw all examples.
+    """
+    shuffled = rows.shuffle(seed=SUBSET_SEED, keep_in_memory=True)
+    keys = keys_of(shuffled, columns)
+    trained = {*keys[:seen]}
+    others = [number for number, key in enumerate(keys) if key not in trained]
+    if not others:
+        raise TaskError(f"train_examples={seen!r} of {len(rows)}: the run saw all training examples")
+    return shuffled.select(others[:n])
+
+
+def with_shuffled_words(rows: Dataset, columns: Sequence[str], seed: int) -> Dataset:
+    """The same rows, the words of every text in random order; of a pair, each text's for itself.
+
+    A word is what stands between white space. Its new place depends on the seed and the text alone.
+    """
+
+    def shuffled(text: str) -> str:
+        words = text.split()
+        return " ".join(random.Random(f"{seed} {text}").sample(words, len(words)))
+
+    return rows.map(lambda row: {name: shuffled(row[name]) for name in columns}, load_from_cache_file=False)

@@ -1,4 +1,4 @@
-"""Scores of a task, and what the majority class and uniform random guessing reach.
+"""Scores of answers, what the majority class and uniform random guessing reach, and what a model attends to.
 
 GLUE's metrics by task (Wang et al. 2019), computed by scikit-learn and scipy; `squad` has SQuAD's official ones.
 """
@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import PreTrainedModel
 
-from albert_lsh import squad
 from albert_lsh.attention import Coverage
-from albert_lsh.model.passes import mean_attended
-from albert_lsh.tasks import Task
+from albert_lsh.interface import mean_attended
 
 WORTH, FALLING = 0.15, 0.1  # see `hardly_trained`
 
@@ -38,9 +36,7 @@ def scores(names: tuple[str, ...], labels: np.ndarray, answers: np.ndarray) -> d
 
 
 def majority(names: tuple[str, ...], train_labels: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The scores of always answering with the class most frequent in training; 0 for correlations."""
-    if "pearson" in names:
-        return dict.fromkeys(names, 0.0)
+    """The scores of always answering with the class most frequent in training."""
     classes, counts = np.unique(train_labels, return_counts=True)
     return scores(names, labels, np.full_like(labels, classes[counts.argmax()]))
 
@@ -56,20 +52,6 @@ def chance(names: tuple[str, ...], labels: np.ndarray, num_labels: int) -> dict[
     return {name: expected.get(name, 0.0) for name in names}
 
 
-def predictions(task: Task, split: str, logits: np.ndarray, rows: Dataset) -> pd.DataFrame:
-    """A model's answers on a split, as `record.write_predictions` keeps them; of SQuAD see `squad.predictions`.
-
-    Args:
-        logits: (n, num_labels), in the order of rows.
-        rows: of `encode`, with labels and idx.
-    """
-    kind = np.float32 if task.is_regression else np.int8
-    columns = {"split": split, "id": np.asarray(rows["idx"], np.int32), "label": np.asarray(rows["labels"], kind)}
-    if not task.is_regression:
-        columns["answer"] = logits.argmax(-1).astype(kind)
-    return pd.DataFrame(columns | {f"logit_{n}": column.astype(np.float32) for n, column in enumerate(logits.T)})
-
-
 def by_split(table: pd.DataFrame, score_rows: Callable[[pd.DataFrame], dict[str, float]]) -> dict[str, float]:
     """A score of each split's rows; the metrics of a second split have its name behind them (accuracy_mismatched)."""
     values: dict[str, float] = {}
@@ -79,55 +61,14 @@ def by_split(table: pd.DataFrame, score_rows: Callable[[pd.DataFrame], dict[str,
     return values
 
 
-def scores_of(task: Task, table: pd.DataFrame) -> dict[str, float]:
-    """The task's scores of a table of `predictions`; of SQuAD see `squad.scores_of`."""
-    answer = "logit_0" if task.is_regression else "answer"
-    return by_split(table, lambda rows: scores(task.metrics, rows["label"].to_numpy(), rows[answer].to_numpy()))
-
-
-def score_split(task: Task, rows: Dataset, encoded: Dataset, logits: Any) -> dict[str, float]:
-    """The task's scores of one split, during training; `rows` of `load_data`, `encoded` of `encode`."""
-    if task.is_squad:
-        return squad.score(rows, squad.texts_of(rows, squad.predictions(rows, encoded, logits)))
-    return scores_of(task, predictions(task, "", np.asarray(logits), encoded))
-
-
-def score(
-    task: Task, data: DatasetDict, encoded: DatasetDict, logits: dict[str, Any]
-) -> tuple[dict[str, dict[str, float]], pd.DataFrame]:
-    """The task's scores of a model, beside those of the majority class (SQuAD: of no answer) and of guessing.
-
-    Args:
-        data, encoded: of `load_data` and `encode`, with "train".
-        logits: by evaluated split, as Trainer predicts them.
-    Returns:
-        {"score": {metric: value}, "majority": ..., "chance": ...}, as `by_split` names them; and the table of
-        `predictions` of all splits.
-    """
-    if task.is_squad:
-        ((split, pair),) = logits.items()
-        table, rows = squad.predictions(data[split], encoded[split], pair), data[split]
-        constant, guesses = squad.majority_score(rows), squad.chance_score(rows)
-        return {"score": squad.scores_of(rows, table), "majority": constant, "chance": guesses}, table
-    tables = [predictions(task, split, np.asarray(rows), encoded[split]) for split, rows in logits.items()]
-    table, seen = pd.concat(tables, ignore_index=True), np.asarray(encoded["train"]["labels"])
-    return {
-        "score": scores_of(task, table),
-        "majority": by_split(table, lambda rows: majority(task.metrics, seen, rows["label"].to_numpy())),
-        "chance": by_split(table, lambda rows: chance(task.metrics, rows["label"].to_numpy(), task.num_labels)),
-    }, table
-
-
-def intervals(task: Task, table: pd.DataFrame, draws: int = 400) -> dict[str, list[float]]:
+def intervals(
+    table: pd.DataFrame, score_rows: Callable[[pd.DataFrame], dict[str, float]], draws: int = 400
+) -> dict[str, list[float]]:
     """The 95% interval [low, high] of each score over the examples: percentiles of a bootstrap within each split.
 
     Args:
-        table: predictions of any task, SQuAD's too (of which exact and f1 have an interval).
+        table: a task's predictions. score_rows: what is to have intervals, such as the task's `mean_scores`.
     """
-
-    def score_rows(rows: pd.DataFrame) -> dict[str, float]:
-        return {n: 100 * rows[n].mean() for n in task.metrics} if task.is_squad else scores_of(task, rows)
-
     parts: Any = table.groupby(table["split"] if "split" in table else np.zeros(len(table)), sort=False)
     generator = np.random.default_rng(0)
     drawn = [score_rows(parts.sample(frac=1, replace=True, random_state=generator)) for _ in range(draws)]

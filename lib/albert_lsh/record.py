@@ -32,10 +32,10 @@ import pyarrow.parquet as pq
 import torch
 
 from albert_lsh import attention as attentions
-from albert_lsh import hub
-from albert_lsh.files import relative_to_root, repository_root, write_atomically
+from albert_lsh.files import commit_of, relative_to_root, repository_root, write_atomically
+from albert_lsh.interface import todays_settings
+from albert_lsh.kinds import LOCAL
 from albert_lsh.run import ParameterError
-from albert_lsh.sources import LOCAL
 from albert_lsh.tasks import TASKS
 
 # The parts of Trainer's arguments and of a model's config that decide a result.
@@ -53,6 +53,9 @@ LOOK = 0.3  # seconds in which other programs are watched
 SCHEMA = 4  # of result.json
 RETIRED = "lsh-tree"  # version 1 of `key-clusters`: results/archive/ has its records, and rows of it are not read
 OLD_NAMES = 3  # the schema before it, which differs in the names of attentions alone
+# Parameters of runs that left, with the values at which they changed nothing; records with other values keep them.
+LEFT: dict[str, Any] = {"evaluation_settings": {}, "passes": None, "data_dir": None, "tensorboard": False}
+LEFT |= {"eval_steps": None, "warmup_share": 0.1, "weight_decay": 0.01, "feed_forward_chunk": None}
 LIMIT = 200_000  # bytes of predictions.parquet
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
 
@@ -81,7 +84,44 @@ def read_result(path: Path) -> dict[str, Any]:
         )
     if not complete or not {"parameters", "metrics"} <= set(result):
         raise ValueError(f"{path} is not of a complete run; {again}")
-    return with_todays_names(result) if schema == OLD_NAMES else result
+    if "epochs" in (parameters := result["parameters"]):  # a fine-tuning run's
+        result["parameters"] = {k: v for k, v in parameters.items() if k not in LEFT or v != LEFT[k]}
+    return with_todays_settings(with_todays_names(result) if schema == OLD_NAMES else result)
+
+
+def with_todays_settings(result: dict[str, Any]) -> dict[str, Any]:
+    """A record with the settings of its attentions as they are called today; the file stays as it is."""
+    parameters = dict(result["parameters"])
+    if settings := parameters.get("attention_settings"):
+        parameters["attention_settings"] = todays_settings(settings)
+    if "evaluate" in parameters:
+        length = parameters.get("max_length", 0)
+        parameters["evaluate"] = {k: with_sizes(todays_settings(v), length) for k, v in parameters["evaluate"].items()}
+    return result | {"parameters": parameters}
+
+
+def with_sizes(settings: dict[str, Any], length: int) -> dict[str, Any]:
+    """Settings of `key-clusters` with a share and a cluster_size, which once went together, as the sizes they came to.
+
+    length: of the sequences, all of one length (the task duplication of studies/long-range.yaml).
+    """
+    if settings["attention"] != "key-clusters" or not {"share", "cluster_size"} <= settings.keys():
+        return settings
+    others = {name: value for name, value in settings.items() if name != "share"}
+    keys = int(settings["share"] * length) - 3  # less two global tokens and a mean key
+    n_hashes = keys // settings["cluster_size"]
+    return others | {"n_hashes": n_hashes, "global_tokens": 2, "mean_key": True}
+
+
+def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame | None]:
+    """Result, history and predictions of a run that is made; records may be older than predictions are.
+
+    Raises:
+        ValueError: see `read_result` and `read_predictions`.
+    """
+    path = folder / "predictions.parquet"
+    predictions = read_predictions(path) if path.exists() else None
+    return read_result(folder / "result.json"), pd.read_csv(folder / "history.csv"), predictions
 
 
 def todays_method(name: str, settings: Mapping[str, Any], version: int | None = None) -> tuple[str, int]:
@@ -168,14 +208,11 @@ def record_of(
 
 
 def resolved(run: Any, trainer: Any) -> dict[str, Any]:
-    """What the parameters came to: full settings in training and evaluation, the recipe, the model's shape."""
-    config, arguments, name = trainer.model.config, trainer.args.to_dict(), run.attention
-    passes, changes = getattr(run, "passes", None), getattr(run, "evaluation_settings", None)
+    """What the parameters came to: the attention's full settings, the recipe, the model's shape."""
+    config, arguments = trainer.model.config, trainer.args.to_dict()
     return {
-        "attention_version": attentions.ATTENTIONS[name].version,
+        "attention_version": attentions.ATTENTIONS[run.attention].version,
         "attention_settings": run.attention_settings,
-        "evaluation_settings": attentions.check_evaluation(name, run.attention_settings, changes),
-        "passes": list(range(config.num_hidden_layers)) if passes is None else passes,
         "steps": trainer.state.max_steps,
         "recipe": {name: arguments[name] for name in RECIPE},
         "model": {name: getattr(config, name, None) for name in SHAPE},
@@ -216,6 +253,7 @@ def differences(result: dict[str, Any], identity: dict[str, Any], defaults: dict
     recorded, identity = defaults | result["parameters"], json.loads(json.dumps(identity))
     recorded["attention_settings"] = attentions.recorded(recorded["attention"], recorded["attention_settings"])
     other = [f"{k}={recorded.get(k)!r}, not {v!r}" for k, v in identity.items() if recorded.get(k) != v]
+    other += [f"{k}={recorded[k]!r}, which left" for k in LEFT.keys() & result["parameters"].keys() - identity.keys()]
     if recorded["attention"] == identity["attention"]:
         try:
             attentions.check_version(identity["attention"], result.get("resolved", {}).get("attention_version", 1))
@@ -353,8 +391,8 @@ def revisions(
     data = TASKS[task].dataset if task in TASKS else "/".join((task or "").split("/")[:2])
     is_file = (data_revision or "").startswith(LOCAL)
     commits = {
-        "model": hub.commit_of(model or "", "model", revision),
-        "data": data_revision if is_file else hub.commit_of(data, "dataset", data_revision),
+        "model": commit_of(model or "", "model", revision),
+        "data": data_revision if is_file else commit_of(data, "dataset", data_revision),
     }
     return {part: commit for part, commit in commits.items() if commit}
 

@@ -7,35 +7,45 @@
     run = Run.parse({"task": "mrpc", ...}, place)    from any dictionary, such as a study's
 """
 
-import contextlib
 import difflib
 import hashlib
 import json
 import os
-import re
 import reprlib
+import textwrap
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
-from pydantic.functional_validators import field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from albert_lsh import attention as attentions
-from albert_lsh.attention.core import Count
+from albert_lsh.attention import core
 from albert_lsh.data import check_parts
-from albert_lsh.errors import OneLineError
-from albert_lsh.files import home, root_of, run_folder
-from albert_lsh.model.config import check_residual, load_config, max_positions
+from albert_lsh.files import TABLES, OneLineError, described, home, nearest, root_of, run_folder
+from albert_lsh.interface import check_residual, max_positions
+from albert_lsh.kinds import Task
+from albert_lsh.model.load import load_config
 from albert_lsh.pretrained import FOLDERS, folder_of
-from albert_lsh.sources import FORMATS, fingerprint, is_local
-from albert_lsh.tasks import TASKS, Task, task_of
+from albert_lsh.sources import fingerprint, is_local, task_of
+from albert_lsh.tasks import TASKS
 
 OPEN = (None, "", "None")
 KNOWN = {*TASKS, *FOLDERS}
 DATA = ("task", "tasks")  # the fields that name data
-UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # in no path; surrogates in no file of ours
 
 
 def in_root(value: str, info: ValidationInfo) -> str:
@@ -51,14 +61,13 @@ def or_path(value: str, info: ValidationInfo) -> str:
     if value in (*KNOWN, *OPEN):
         return value
     path = in_root(value, info)
-    is_path = os.path.exists(path) or os.path.splitext(value)[1].lower() in FORMATS
+    is_path = os.path.exists(path) or os.path.splitext(value)[1].lower() in TABLES
     return path if is_path else value
 
 
 def listed(value: Any) -> Any:
-    """The names in "one,other", as papermill's command line has a list; numbers are names as well."""
-    parts = value.split(",") if isinstance(value, str) and not value.startswith("[") else value
-    return [str(part) if type(part) is int else part for part in parts] if isinstance(parts, list) else parts
+    """The names in "one,other", as papermill's command line has a list."""
+    return value.split(",") if isinstance(value, str) else value
 
 
 def each_once(names: list[str], info: ValidationInfo) -> list[str]:
@@ -67,14 +76,24 @@ def each_once(names: list[str], info: ValidationInfo) -> list[str]:
     return names
 
 
-Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what NumPy takes
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+def no_truth(value: Any) -> Any:
+    if isinstance(value, bool):  # pydantic would take True for 1
+        raise PydanticCustomError("no_truth", "Input should be a number")
+    return value
+
+
+NUMBER = BeforeValidator(no_truth)
+Count = Annotated[core.Count, NUMBER]
+CountOrZero = Annotated[core.CountOrZero, NUMBER]
+Seed = Annotated[int, NUMBER, Field(ge=0, le=2**32 - 1)]  # what NumPy takes
+Positive = Annotated[float, NUMBER, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, NUMBER, Field(ge=0, lt=1)]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Device = Literal["auto", "cpu", "cuda"]
 Place = Annotated[str, AfterValidator(in_root)]
 NameOrPath = Annotated[str, AfterValidator(or_path)]
-Names = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(listed), AfterValidator(each_once)]
+Name = Annotated[str, Field(min_length=1)]
+Names = Annotated[list[Name], Strict(), BeforeValidator(listed), AfterValidator(each_once)]
 USUAL: Any = None  # what follows from task and model is open until `completed` puts `usual_recipe` there
 
 
@@ -85,12 +104,11 @@ class ParameterError(OneLineError):
 class Settings(BaseModel):
     """The parameters of a notebook.
 
-    Text becomes what it spells, where the field is not text: papermill's command line and YAML hand over "1e-5" and
-    '{"n_hashes": 4}' as text. What is left open (None, "" or "None") has its default. Otherwise types are strict:
-    neither 2.5 nor True becomes a whole number.
+    What is left open (None, "" or "None") has its default. Texts are read as pydantic reads them, dictionaries and
+    lists as JSON: papermill's command line and YAML hand over "1e-5" and '{"n_hashes": 4}' as text.
     """
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
     notebook: ClassVar[str]
     where: ClassVar[tuple[str, ...]] = ("output_dir", "results_root", "resume")  # and how a result is made, not what
     results_root: Annotated[str, AfterValidator(lambda root: str(root_of(root)))] = Field("", validate_default=True)
@@ -99,24 +117,32 @@ class Settings(BaseModel):
     def from_notebook(cls, variables: MutableMapping[str, Any], before: set[str], notebook: str = "") -> Self:
         """From a notebook's variables, `globals()`.
 
+        A parameter that has no line in the notebook's cell stands in the dictionary `options`, or is a variable all the
+        same: `papermill -p` makes one.
+
         Args:
             before: the names there were before the parameters' cell. Others that are no field are refused, unless a
                 later cell made them: when the cells from the parameters on are executed again, only names that look
                 like a parameter are.
             notebook: its name, where the class serves several.
         Raises:
-            ParameterError: see `parse`.
+            ParameterError: a parameter that is given twice; and see `parse`.
         """
-        fields, again = cls.model_fields.keys(), cls.model_fields.keys() <= before
+        fields, place = cls.model_fields.keys(), notebook or cls.notebook
         literals = {n for n, v in variables.items() if isinstance(v, bool | int | float | str | list | dict | None)}
-        unknown = {n for n in literals - before - fields if not n.startswith("_")}
-        if again:
+        unknown = {n for n in literals - before - fields - {"options"} if not n.startswith("_")}
+        if fields & before:  # executed again
             unknown = {name for name in unknown if difflib.get_close_matches(name, fields, 1)}
         values = {name: variables[name] for name in [*fields, *sorted(unknown)] if name in variables}
         for name in unknown:
             del variables[name]  # so that it is new the next time as well
         before |= set(variables)
-        return cls.parse(values, notebook)
+        options = read(variables.get("options", {}))
+        if not isinstance(options, dict):
+            raise ParameterError(f"options={reprlib.repr(options)} must be a dictionary of parameters ({place})")
+        if twice := options.keys() & values.keys():
+            raise ParameterError(f"{min(twice)!r} is given twice, by itself and in options ({place})")
+        return cls.parse(values | options, notebook)
 
     @classmethod
     def parse(cls, values: dict[str, Any], place: str = "") -> Self:
@@ -130,44 +156,27 @@ class Settings(BaseModel):
         """
         name_of_place = place or cls.notebook
         for name in values.keys() - cls.model_fields.keys():
-            near = difflib.get_close_matches(str(name), cls.model_fields, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(cls.model_fields)}"
-            raise ParameterError(f"{name!r} is not a parameter of {name_of_place}{hint}")
+            hint = nearest(str(name), cls.model_fields)
+            raise ParameterError(f"{name!r} is not a parameter of {name_of_place}; {hint}")
         try:
             return cls.model_validate(values).completed(place)
         except ValueError as error:
-            message = message_of(error.errors()[0]) if isinstance(error, ValidationError) else error
+            message = described(error.errors()[0]) if isinstance(error, ValidationError) else error
             raise ParameterError(f"{message} ({name_of_place})") from error
+
+    @model_validator(mode="before")
+    @classmethod
+    def given(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Without what is left open; dictionaries and lists read from their text."""
+        return {name: read(value) for name, value in values.items() if value not in OPEN}
 
     def completed(self, place: str) -> Self:
         """With what is left open decided; a class may have its own. ValueError says what does not go together."""
         return self
 
-    @field_validator("*", mode="wrap")
-    @classmethod
-    def spelled(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
-        """The value if its field admits it, else what it spells as a text; 3 for 3.0 in a field of whole numbers.
-
-        What is left open has its default.
-        """
-        field = cls.model_fields[str(info.field_name)]
-        if value in OPEN and not field.is_required():
-            return None if field.default is None else handler(field.default)
-        readings = [value]
-        if isinstance(value, str):
-            if UNWRITABLE.search(value):
-                raise ValueError(f"{info.field_name}={reprlib.repr(value)} has a character that no file can hold")
-            with contextlib.suppress(ValueError, RecursionError):
-                readings.append(json.loads(value.lower() if value.lower() in ("true", "false") else value))
-        if isinstance(readings[-1], float) and readings[-1].is_integer() and abs(readings[-1]) < 2**53:
-            readings.append(int(readings[-1]))
-        for reading in readings[:-1]:
-            with contextlib.suppress(ValidationError):
-                return handler(reading)
-        return handler(readings[-1])
-
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.recorded().items())})"
+        text = f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.recorded().items())})"
+        return textwrap.fill(text, 116, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
     def recorded(self) -> dict[str, Any]:
         """All parameters but `results_root`: records name no folder of a machine.
@@ -193,15 +202,12 @@ class Settings(BaseModel):
         return {name: value for name, value in self.recorded().items() if name not in self.where}
 
 
-def message_of(error: Any) -> str:
-    """What pydantic says of one parameter, in our words."""
-    if error["type"] == "value_error":  # one of ours
-        return str(error["ctx"]["error"])
-    name = error["loc"][0] + "".join(f"[{step}]" for step in error["loc"][1:])
-    if error["type"] == "missing":
-        return f"{name} must be given"
-    expected = re.sub(r"^\w+ should", "must", error["msg"])
-    return f"{name}={reprlib.repr(error['input'])} {expected}"
+def read(value: Any) -> Any:
+    """The dictionary or list that a text is JSON of, as papermill's command line hands them over; else the value."""
+    if isinstance(value, str) and value.startswith(("{", "[")):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
 
 
 class OfTask(Settings):
@@ -238,42 +244,34 @@ class Run(OfTask):
     """The parameters of a fine-tuning run, as glue.ipynb and squad.ipynb have them."""
 
     notebook: ClassVar[str] = "glue.ipynb"
-    where: ClassVar[tuple[str, ...]] = (*Settings.where, "data_dir", "tensorboard", "save_model")
+    where: ClassVar[tuple[str, ...]] = (*Settings.where, "save_model")
 
     model: NameOrPath = "mini"
     revision: str | None = None  # of the model's repository on the Hub
     random_weights: bool = False  # the model's shape and tokenizer, with random weights
     attention: str = "softmax"
     attention_settings: dict[str, Any] = {}
-    evaluation_settings: dict[str, Any] = {}  # laid over these in evaluation
     projections: Literal["new"] | None = None  # query, key, value and output, drawn anew; None: the model's own
     residual: bool = True  # False: without the residual connection around attention
-    passes: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None  # None: all have it
     seed: Seed = 0
     max_length: Annotated[Count, Field(ge=8)] = USUAL
     pad_to_max_length: bool = False  # every text, in training, evaluation and by the saved model
     extend_positions: bool = False  # give the model positions for max_length tokens if it has fewer
     batch_size: Count = USUAL
-    accumulation: Count = 1
+    accumulation: Count = 1  # batches a step
     learning_rate: Positive = USUAL
-    epochs: Annotated[float, Field(gt=0, le=10_000)] = USUAL
-    eval_steps: Count | None = None  # evaluate every so many steps, besides the end of every epoch
-    warmup_share: Share = 0.1
-    weight_decay: Share = 0.01
+    epochs: Annotated[float, NUMBER, Field(gt=0, le=10_000)] = USUAL
     precision: Precision = "auto"
     device: Device = "auto"
-    recompute: bool = False
-    feed_forward_chunk: Count | None = None
-    train_examples: Count | None = None
-    eval_examples: Count | None = None
+    recompute: bool = False  # activations in the backward pass again, instead of storing them: less memory, more time
+    train_examples: Count | None = None  # None: all
+    eval_examples: Count | None = None  # of each split that is scored; None: all
     held_out_examples: Count | None = None  # evaluate on so many training examples that are not trained on
-    folds: Annotated[int, Field(ge=2, le=100)] | None = None  # cross-validation: evaluate on part `seed` of so many
+    folds: Annotated[int, NUMBER, Field(ge=2, le=100)] | None = None  # cross-validation: evaluate on part `seed`
     shuffle_words: Seed | None = None  # evaluate also with each text's words in an order drawn with this seed
-    data_dir: Place | None = None
-    resume: bool = True
-    tensorboard: bool = False
-    save_model: bool = False
-    output_dir: Place | None = None
+    resume: bool = True  # from the last checkpoint of the same run
+    save_model: bool = False  # the trained model, in output_dir/model
+    output_dir: Place | None = None  # None: a folder in results/runs/notebook, another for every change of the above
 
     def completed(self, place: str) -> Self:
         """With a task's usual recipe, all settings, the machine's device and precision, and a folder of its own.
@@ -283,12 +281,9 @@ class Run(OfTask):
         """
         run = super().completed(place)
         task, usual = run.about, usual_recipe(run.about, self.model, self.revision)
-        if place.endswith(".ipynb") and task.is_squad != (place == "squad.ipynb"):
-            raise ValueError(f"task={self.task!r} belongs to {'squad' if task.is_squad else 'glue'}.ipynb")
+        if place.endswith(".ipynb") and (task.notebook == "squad.ipynb") != (place == "squad.ipynb"):
+            raise ValueError(f"task={self.task!r} belongs to {task.notebook}")
         settings = attentions.check(self.attention, self.attention_settings)
-        in_evaluation = attentions.check_evaluation(self.attention, settings, self.evaluation_settings)
-        if self.attention == "reformer" and self.passes is not None:
-            raise ValueError(f"passes={self.passes!r}: 'reformer' replaces the projections of all passes")
         check_residual(self.attention, self.residual)
         if settings.get("mask_padding") is False and not self.pad_to_max_length:
             raise ValueError(
@@ -298,12 +293,11 @@ class Run(OfTask):
         check_parts(task, **self.examples)
         recipe = {name: value for name, value in usual.items() if getattr(self, name) is None}
         run = run.model_copy(update=recipe | {"attention_settings": settings})
-        for landmarks in (settings.get("num_landmarks"), in_evaluation.get("num_landmarks")):
-            if (landmarks or 0) > run.max_length:
-                raise ValueError(
-                    f"num_landmarks={landmarks} is above max_length={run.max_length}; with no more tokens than "
-                    "landmarks nystrom is softmax attention"
-                )
+        if (landmarks := settings.get("num_landmarks") or 0) > run.max_length:
+            raise ValueError(
+                f"num_landmarks={landmarks} is above max_length={run.max_length}; with no more tokens than landmarks "
+                "nystrom is softmax attention"
+            )
         usual |= {"attention_settings": attentions.check(self.attention)}
         folder = self.output_dir or str(run.folder_for_changes(self.defaults() | usual))
         return run.model_copy(update={"output_dir": folder, **on_this_machine(self.device, self.precision)})
@@ -334,12 +328,12 @@ def usual_recipe(task: Task, model: str, revision: str | None = None) -> dict[st
     As in Transformers' examples, but with no more tokens than a model at hand can read. "mini" has the recipe of
     studies/mini.yaml: it starts from nothing.
     """
-    length, batch, rate, epochs = (384, 12, 3e-5, 2.0) if task.is_squad else (128, 32, 2e-5, 3.0)
+    recipe = dict(task.recipe)
     if model == "mini":
-        batch, rate, epochs = 32, 1e-3, 3.0
+        recipe |= {"batch_size": 32, "learning_rate": 1e-3, "epochs": 3.0}
     if os.path.isdir(folder_of(model)):
-        length = min(length, max_positions(load_config(model, revision=revision)))
-    return {"max_length": length, "batch_size": batch, "learning_rate": rate, "epochs": epochs}
+        recipe["max_length"] = min(recipe["max_length"], max_positions(load_config(model, revision=revision)))
+    return recipe
 
 
 def on_this_machine(device: str, precision: str) -> dict[str, str]:

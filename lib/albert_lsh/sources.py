@@ -1,104 +1,300 @@
-"""Data by name: a data set of the Hub, a folder, or a file of one's own; and what the columns of one's own are.
+"""Tasks by name: those of the table, and one's own files, folders and data sets of the Hub.
 
-    data = download("nyu-mll/glue", "sst2", place)          every split, as the Hub, a folder or a file has them
-    data = read("reviews.csv", place)                       one's own: the articles of SQuAD's JSON as a row a question
-    columns, label, labels = describe(data, place, ...)     what is read of it, and what is answered
+    task = find_task("reviews.csv", label_column="mood")    its columns are the usual ones, or named
 
-`place` begins every error.
+Of one's own every cell is read as text. A file's split follows from its name; what became of each file and column is
+printed, once. `place` begins every error.
 """
 
 import difflib
-import glob
 import hashlib
-import math
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from datasets import ClassLabel, Dataset, DatasetDict, DownloadMode, load_dataset, load_dataset_builder
-from datasets.data_files import SPLIT_KEYWORDS
-from datasets.exceptions import DataFilesNotFoundError, DatasetGenerationError
-from huggingface_hub import hf_hub_download
-from huggingface_hub.constants import REPOCARD_NAME
-from yaml import YAMLError
+import pyarrow.parquet as pq
+from datasets import ClassLabel, Dataset, DatasetDict, concatenate_datasets
 
-from albert_lsh import hub
-from albert_lsh.errors import OneLineError
+from albert_lsh.files import TABLES, read_rows, reading
+from albert_lsh.kinds import (
+    ANSWERS,
+    LOCAL,
+    SPAN,
+    Classification,
+    QuestionAnswering,
+    Regression,
+    Task,
+    TaskError,
+    as_number,
+    check_each,
+    plain,
+)
+from albert_lsh.tasks import TASKS, download
 
-FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 ON_HUB = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")  # owner/name, or owner/name/configuration
-ARTICLES = re.compile(rb'\s*\{[^\[{]*"data"\s*:\s*\[')  # how SQuAD's JSON begins
-LOCAL = "sha256:"  # begins the revision of a file or folder
-SPLITS = {word: str(split) for split, words in SPLIT_KEYWORDS.items() for word in words}  # "dev" is "validation"
-SPAN = ("question", "context")  # the texts of a data set in SQuAD's schema; its answers are in SPAN_ANSWERS
-SPAN_ANSWERS = "answers"
-DAMAGE = (DatasetGenerationError, YAMLError, ValueError, TypeError, OSError)  # what damaged data and cards come to
-NO_DAMAGE = (ConnectionError, FileNotFoundError, PermissionError)
+USUAL = (("text",), ("sentence1", "sentence2"), SPAN)  # columns that are read where none are named
 MOST_NUMBERS = 20  # different whole numbers that are classes; more are numbers to be predicted
 MOST_CLASSES = 200
-KINDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}  # of labels
+# What splits are called, in names of files too, whatever is upper case: "Train.csv", "test-set.tsv", "dev-00000.json".
+SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "validate", "valid", "val", "dev", "development", "eval", "evaluation", "heldout"),
+    "test": ("test", "testing"),
+}
+WORDS = {word: split for split, words in SPLITS.items() for word in words}
+WORD = re.compile(rf"({'|'.join(WORDS)})(set|data|split)?")
 
 
-class TaskError(OneLineError):
-    """A task that is not in the table, or whose data cannot be loaded."""
+def find_task(
+    name: str,
+    text_columns: Sequence[str] | None = None,
+    label_column: str | None = None,
+    labels: Sequence[str] | None = None,
+    revision: str | None = None,
+) -> Task:
+    """The task of that name, or of one's own data.
+
+    Args:
+        name: in the table; or of a file, a folder, or a data set on the Hub, owner/name or owner/name/configuration.
+        text_columns: of one's own data, the one or two that are read; None: text, sentence1 and sentence2, or question
+            and context.
+        label_column: the one that is answered; None: label, or answers of questions.
+        labels: the names of its classes, [] if a number is predicted; None: see `classes_of`.
+        revision: of the data set on the Hub.
+    Raises:
+        TaskError: no such task, file, folder or data set; a column that is not there, or that has to be named.
+    """
+    name = str(name)
+    place, source = f"task={name!r:.300}", os.path.expanduser(name)
+    if name in TASKS:
+        for option, value in (("text_columns", text_columns), ("label_column", label_column), ("labels", labels)):
+            if value is not None:
+                raise TaskError(f"{option}={value!r} is for data of your own; task {name!r} has its columns")
+        if revision and TASKS[name].dataset == "mini":
+            raise TaskError(f"data_revision={revision!r}: the data of task {name!r} come with this package")
+        return replace(TASKS[name], revision=revision)
+    by_name = os.path.splitext(source)[1].lower() in TABLES or ON_HUB.fullmatch(source)
+    if is_local(source) and short(source) in TASKS:  # as a record names it
+        raise TaskError(f"{place} is called like a task of the table; give it another name")
+    if revision is None and is_local(source):
+        revision = fingerprint(source, place)
+    elif not by_name and not (revision or "").startswith(LOCAL):  # in a record it is seen from its root
+        raise TaskError(f"{place} is not one of: {', '.join(TASKS)}; nor a file, a folder, or owner/name on the Hub")
+    columns, classes = (None if names is None else tuple(map(str, names)) for names in (text_columns, labels))
+    label = None if label_column is None else str(label_column)
+    if columns is None or label is None or classes is None:
+        columns, label, classes = columns_of(source, place, revision, columns, label, classes)
+    if len(columns) not in (1, 2) or label in columns or {"label", "idx"} & {*columns}:
+        wanted = f"one or two columns, not {label!r}, and none called 'label' or 'idx'"
+        raise TaskError(f"{place}: text_columns={[*columns]!r} must name {wanted}")
+    if len(classes) == 1:
+        raise TaskError(f"{place}: labels={[*classes]!r} must name two classes or more")
+    kind: type[Task] = Classification if classes else Regression
+    scores = ("accuracy", "matthews") if classes else ("pearson", "spearman")
+    if (columns, label) == (SPAN, ANSWERS):
+        kind, scores = QuestionAnswering, ("exact", "f1")
+    own: dict[str, Any] = {"label": label, "evaluation": ("validation", "test"), "revision": revision, "is_own": True}
+    return kind(name, source, None, columns, scores, classes, **own)
 
 
-def download(
-    source: str, config: str | None, place: str, instead: str = "", revision: str | None = None
-) -> DatasetDict:
-    """A data set from the Hub, or a folder laid out like it; a damaged file in the cache is fetched again, once.
+def task_of(parameters: Mapping[str, Any]) -> Task:
+    """The task of a run's parameters, which may be those of a record: a file that has left is no error."""
+    names = ("text_columns", "label_column", "labels", "data_revision")
+    return find_task(parameters["task"], *(parameters.get(name) for name in names))
+
+
+@lru_cache(maxsize=8)
+def columns_of(
+    source: str,
+    place: str,
+    revision: str | None,
+    columns: tuple[str, ...] | None,
+    label: str | None,
+    labels: tuple[str, ...] | None,
+) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
+    """What `find_task` needs of one's own data where it is not named; prints what each column is taken for.
 
     Raises:
-        TaskError: it cannot be loaded; the message begins with `place` and ends with `instead`.
+        TaskError: a column that is not there, or that has to be named; see `classes_of`.
     """
-    with explained(source, place, instead):
-        data = load(source, config, revision=revision)
-        files = [Path(file["filename"]) for rows in data.values() for file in rows.cache_files]
-        # For a revision that it cannot reach datasets takes another one, from its cache.
-        if revision and not all(hub.commit_of(source, "dataset", revision) in path.parts for path in files):
-            raise FileNotFoundError(f"revision {revision!r} is neither on the Hub nor in the cache")
-    return data
+    data = read(source, place, revision)
+    known = data.get("train", next(iter(data.values()))).column_names
+    there = f"the columns are: {', '.join(known)}"
+    columns = columns or next((names for names in USUAL if {*names} <= {*known}), None)
+    if not columns:
+        usual = "; ".join(", ".join(names) for names in USUAL)
+        raise TaskError(f"{place}: text_columns must be given, as there are none of the usual ones ({usual}); {there}")
+    if label is None and not {"label", ANSWERS} & {*known}:
+        raise TaskError(f"{place}: label_column must be given, as no column is called 'label'; {there}")
+    label = label or (ANSWERS if columns == SPAN and ANSWERS in known else "label")
+    for parameter, names in (("text_columns", columns), ("label_column", (label,))):
+        if missing := [name for name in names if name not in known]:
+            raise TaskError(f"{place}: {parameter}: there is no column {missing[0]!r}; {there}")
+    if (columns, label) == (SPAN, ANSWERS):
+        labels, answer = (), "a piece of the context"
+    else:
+        labels = classes_of(data, place, label) if labels is None else labels
+        some = ", ".join(labels[:10]) + ", ..." * (len(labels) > 10)
+        answer = f"one of {some} (labels=[]: a number)" if labels else "a number (labels: names of classes)"
+    others = [name for name in known if name not in (*columns, label, "id")]
+    unread = f"; not read: {', '.join(others)}" if others else ""
+    print(f"{short(source)}: what is read: {' and '.join(columns)}; what is answered: {label}, {answer}{unread}")
+    return columns, label, labels
 
 
-def load(name: str, config: str | None = None, **options: Any) -> Any:
-    """`load_dataset`, which makes anew what it finds damaged in its cache."""
-    try:
-        return load_dataset(name, config, **options)
-    except DAMAGE as error:
-        if isinstance(error, NO_DAMAGE) and not isinstance(error, DataFilesNotFoundError):
-            raise
-        if "/" in name and not os.path.isdir(name):  # its card says what there is; datasets would not fetch it again
-            with suppress(OSError, ValueError):
-                revision = options.get("revision")
-                hf_hub_download(name, REPOCARD_NAME, repo_type="dataset", revision=revision, force_download=True)
-        return load_dataset(name, config, download_mode=DownloadMode.FORCE_REDOWNLOAD, **options)
+def classes_of(data: DatasetDict, place: str, label: str) -> tuple[str, ...]:
+    """The names of the classes in a column of labels, in order; none where it holds numbers to be predicted.
+
+    Classes are those of a ClassLabel, few whole numbers (also written 0.0 and 1.0), or the different texts.
+
+    Raises:
+        TaskError: no label, a single class, or too many.
+    """
+    features = [rows.features[label] for rows in data.values() if has_answers(rows, label)]
+    if features and isinstance(features[0], ClassLabel):
+        return tuple(features[0].names)
+    splits = {split: cells(rows, label) for split, rows in data.items() if has_answers(rows, label)}
+    values = [cell for column in splits.values() for cell in column if cell is not None]
+    numbers = {value: as_number(value) for value in values}
+    if not values:
+        raise TaskError(f"{place}: label_column={label!r} is empty")
+    if len({*map(plain, numbers)}) == 1:
+        raise TaskError(f"{place}: label_column={label!r} has one value, {values[0]!r}; there is nothing to learn")
+    if None not in numbers.values():
+        different = sorted({number for number in numbers.values() if number is not None})
+        are_classes = len(different) <= MOST_NUMBERS and all(number.is_integer() for number in different)
+        return tuple(str(int(number)) for number in different) if are_classes else ()
+    if len(numbers) > min(MOST_CLASSES, max(2, len(values) // 2)):
+        if list(numbers.values()).count(None) < len(numbers) / 2:
+            for split, column in splits.items():
+                named, wanted = f"{place}: split {split!r}", "a number, as most labels are"
+                check_each({label: column}, named, label, wanted, lambda x: x is None or as_number(x) is not None)
+        few = ", ".join(map(reprlib.repr, sorted(numbers)[:3]))
+        raise TaskError(
+            f"{place}: label_column={label!r} has {len(numbers)} different values in {len(values)} rows ({few}, ...), "
+            "too many for classes; name another column, or the classes in labels"
+        )
+    return tuple(sorted(numbers))
 
 
-def explained(source: str, place: str, instead: str = "") -> AbstractContextManager[None]:
-    """Within, errors of loading a source become a TaskError."""
-    why = "no network, no such repository or folder, or a damaged file?"
-    return hub.reading(source, TaskError, f"{place}: the data could not be loaded from {source!r} ({why})", instead)
+# Its rows --------------------------------------------------------------------------------------------------------
 
 
-# One's own -------------------------------------------------------------------------------------------------------
+def own_data(task: Task) -> DatasetDict:
+    """One's own data: "train" and the splits that are evaluated, checked, with numbers as labels.
+
+    Evaluated are "validation" and "test" where they have answers (of questions the first of them).
+
+    Raises:
+        TaskError: no split "train"; a row that is no example of the task.
+    """
+    data = read(task.dataset, task.place, task.revision)
+    if "train" not in data:
+        raise TaskError(f"{task.place}: there is no split 'train'; there are: {', '.join(data)}")
+    others = [split for split in task.evaluation if split in data and has_answers(data[split], task.label)]
+    splits = {split: as_text(data[split], task) for split in ("train", *others[: task.scored])}
+    for split, rows in splits.items():
+        task.check(rows, split)
+    return task.numbered(splits)
+
+
+def without_answers(task: Task) -> dict[str, Dataset]:
+    """The texts of the splits of one's own data whose answers are open, checked."""
+    data = read(task.dataset, task.place, task.revision)
+    opened = [s for s in task.evaluation if s in data and not has_answers(data[s], task.label)]
+    splits = {split: as_text(data[split], task).select_columns([*task.columns]) for split in opened}
+    for split, rows in splits.items():
+        task.check(rows, split, labelled=False)
+    return splits
+
+
+def as_text(rows: Dataset, task: Task) -> Dataset:
+    """The columns of a task, all cells as text; but answers to questions as they are."""
+    names = [name for name in (*task.columns, task.label, *task.besides) if name in rows.column_names]
+    return Dataset.from_dict({name: rows[name][:] if name == ANSWERS else cells(rows, name) for name in names})
+
+
+def cells(rows: Dataset, column: str) -> list[str | None]:
+    """The cells of a column as text; None where there is nothing. Classes of the Hub have their names."""
+    feature = rows.features[column]
+    names = {n: name for n, name in enumerate(feature.names)} if isinstance(feature, ClassLabel) else None
+    values = (names.get(value) if names else value for value in rows[column][:])
+    return [None if value is None or value == "" else str(value) for value in values]
+
+
+def has_answers(rows: Dataset, column: str) -> bool:
+    """Whether rows are labelled: some value is neither missing nor -1, which stands for that on the Hub."""
+    return column in rows.column_names and any(cell not in (None, "-1") for cell in cells(rows, column))
+
+
+def read(source: str, place: str, revision: str | None = None) -> DatasetDict:
+    """Every split of one's own data, as `SPLITS` calls them; one that is alone, such as a file, is "train".
+
+    Says once what became of each file, or split of the Hub.
+
+    Raises:
+        TaskError: a file that is not there or cannot be read, or is in no split; see `fingerprint`.
+    """
+    check_place(source, place)
+    return read_once(source, place, fingerprint(source, place, revision) if is_local(source) else revision)
+
+
+@lru_cache(maxsize=2)
+def read_once(source: str, place: str, revision: str | None) -> DatasetDict:
+    if is_local(source):
+        splits, others = files_by_split(source, place)
+        tables = {file: table_of(Path(source, file), place) for files in splits.values() for file in files}
+    else:
+        owner, repository, *config = source.split("/")
+        tables = {**download(f"{owner}/{repository}", config[0] if config else None, place, revision=revision)}
+        splits, others = in_splits({split: WORDS.get(split.lower()) and split.lower() for split in tables}, place)
+    data = {split: concatenate_datasets([tables[part] for part in parts]) for split, parts in splits.items()}
+    for split, parts in splits.items():
+        print(f"{short(source)}: {split} is {', '.join(parts) or 'all of it'}, {len(data[split])} rows")
+    if others:
+        print(f"{short(source)}: not read: {', '.join(others)}")
+    return DatasetDict(data)
+
+
+def table_of(path: Path, place: str) -> Dataset:
+    """The rows of a file, all cells as text; those of Parquet have their types."""
+    with reading(TaskError, f"{place}: {path.name} could not be read (a damaged file?)"):
+        if path.suffix.lower() == ".parquet":
+            return Dataset(pq.read_table(path))
+        rows = read_rows(path)
+        columns: dict[str, list[Any]] = {name: [] for row in rows for name in row}
+        for name, column in columns.items():
+            values = (row.get(name) for row in rows)
+            column += [x if x is None or (name == ANSWERS and isinstance(x, dict)) else str(x) for x in values]
+        lines = path.read_bytes().count(b"\n")
+        if path.suffix.lower() == ".csv" and lines > len(rows) + 1:
+            print(f"{path.name}: {len(rows)} rows of {lines} lines; is a quotation mark open, or do cells have lines?")
+        return Dataset.from_dict(columns)
+
+
+# Files -----------------------------------------------------------------------------------------------------------
 
 
 def is_local(source: str) -> bool:
     return os.path.isfile(source) or os.path.isdir(source)
 
 
+def short(source: str) -> str:
+    return os.path.basename(os.path.normpath(source))
+
+
 def check_place(source: str, place: str) -> None:
     """Raise TaskError for a file that is not there, or that cannot be read."""
-    path, kinds = Path(source), ", ".join(FORMATS)
-    if os.path.isfile(source) and path.suffix.lower() not in FORMATS:
+    path, kinds = Path(source), ", ".join(TABLES)
+    if os.path.isfile(source) and path.suffix.lower() not in TABLES:
         raise TaskError(f"{place}: a file must be one of: {kinds}")
-    if path.suffix.lower() in FORMATS and not is_local(source):
-        beside = [file.name for file in path.parent.glob("*") if file.suffix.lower() in FORMATS]
+    if path.suffix.lower() in TABLES and not is_local(source):
+        beside = [file.name for file in path.parent.glob("*") if file.suffix.lower() in TABLES]
         near = ", ".join(difflib.get_close_matches(path.name, beside, 3, cutoff=0))
         others = f"there are: {near}" if near else f"nor any other of: {kinds}"
         raise TaskError(f"{place}: there is no such file in {path.parent.resolve()}; {others}")
@@ -111,169 +307,69 @@ def fingerprint(source: str, place: str, revision: str | None = None) -> str:
         TaskError: it is not `revision`, if that is not None; a folder without data.
     """
     digest = hashlib.sha256()
-    with explained(source, place):
-        for split, files in files_by_split(source).items():
-            for path in files:
-                digest.update(b"" if os.path.isfile(source) else f"{split}/{os.path.relpath(path, source)}\0".encode())
-                with open(path, "rb") as file:
-                    digest.update(hashlib.file_digest(file, "sha256").digest())
+    for split, files in files_by_split(source, place)[0].items():
+        for name in files:
+            digest.update(f"{split}/{name}\0".encode() if name else b"")
+            with (
+                reading(TaskError, f"{place}: {name or source} could not be read"),
+                open(Path(source, name), "rb") as file,
+            ):
+                digest.update(hashlib.file_digest(file, "sha256").digest())
     now = LOCAL + digest.hexdigest()[:16]
     if revision not in (None, now):
         raise TaskError(f"data_revision={revision!r}: {source!r} has changed; it is {now!r}")
     return now
 
 
-def read(source: str, place: str, revision: str | None = None) -> DatasetDict:
-    """Every split of one's own data; the one that a file is, and any that is alone, is "train".
+def files_by_split(source: str, place: str) -> tuple[dict[str, list[str]], list[str]]:
+    """The files of each split of a folder, as seen from there, and those that are no data; a file is "train".
 
     Raises:
-        TaskError: see `check_place`, `fingerprint` and `download`; a JSON file with paragraphs that are not SQuAD's.
+        TaskError: a file that is in no split, or a split in files that are not read; see `in_splits`.
     """
-    check_place(source, place)
-    if is_local(source):
-        return read_local(source, place, fingerprint(source, place, revision))
-    owner, name, *config = source.split("/")
-    return in_splits(download(f"{owner}/{name}", config[0] if config else None, place, revision=revision), place)
-
-
-@lru_cache(maxsize=2)
-def read_local(source: str, place: str, revision: str) -> DatasetDict:
-    with explained(source, place):
-        splits = {split: read_files(files, revision) for split, files in files_by_split(source).items()}
-    return in_splits(splits, place)
-
-
-def in_splits(data: Mapping[str, Dataset], place: str) -> DatasetDict:
-    """The rows by the usual names of splits: what is "dev" in a README is "validation"."""
-    named = {SPLITS.get(split, split): rows for split, rows in data.items()}
-    named |= {split: rows for split, rows in data.items() if split in named}
-    named = named if len(named) > 1 else {"train": next(iter(named.values()))}
-    return DatasetDict({split: unfolded(rows, f"{place}: split {split!r}") for split, rows in named.items()})
-
-
-def files_by_split(source: str) -> dict[str, list[str]]:
-    """The files of each split of a folder, as datasets tells them by their names; a file is "train"."""
     if os.path.isfile(source):
-        return {"train": [source]}
-    return {str(split): [*files] for split, files in load_dataset_builder(source).config.data_files.items()}
+        return {"train": [""]}, []
+    paths = (path.relative_to(source) for path in sorted(Path(source).rglob("*")) if path.is_file())
+    words = {str(path): words_of(path) for path in paths if not any(part.startswith(".") for part in path.parts)}
+    data = {name: found for name, found in words.items() if Path(name).suffix.lower() in TABLES}
+    if not data:
+        raise TaskError(f"{place}: the folder has no file that ends in one of: {', '.join(TABLES)}")
+    for name, found in data.items():
+        if len(data) > 1 and len({WORDS[word] for word in found}) != 1:
+            what = f"names {' and '.join(sorted(found))}" if found else "is in no split"
+            raise TaskError(f"{place}: {name} {what}; a file is called after one of: {', '.join(WORDS)}")
+    splits, _ = in_splits({name: min(found, default=None) for name, found in data.items()}, place)
+    others = [name for name in words if name not in data]
+    for name in others:
+        if unread := {WORDS[word] for word in words[name]} - {WORDS[word] for found in data.values() for word in found}:
+            raise TaskError(f"{place}: {name} may be {min(unread)!r}, but a file must be one of: {', '.join(TABLES)}")
+    return splits, others
 
 
-def read_files(files: list[str], revision: str) -> Dataset:
-    """The rows of files of one split, which may have other columns than those of another split."""
-    suffix = Path(files[0]).suffix.lower()
-    if suffix not in FORMATS:
-        raise ValueError(f"{files[0]} must be one of: {', '.join(FORMATS)}")
-    options: dict[str, Any] = {"data_files": [glob.escape(file) for file in files], "split": "train"}
-    if FORMATS[suffix] == "csv":  # "NA" and "null" are texts
-        options |= {"keep_default_na": False, "na_values": [""], "sep": "\t" if suffix == ".tsv" else ","}
-    elif FORMATS[suffix] == "json":
-        with open(files[0], "rb") as file:
-            options |= {"field": "data"} if ARTICLES.match(file.read(1000)) else {}
-    # By path and time alone the cache would take a file for the one that it replaced.
-    return load(FORMATS[suffix], revision.removeprefix(LOCAL), **options)
-
-
-def unfolded(rows: Dataset, place: str) -> Dataset:
-    """A row a question, where rows are articles of SQuAD's JSON; else the rows."""
-    if "paragraphs" not in rows.column_names:
-        return rows
-    try:
-        return Dataset.from_list([*questions(rows)])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise TaskError(f"{place} has paragraphs, but not as SQuAD's JSON has them ({error!r})") from error
-
-
-def questions(articles: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Every question of SQuAD's articles in the schema of rajpurkar/squad."""
-    for article in articles:
-        for paragraph in article["paragraphs"]:
-            same = {"title": article.get("title") or "", "context": paragraph["context"]}
-            for entry in paragraph["qas"]:
-                row = {"id": entry["id"], **same, "question": entry["question"]}
-                if (answers := entry.get("answers")) is not None:
-                    row["answers"] = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
-                yield row
-
-
-def has_answers(rows: Dataset, column: str) -> bool:
-    """Whether rows are labelled: some value is neither missing nor -1, which stands for that on the Hub."""
-    return column in rows.column_names and any(value not in (None, -1) for value in rows[column][:])
-
-
-def describe(
-    data: DatasetDict, place: str, text_columns: list[str] | None, label_column: str | None, labels: list[str] | None
-) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
-    """Which columns are read, which one is answered, and the names of its classes; what is None is inferred.
-
-    Texts are the one or two columns that hold text beside the label; a label is the column "label". Classes are those
-    of a ClassLabel, or the different texts, truth values or few whole numbers; other numbers are predicted. Columns
-    question, context and answers are SQuAD's.
+def in_splits(words: Mapping[str, str | None], place: str) -> tuple[dict[str, list[str]], list[str]]:
+    """Files, or splits of the Hub, by the split that their word names; one that is alone is "train". And all others.
 
     Raises:
-        TaskError: a column that is not there, or that has to be named; a label that is one class, or hardly any.
+        TaskError: two words that name the same split.
     """
-    rows = data.get("train", next(iter(data.values())))
-    columns, texts = rows.column_names, tuple(text_columns or ())
-    if {*SPAN, SPAN_ANSWERS} <= {*columns} and texts in ((), SPAN) and label_column in (None, SPAN_ANSWERS):
-        return SPAN, SPAN_ANSWERS, ()
-    label, others = label_column or "label", f"the columns are: {', '.join(columns)}"
-    for what, names in ((f"text_columns={text_columns!r}", texts), (f"label_column={label_column!r}", (label_column,))):
-        if missing := [name for name in names if name and name not in columns]:
-            raise TaskError(f"{place}: {what}: there is no column {missing[0]!r}; {others}")
-    if label not in columns:
-        raise TaskError(f"{place}: label_column must be given, as no column is called 'label'; {others}")
-    holding_text = (name for name in columns if any(isinstance(value, str) for value in rows[:100][name]))
-    texts = texts or tuple(name for name in holding_text if name not in (label, "id", "idx"))
-    if len(texts) not in (1, 2) or label in texts:
-        raise TaskError(f"{place}: text_columns={[*texts]!r} must name one or two columns beside {label!r}; {others}")
-    if "label" in texts:
-        raise TaskError(f"{place}: text_columns={[*texts]!r}: give the column 'label' another name")
-    return texts, label, tuple(classes_of(data, place, label) if labels is None else labels)
+    splits: dict[str, list[str]] = {}
+    for name, word in words.items():
+        if word:
+            splits.setdefault(WORDS[word], []).append(name)
+    for split, names in splits.items():
+        if len({words[name] for name in names}) > 1:
+            raise TaskError(f"{place}: {', '.join(names)} are all {split!r}; rename those that are not")
+    others = [name for name, word in words.items() if not word]
+    if len(words) == 1:
+        return {"train": [*words]}, []
+    return (splits if len(splits) != 1 else {"train": next(iter(splits.values()))}), others
 
 
-def classes_of(data: DatasetDict, place: str, label: str) -> list[str]:
-    """The names of the classes in a column of labels, sorted; none where they are numbers to be predicted."""
-    splits = {split: rows for split, rows in data.items() if has_answers(rows, label)}
-    feature = next((rows.features[label] for rows in splits.values()), None)
-    if isinstance(feature, ClassLabel):
-        return list(feature.names)
-
-    def check(wanted: str, is_right: Callable[[Any], bool]) -> None:
-        for split, rows in splits.items():
-            check_each(rows, f"{place}: split {split!r}", label, wanted, lambda value: value is None or is_right(value))
-
-    values = [value for rows in splits.values() for value in rows[label][:] if value is not None]
-    if not values:
-        raise TaskError(f"{place}: label_column={label!r} is empty")
-    kind, kinds = type(values[0]), {type(value) for value in values}
-    are_numbers = kinds <= {int, float} and (float in kinds or len({*values}) > MOST_NUMBERS)
-    if kind not in KINDS or (len(kinds) > 1 and not are_numbers):
-        check(KINDS.get(kind, "text or a number"), lambda value: kind in KINDS and type(value) is kind)
-    classes = sorted({*values})
-    if len(classes) == 1:
-        raise TaskError(f"{place}: label_column={label!r} has one value, {classes[0]!r}; there is nothing to learn")
-    if are_numbers:
-        return []
-    if len(classes) > min(MOST_CLASSES, max(2, len(values) // 2)):
-        if sum(map(spells_number, classes)) > len(classes) / 2:
-            check("a number, as most labels are", spells_number)
-        few = ", ".join(map(reprlib.repr, classes[:3]))
-        raise TaskError(
-            f"{place}: label_column={label!r} has {len(classes)} different values in {len(values)} rows ({few}, ...), "
-            "too many for classes; name another column, or the classes in labels"
-        )
-    return [str(name) for name in classes]
-
-
-def spells_number(value: Any) -> bool:
-    try:
-        return math.isfinite(float(value))
-    except (TypeError, ValueError):
-        return False
-
-
-def check_each(rows: Dataset, place: str, column: str, wanted: str, is_right: Callable[[Any], Any]) -> None:
-    """Raise TaskError for the first value of a column that is not right; `place` says which split it is."""
-    for number, value in enumerate(rows[column][:]):
-        if not is_right(value):
-            raise TaskError(f"{place}, row {number}: {column}={reprlib.repr(value)} must be {wanted}")
+def words_of(path: Path) -> set[str]:
+    """The words of `WORDS` in a file's name, or else in that of the folder that it is in."""
+    for part in reversed(path.with_suffix("").parts):
+        for text in (part, re.sub("([a-z])([A-Z])", r"\1 \2", part)):  # "SemEval-Train", and only then "reviewsTrain"
+            words = re.findall("[a-z]+", re.sub(r"held[\W_]?out", "heldout", text.lower()))
+            if found := {match[1] for word in words if (match := WORD.fullmatch(word))}:
+                return found
+    return set()

@@ -48,6 +48,15 @@ def shortened(texts: list[str], tokenizer: Any, longest: int) -> list[str]:
     return [text[:end] for text, end in zip(texts, ends, strict=True)]
 
 
+def readable(texts: list[str], tokenizer: Any, max_length: int) -> list[str]:
+    """Texts that a tokenizer can cut at max_length: where they are very long, without what it would cut off anyway.
+
+    It puts every piece that it cuts off one text of a pair beside every piece of the other, and runs out of memory.
+    """
+    most = 8 * max_length
+    return [shortened([text], tokenizer, most)[0] if len(text) > most else text for text in texts]
+
+
 def windows(examples: Dataset, tokenizer: Any, max_length: int) -> Dataset:
     """Cut every context into windows, and mark the first reference answer in them.
 

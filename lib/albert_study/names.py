@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from albert_lsh import attention as attentions
+from albert_lsh.kinds import Classification, QuestionAnswering
 from albert_lsh.tasks import TASKS
 
 TITLES = {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B", "mrpc": "MRPC", "squad": "SQuAD 1.1"}
@@ -101,8 +102,10 @@ def scale_of(task: Any, metric: str) -> tuple[int, int]:
 
     Of one's own data only those of SQuAD's schema have an F1.
     """
-    in_percent = metric in ("exact", "f1") and (task not in TASKS or TASKS[task].is_squad)
-    return (100, 1) if in_percent else (1, 3)
+    if task in TASKS and metric in ("exact", "f1"):
+        return TASKS[task].perfect, TASKS[task].digits
+    kind = QuestionAnswering if metric in ("exact", "f1") else Classification
+    return kind.perfect, kind.digits
 
 
 def in_order(arms: Iterable[str]) -> list[str]:

@@ -34,8 +34,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from albert_lsh import attention
-from albert_lsh.errors import OneLineError
-from albert_lsh.files import repository_root
+from albert_lsh.files import OneLineError, repository_root
 from albert_lsh.record import RETIRED, SCHEMA, read_result, renamed, todays_method
 from albert_lsh.run import Settings
 from albert_lsh.tasks import TASKS

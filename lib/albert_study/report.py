@@ -66,6 +66,8 @@ def by_place(lines: pd.DataFrame, names: list[str], told: Callable[[Line], dict[
     """What is told of each line, without what is empty, by the line's values of these columns; the first of a place."""
     content: dict[str, Any] = {}
     for line in lines.to_dict("records"):
+        if any(is_missing(line[name]) for name in names):
+            continue
         place = "/".join(f"{line[name]:g}" if name == "share" else str(line[name]) for name in names)
         content.setdefault(place, {name: value for name, value in told(line).items() if value != ""})
     return content

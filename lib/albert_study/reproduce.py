@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from albert_lsh.errors import OneLineError
-from albert_lsh.files import repository_root
+from albert_lsh.files import OneLineError, repository_root
 from albert_lsh.record import read_predictions, read_result
 from albert_lsh.run import Run
 from albert_lsh.train import fit
@@ -24,7 +23,7 @@ from albert_study.show import form
 from albert_study.study import find_file, load_jobs
 
 RUNS, AGAIN = "results/runs", "results/runs/reproduced"
-ELSEWHERE = ("data_dir", "resume", "save_model", "tensorboard")  # where and how a record's run was made
+ELSEWHERE = ("resume", "save_model")  # where and how a record's run was made
 DEPTH = 5  # study/task/model/arm/seed
 
 

@@ -23,7 +23,7 @@ from matplotlib.transforms import Bbox
 from albert_study.names import look_of, looks_of
 
 if TYPE_CHECKING:  # a model takes seconds to import
-    from albert_lsh.model.passes import Pass
+    from albert_lsh.interface import Pass
 
 Line = Mapping[Any, Any]  # of a table of numbers
 Cells = Mapping[str, str | Callable[[Line], str]]  # by title of a column its template, see `table`

@@ -15,7 +15,6 @@ twice. Types are strict: neither "2.5" nor true becomes a number. Names become p
 letters, digits, dots, underscores and hyphens alone. A run's values are checked when it becomes a `Run`.
 """
 
-import difflib
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,10 +28,9 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from albert_lsh import attention as attentions
-from albert_lsh.errors import OneLineError
-from albert_lsh.files import relative_to_root, repository_root, run_folder
+from albert_lsh.files import OneLineError, described, nearest, relative_to_root, repository_root, run_folder
 from albert_lsh.record import differences, read_result
-from albert_lsh.run import Count, Run, Seed, message_of
+from albert_lsh.run import Count, Run, Seed
 
 # Notebooks that an entry of `notebooks` may name, and the class of their parameters.
 NOTEBOOKS = {
@@ -173,7 +171,7 @@ class StudyFile:
                 self.number(tree)
             self.study = Study.model_validate(loader.construct_document(tree) if tree else None)
         except ValidationError as failed:
-            raise StudyError("\n".join(map(self.described, failed.errors()[:5]))) from failed
+            raise StudyError("\n".join(map(self.located, failed.errors()[:5]))) from failed
         except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
             raise StudyError(f"{self.shown} is no study: {error}") from error
 
@@ -212,25 +210,22 @@ class StudyFile:
             line = self.at(next((nearest for nearest in places if nearest in self.lines), place))
             raise StudyError(f"{line}: {': '.join(place)}: {error}") from error
 
-    def described(self, error: Any) -> str:
+    def located(self, error: Any) -> str:
         """One line about an error of pydantic's: file, line, place, what is wrong there and what stands there."""
         steps = [step for step in error["loc"] if step != "[key]"]
         depth = max((number for number, step in enumerate(steps) if isinstance(step, str)), default=0)
         place, named = steps[:depth], tuple(steps[depth:]) or ("study",)
+        problem = described({**error, "loc": named})
         if error["type"] == "extra_forbidden":
             problem = unknown(named[0], place)
-        elif error["type"] == "value_error":
-            place, problem = steps, message_of(error)
-        else:
-            problem = message_of({**error, "loc": named})
+        elif error["type"] == "value_error" and not problem.startswith(f"{named[0]}="):
+            place = steps
         return f"{self.at(steps)}: " + ": ".join([*map(str, place), problem])
 
 
 def unknown(name: Any, place: list[Any]) -> str:
     """That a name is no key at a place, such as ["tasks", "mrpc", "arms", "random"], and what may have been meant."""
-    fields = (SECTIONS[place[::2][-1]] if place else Study).model_fields
-    near = difflib.get_close_matches(str(name), fields, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(fields)}"
+    hint = nearest(str(name), (SECTIONS[place[::2][-1]] if place else Study).model_fields)
     if name in attentions.setting_names():
         hint = "an attention's settings go into attention_settings"
     return f"{name!r} is no key here; {SET_BY_THE_STUDY.get(name, hint)}"
@@ -335,7 +330,7 @@ def job_of_run(study: str, arm: str, values: dict[str, Any]) -> Job:
     task = Run.task_in(values)
     folder = run_folder(study, values["task"], values["model"], arm, values["seed"])
     place = str(folder.relative_to(repository_root()))
-    parameters, notebook = {**values, "output_dir": place}, "squad.ipynb" if task.is_squad else "glue.ipynb"
+    parameters, notebook = {**values, "output_dir": place}, task.notebook
     run, name = Run.parse(parameters, notebook), place.removeprefix(f"results/runs/{study}/")
     return Job(name, notebook, parameters, (f"{place}/result.json",), f"{place}/notebook.ipynb", values["task"], run)
 

@@ -20,8 +20,8 @@ from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AlbertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from albert_lsh import mini
-from albert_lsh.errors import OneLineError
-from albert_lsh.sources import download
+from albert_lsh.files import OneLineError
+from albert_lsh.tasks import download
 
 EMBEDDED = "mini"  # the name of a text that needs no file and no network: the paragraphs of mini-squad
 INSTEAD = f'text="{EMBEDDED}" is a small one that is always there'

@@ -24,8 +24,8 @@ from torch import Tensor
 from transformers import AlbertConfig, PreTrainedModel
 
 from albert_lsh import attention
-from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import load_model
+from albert_lsh.model.memory import save_memory
 from albert_lsh.record import provenance
 from albert_lsh.run import Count, Device, Place, Precision, Settings, on_this_machine
 from albert_study.probe.variants import GrowingTable
@@ -51,10 +51,12 @@ class Contender(NamedTuple):
     longest: int = 2**24  # tokens; longer sequences need more than 24 GB
 
     def settings(self, length: int, keys: int) -> dict[str, Any]:
-        """reformer-pytorch: in each round a query sees its bucket and the one before it, keys / rounds in all."""
+        """With a number of rounds: a query sees keys / rounds keys in each, with buckets its own and the one before."""
         keys = min(keys, length)
-        if self.attention == "reformer":
-            return self.fixed | {"bucket_size": keys // self.fixed["n_hashes"] // 2}
+        if "n_hashes" in self.fixed:
+            in_round = keys // self.fixed["n_hashes"]
+            in_buckets = self.attention in ("reformer", "shared-qk-lsh")
+            return self.fixed | ({"bucket_size": in_round // 2} if in_buckets else {"cluster_size": in_round})
         return self.fixed | ({"keys": keys} if self.budget else {})
 
     def build(self, length: int, keys: int) -> Attend:
@@ -73,11 +75,11 @@ CONTENDERS = {
     "shared-qk": Contender("shared-qk", {}, quadratic=True),
     "reformer-pytorch": Contender("reformer", SEVERAL, longest=2**15),
     "reformer-pytorch, one round": Contender("reformer", ONE, longest=2**15),
-    "shared-qk-lsh": Contender("shared-qk-lsh", SEVERAL, budget=True),
-    "lsh": Contender("lsh", SEVERAL, budget=True),
-    "lsh, one round": Contender("lsh", ONE, budget=True),
+    "shared-qk-lsh": Contender("shared-qk-lsh", SEVERAL),
+    "lsh": Contender("lsh", SEVERAL),
+    "lsh, one round": Contender("lsh", ONE),
     "key-clusters": Contender("key-clusters", {}, budget=True),
-    "random": Contender("random", ONE, budget=True),
+    "random": Contender("random", ONE),
     "window": Contender("window", {}, budget=True, quadratic=True),
     "top-k": Contender("top-k", {}, budget=True, quadratic=True),
     "nystrom": Contender("nystrom", {}, budget=True),

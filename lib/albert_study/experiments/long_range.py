@@ -25,14 +25,25 @@ from torch.utils.data import Dataset
 from transformers import BertConfig, EvalPrediction, PreTrainedModel, Trainer, default_data_collator, set_seed
 from transformers.trainer_utils import PredictionOutput
 
-from albert_lsh.attention.core import CountOrZero
 from albert_lsh.files import delete, lock, write_atomically
-from albert_lsh.loop import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
+from albert_lsh.interface import mean_attended
 from albert_lsh.metrics import chance, majority, scores
 from albert_lsh.model.load import load_model, switch_attention
-from albert_lsh.model.passes import mean_attended
 from albert_lsh.record import check_made, choose_threads, environment, read_result, record_of, write_result
-from albert_lsh.run import OPEN, Count, Device, Place, Positive, Precision, Seed, Settings, Share, on_this_machine
+from albert_lsh.run import (
+    OPEN,
+    Count,
+    CountOrZero,
+    Device,
+    Place,
+    Positive,
+    Precision,
+    Seed,
+    Settings,
+    Share,
+    on_this_machine,
+)
+from albert_lsh.train import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_study.experiments import long_tasks
 from albert_study.probe.variants import variants_of
 
@@ -104,7 +115,7 @@ class LongRecipe(Settings):
     """What all models of a notebook share; what is left open is as published."""
 
     notebook: ClassVar[str] = "long_range.ipynb"
-    where: ClassVar[tuple[str, ...]] = (*Settings.where, "data_dir", "only")
+    where: ClassVar[tuple[str, ...]] = (*Settings.where, "only")
     task: Literal["duplication", "listops", "text"] = "duplication"
     max_length: Annotated[Count, Field(ge=16)]
     steps: Count
@@ -119,7 +130,6 @@ class LongRecipe(Settings):
     seed: Seed = 0
     precision: Precision = "auto"
     device: Device = "auto"
-    data_dir: Place | None = None
     resume: bool = True
     output_dir: Place = ""
 
@@ -255,8 +265,7 @@ def train_model(
         data_collator=TASKS[run.task].collate, compute_metrics=accuracy,
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
     )  # fmt: skip
-    decisive = run.identity() | {"data_dir": run.data_dir}  # another folder may hold other data
-    checkpoint = newest(Path(run.output_dir) / "checkpoints", decisive, resume=run.resume)
+    checkpoint = newest(Path(run.output_dir) / "checkpoints", run.identity(), resume=run.resume)
     history, cost = train_loop(trainer, checkpoint)
     return trainer, history, cost | {"examples_per_second": run.steps * run.batch_size / cost["train_seconds"]}
 

@@ -16,10 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
-from albert_lsh.data import check_rows
-from albert_lsh.parts import subset
-from albert_lsh.sources import download
-from albert_lsh.tasks import Task
+from albert_lsh.data import subset
+from albert_lsh.kinds import Classification
+from albert_lsh.tasks import download
 
 SPLITS = ("train", "validation", "test")
 
@@ -160,7 +159,7 @@ def encode_tree(text: str) -> list[int]:
 
 # The bytes of IMDb's reviews (Maas et al. 2011)
 
-IMDB = Task("text", "stanfordnlp/imdb", None, ("text",), ("accuracy",), ("negative", "positive"))
+IMDB = Classification("text", "stanfordnlp/imdb", None, ("text",), ("accuracy",), ("negative", "positive"))
 
 
 def load_reviews(recipe: Any) -> dict[str, Dataset]:
@@ -169,10 +168,10 @@ def load_reviews(recipe: Any) -> dict[str, Dataset]:
     Raises:
         TaskError: the data cannot be had, or a split or column is missing.
     """
-    data, splits = download(recipe.data_dir or IMDB.dataset, IMDB.config, f"task={IMDB.name!r}"), {}
+    data, splits = download(IMDB.dataset, IMDB.config, f"task={IMDB.name!r}"), {}
     for split, limit in (("train", recipe.train_examples), ("test", recipe.eval_examples)):
         rows = data[split] if split in data else datasets.Dataset.from_dict({})
-        check_rows(rows, IMDB, split)
+        IMDB.check(rows, split)
         splits[split] = encode(subset(rows, limit), encode_bytes, recipe.max_length)
     return {"train": splits["train"], "validation": splits["test"], "test": splits["test"]}
 

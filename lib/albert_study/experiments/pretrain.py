@@ -35,10 +35,9 @@ from transformers import (
 
 from albert_lsh import attention as attentions
 from albert_lsh.files import delete, lock, write_atomically
-from albert_lsh.loop import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
-from albert_lsh.model.layers import save_memory
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, without_bars
-from albert_lsh.model.passes import mean_attended
+from albert_lsh.interface import max_positions, mean_attended
+from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, without_bars
+from albert_lsh.model.memory import save_memory
 from albert_lsh.record import check_made, choose_threads, environment, read_result, resolved, write_result
 from albert_lsh.run import (
     Count,
@@ -53,6 +52,7 @@ from albert_lsh.run import (
     Share,
     on_this_machine,
 )
+from albert_lsh.train import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_study.experiments import corpus, first_weights
 
 # From base on as in ALBERT (Lan et al. 2020, table 1): width, layers, heads.
@@ -89,7 +89,6 @@ class Pretraining(Settings):
     precision: Precision = "auto"
     device: Device = "auto"
     recompute: bool = False
-    feed_forward_chunk: Count | None = None
     resume: bool = True
     output_dir: Place | None = None
 
@@ -199,10 +198,10 @@ def prepare_albert(run: Pretraining, tokenizer: PreTrainedTokenizerBase) -> PreT
         pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id,
     )  # fmt: skip
     chosen: dict[str, Any] = {"attention": run.attention, "settings": run.attention_settings, "seed": run.seed}
-    model = load_model(run.start or config, head="pretraining", **chosen)
+    model = load_model(run.start or config, head="pretraining", **chosen).float()
     if not isinstance(model, AlbertForPreTraining):
         raise ParameterError(f"start={run.start!r} is of type {model.config.model_type}, not albert ({run.notebook})")
-    save_memory(model, recompute=run.recompute, feed_forward_chunk=run.feed_forward_chunk)
+    save_memory(model, recompute=run.recompute)
     return model if run.max_length <= max_positions(model.config) else extend_positions(model, run.max_length)
 
 

@@ -22,11 +22,12 @@ from sklearn.pipeline import FeatureUnion
 from albert_lsh import metrics
 from albert_lsh.data import load_data
 from albert_lsh.files import write_atomically
+from albert_lsh.kinds import QuestionAnswering, Regression, Task, TaskError
 from albert_lsh.record import provenance
 from albert_lsh.run import Count, NameOrPath, Names
-from albert_lsh.sources import TaskError
+from albert_lsh.sources import find_task
 from albert_lsh.squad import score
-from albert_lsh.tasks import TASKS, Task, find_task
+from albert_lsh.tasks import TASKS
 from albert_study.probe.variants import TableSettings
 from albert_study.records import COLUMNS, published
 
@@ -69,7 +70,7 @@ class BagOfWords(Words):
 
     @model_validator(mode="after")
     def without_spans(self) -> Self:
-        if spans := [task.name for task in self.about if task.is_squad]:
+        if spans := [task.name for task in self.about if isinstance(task, QuestionAnswering)]:
             raise ValueError(f"tasks: {spans[0]!r} asks for a span; a bag of words has none")
         return self
 
@@ -101,7 +102,7 @@ def scores_of(task: Task, train: Dataset, examples: Dataset) -> dict[str, float]
     counted = FeatureUnion([("pieces", pieces), ("words", TfidfVectorizer(min_df=2, sublinear_tf=True))])
     counted.fit([text for column in task.columns for text in train[column][:]])
     classes = GridSearchCV(LogisticRegression(max_iter=1000), {"C": REGULARISATION}, cv=3)
-    model = RidgeCV(REGULARISATION) if task.is_regression else classes
+    model = RidgeCV(REGULARISATION) if isinstance(task, Regression) else classes
     model.fit(features(task, train, counted), np.asarray(train["label"]))
     return metrics.scores(task.metrics, np.asarray(examples["label"]), model.predict(features(task, examples, counted)))
 
@@ -142,7 +143,7 @@ class ConstantAnswers(Words):
     @classmethod
     def without_numbers(cls, tasks: list[str]) -> list[str]:
         for name in tasks:
-            if find_task(name).is_regression:
+            if isinstance(find_task(name), Regression):
                 raise ValueError(f"tasks: {name!r} predicts a number; a constant has no correlation with anything")
         return tasks
 
@@ -165,7 +166,7 @@ def constant_answer(task: Task, split: str, train: Dataset, examples: Dataset) -
         train_entropy: of the same answer on the training examples
     """
     about = {"task": task.name, "split": split, "examples": len(examples), "train_examples": len(train)}
-    if task.is_squad:
+    if isinstance(task, QuestionAnswering):
         scores = score(examples, dict.fromkeys(examples["id"], ""))
         right = sum(not answers["text"] for answers in examples["answers"])
         return about | {"answer": "no answer", "right": right, **{k: scores[k] for k in task.metrics}}

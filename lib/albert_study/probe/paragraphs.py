@@ -18,11 +18,13 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh import attention
 from albert_lsh.data import load_data
-from albert_lsh.errors import OneLineError
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, switch_attention
+from albert_lsh.files import OneLineError
+from albert_lsh.interface import max_positions
+from albert_lsh.kinds import QuestionAnswering
+from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
 from albert_lsh.record import choose_threads, provenance
 from albert_lsh.run import Count, NameOrPath
-from albert_lsh.tasks import find_task
+from albert_lsh.sources import find_task
 from albert_study.intervals import paired_ratio
 from albert_study.probe.switched import diagnose, summary, trace
 from albert_study.probe.variants import Measured, Probe, Variant, fill, variants_of
@@ -43,7 +45,7 @@ class Paragraphs(Probe):
     @field_validator("task")
     @classmethod
     def of_paragraphs(cls, task: str) -> str:
-        if not find_task(task).is_squad:
+        if not isinstance(find_task(task), QuestionAnswering):
             raise ValueError(f"task={task!r} has no paragraphs; squad, squad-v2 and mini-squad have")
         return task
 

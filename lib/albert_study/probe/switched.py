@@ -20,17 +20,15 @@ from torch import Tensor
 from transformers import BatchEncoding, DataCollatorWithPadding, PreTrainedModel
 
 from albert_lsh import attention as attentions
-from albert_lsh import metrics, squad
-from albert_lsh.data import encode, load_data
+from albert_lsh import metrics
+from albert_lsh.data import encode, held_out, load_data
 from albert_lsh.files import run_folder
-from albert_lsh.loop import StudyTrainer, training_arguments
+from albert_lsh.interface import Pass, mean_coverage, record_passes
+from albert_lsh.kinds import QuestionAnswering, Regression, Task
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
-from albert_lsh.model.passes import Pass, mean_coverage, record_passes
-from albert_lsh.parts import held_out
 from albert_lsh.record import provenance, read_result, write_predictions
 from albert_lsh.run import Count, ParameterError, Place, Run
-from albert_lsh.tasks import Task
-from albert_lsh.train import fit
+from albert_lsh.train import StudyTrainer, fit, training_arguments
 from albert_study.probe.variants import TRUNCATION, Measured, Probe, Variant, fill, variants_of
 from albert_study.records import variant_file
 
@@ -204,7 +202,7 @@ class Subject:
             remove = f"to make the run again with save_model=True, remove {run.folder} first"
             raise ParameterError(f"{folder} is not there (models are not kept in the repository); {remove}")
         self.run, self.split, self.task, self.tokenizer = run, split, run.about, load_tokenizer(str(folder))
-        data = load_data(run.about, run.data_dir, eval_examples=examples)
+        data = load_data(run.about, eval_examples=examples)
         is_held_out = split == "held-out"
         seen = (run.train_examples, examples, self.task.kept_together)
         self.examples = held_out(data["train"], *seen) if is_held_out else data[split]
@@ -222,13 +220,9 @@ class Subject:
     def answer(self, encoded: Dataset) -> Answers:
         """What the model says, under its present attention, of the examples as they are encoded."""
         task, logits = self.task, self.trainer.predict(encoded).predictions
-        if task.is_squad:
-            table = squad.predictions(self.examples, encoded, logits)
-            scores, texts = squad.scores_of(self.examples, table), squad.texts_of(self.examples, table)
-            return Answers(scores[self.score_name], list(texts.values()), table)
-        table = metrics.predictions(task, self.split, np.asarray(logits), encoded)
-        answers = table["logit_0" if task.is_regression else "answer"].tolist()
-        return Answers(metrics.scores_of(task, table)[self.score_name], answers, table)
+        table = task.predictions(self.split, self.examples, encoded, logits)
+        score = task.scores_of(self.examples, table)[self.score_name]
+        return Answers(score, task.answers(self.examples, table), table)
 
     def truncated(self, share: float) -> Dataset:
         """The encoded examples, each cut to sqrt(share) of its tokens: attention to it then costs about that share.
@@ -238,7 +232,9 @@ class Subject:
 
         def cut(row: dict[str, Any]) -> dict[str, Any]:
             special = self.tokenizer.get_special_tokens_mask(row["input_ids"], already_has_special_tokens=True)
-            left = positions_left(special, round(math.sqrt(share) * row["length"]), only_last=self.task.is_squad)
+            left = positions_left(
+                special, round(math.sqrt(share) * row["length"]), only_last=isinstance(self.task, QuestionAnswering)
+            )
             each = {k: v for k, v in row.items() if isinstance(v, list) and len(v) == row["length"]}
             return {name: [values[place] for place in left] for name, values in each.items()} | {"length": len(left)}
 
@@ -265,9 +261,9 @@ def without_a_threshold(task: Task, table: pd.DataFrame) -> dict[str, float]:
     """What does not hang on where the line between two classes is: the loss in nats (of numbers, their squared error),
     and of two classes the area under the ROC curve. Nothing for spans.
     """
-    if task.is_squad:
+    if isinstance(task, QuestionAnswering):
         return {}
-    if task.is_regression:
+    if isinstance(task, Regression):
         return {"loss": float(((table["logit_0"] - table["label"]) ** 2).mean())}
     logits = table.filter(like="logit_").to_numpy(float)
     scores = {"loss": float(log_loss(table["label"], softmax(logits, axis=1), labels=range(task.num_labels)))}

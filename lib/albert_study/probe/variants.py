@@ -14,6 +14,7 @@ from pydantic import field_validator
 
 from albert_lsh import attention as attentions
 from albert_lsh.files import write_atomically
+from albert_lsh.interface import todays_settings
 from albert_lsh.record import SCHEMA
 from albert_lsh.run import Place, Seed, Settings
 from albert_study.records import with_todays_name
@@ -158,7 +159,8 @@ def read_rows(path: Path) -> Rows:
     rows = [{str(k): v for k, v in row.items() if pd.notna(v)} for row in named]
     for row in rows:
         if {"attention", "settings"} <= row.keys():
-            row["settings"] = json.dumps(attentions.recorded(row["attention"], json.loads(row["settings"])))
+            settings = todays_settings(json.loads(row["settings"]))
+            row["settings"] = json.dumps(attentions.recorded(row["attention"], settings))
     return rows
 
 

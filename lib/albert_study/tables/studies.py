@@ -348,13 +348,13 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
 
 def library_tables(root: Path, rows: pd.DataFrame) -> Named:
     """The attentions of the library with their settings, and its tasks, but for the embedded ones."""
-    known = [(name, known.about, settings_of(known)) for name, known in attention.ATTENTIONS.items()]
+    known = [(name, known.description, settings_of(known)) for name, known in attention.ATTENTIONS.items()]
     lines = pd.DataFrame(known, columns=["name", "about", "settings"])
     yield from shown("attentions", lines, "{name}", "what it is={about}; settings={settings}")
     lines = pd.DataFrame({
         "name": task.name, "data": ", ".join(filter(None, (task.dataset, task.config))),
         "read": ", ".join(task.columns),
-        "answer": "a span" if task.is_squad else ", ".join(task.labels) or "a number",
+        "answer": task.answer_is,
         "scores": ", ".join(task.metrics), "on": ", ".join(task.evaluation),
     } for task in TASKS.values() if task.dataset != "mini")  # fmt: skip
     spec = "data on the Hub={data}; what is read={read}; what is answered={answer}; scores={scores}; scored on={on}"

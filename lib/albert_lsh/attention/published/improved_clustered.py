@@ -5,16 +5,13 @@ keys. Each query of the cluster keeps these weights, but on the `top_keys` that 
 weight altogether stays, and is dealt out among them by the query's own softmax.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from albert_lsh.attention.choose.hashing import best, draw_directions
 from albert_lsh.attention.core import Budgeted, Count
-from albert_lsh.attention.keys import MASKED, largest, means_of_groups, per_sequence, take, token_mask
-from albert_lsh.attention.order import best, tokens_first
-from albert_lsh.attention.select import draw_directions
+from albert_lsh.attention.rows import MASKED, largest, means_of_groups, per_sequence, take, token_mask, tokens_first
 
 BITS = 63  # of a query's hash, and ROUNDS of k-means: the authors' defaults
 ROUNDS = 10
@@ -34,7 +31,8 @@ def assign(query: Tensor, mask: Tensor, num_clusters: int | Tensor, generator: t
     k-means begins with queries evenly spaced over the sequence. A bit of a centre is what most of its members have; a
     centre without members stays where it is. Ties go to the first cluster, and to a set bit.
     """
-    most, length = largest(num_clusters), mask.shape[-1]
+    most = largest(num_clusters)
+    length = mask.shape[-1]
     directions = draw_directions(query.shape[1], query.shape[3], BITS, generator).to(query.device)
     signs = (torch.einsum("bhld,hrd->bhlr", query, directions) >= 0) & mask.unsqueeze(-1)
     power = 2 ** torch.arange(BITS, device=query.device)
@@ -59,9 +57,9 @@ def assign(query: Tensor, mask: Tensor, num_clusters: int | Tensor, generator: t
 
 class ImprovedClustered(Budgeted):
     name = "improved-clustered"
-    about = "improved clustered attention: mean queries see all keys, and each query its cluster's best ones"
+    description = "improved clustered attention: mean queries see all keys, and each query its cluster's best ones"
     usual_share = 0.25
-    open = ("num_clusters", "top_keys")
+    sizes = ("num_clusters", "top_keys")
     fewest = 2
 
     num_clusters: Count = 25
@@ -72,7 +70,8 @@ class ImprovedClustered(Budgeted):
 
         dropout: probability with which a weight, of a mean query or of a query, is dropped.
         """
-        mask, most = token_mask(query, padding_mask), largest(self.num_clusters)
+        mask = token_mask(query, padding_mask)
+        most = largest(self.num_clusters)
         with torch.autocast(query.device.type, enabled=False):
             q, k, v = query.float(), key.float(), value.float()
             cluster = assign(q, mask, self.num_clusters, generator)
@@ -82,21 +81,17 @@ class ImprovedClustered(Budgeted):
             padded = F.pad(weights, (0, 1))
             mass = padded.gather(-1, chosen).sum(-1, keepdim=True)
             others = F.dropout(padded.scatter(-1, chosen, 0.0)[..., :-1], dropout) @ v
-            of_query = take(chosen, cluster).masked_fill((cluster == most).unsqueeze(-1), q.shape[2])
-            exact = (take(k, of_query) @ q.unsqueeze(-1)).squeeze(-1) * scaling
-            exact = F.dropout(exact.masked_fill(of_query == q.shape[2], MASKED).softmax(-1), dropout)
-            best_values = (exact.unsqueeze(-2) @ take(v, of_query)).squeeze(-2)
+            chosen_keys = take(chosen, cluster).masked_fill((cluster == most).unsqueeze(-1), q.shape[2])
+            exact = (take(k, chosen_keys) @ q.unsqueeze(-1)).squeeze(-1) * scaling
+            exact = F.dropout(exact.masked_fill(chosen_keys == q.shape[2], MASKED).softmax(-1), dropout)
+            best_values = (exact.unsqueeze(-2) @ take(v, chosen_keys)).squeeze(-2)
             out = take(mass, cluster) * best_values + take(others, cluster)
         return out.to(query.dtype)
 
-    def needed(self, length: int) -> int:
-        return (self.fixed("num_clusters") or 1) + (self.fixed("top_keys") or 1)
-
-    def divide(self, length: int, keys: int, room: int) -> dict[str, Any]:
-        """A mean query costs as much as a key of every query; half of the budget for either, if nothing is given."""
-        best_keys = self.fixed("top_keys")
-        clusters = self.fixed("num_clusters") or (room // 2 if best_keys is None else max(1, room - best_keys))
-        return {"num_clusters": clusters, "top_keys": max(1, room - clusters)}
+    def sizes_for(self, n_tokens: int, keys: int) -> dict[str, int]:
+        """A mean query costs as much as a key of every query; half of the budget for either."""
+        keys = max(self.fewest, keys)
+        return {"num_clusters": keys // 2, "top_keys": keys - keys // 2}
 
     def cost(self, length: int, head_dim: int) -> float:
         """Multiply-adds of one head: hashes, mean queries with all keys, the best keys. k-means multiplies nothing."""

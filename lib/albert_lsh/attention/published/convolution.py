@@ -11,6 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from albert_lsh.attention.core import Attention
+from albert_lsh.attention.rows import clear_padding
+
 
 class Convolution(nn.Module):
     """The weights as a part of a model: (heads, size), zeros."""
@@ -18,6 +21,16 @@ class Convolution(nn.Module):
     def __init__(self, heads: int, size: int):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(heads, size))
+
+
+class Convolved(Attention):
+    """An attention with the setting conv_kernel_size: a convolution of the values is added, unless it is None."""
+
+    def attend(self, query, key, value, padding_mask, *, conv_weight: Tensor | None = None, **options) -> Tensor:
+        """conv_weight: (heads, conv_kernel_size)."""
+        out = super().attend(query, key, value, padding_mask, **options)
+        size: int | None = self.conv_kernel_size  # type: ignore[attr-defined]
+        return clear_padding(add_convolution(out, clear_padding(value, padding_mask), size, conv_weight), padding_mask)
 
 
 def add_convolution(out: Tensor, value: Tensor, size: int | None, weight: Tensor | None) -> Tensor:

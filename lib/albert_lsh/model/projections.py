@@ -1,19 +1,15 @@
-"""Changes to the layers of a model: new projections, a convolution of the values, less memory in training."""
+"""Changes around the attention of a model: new projections, a convolution of the values, no residual connection."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.models.albert.modeling_albert import AlbertAttention
 
-from albert_lsh.attention.convolution import Convolution
-from albert_lsh.attention.reformer import ReformerSelfAttention
-from albert_lsh.model.config import ModelError, check_residual, keep_choice
-from albert_lsh.model.interface import Call, attend, begin_pass
+from albert_lsh.attention.published.convolution import Convolution
+from albert_lsh.attention.published.reformer import ReformerSelfAttention
+from albert_lsh.interface import ModelAttention, ModelError, attend, begin_pass, check_residual
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
@@ -40,8 +36,8 @@ class ReformerAttention(ReformerSelfAttention):
     """reformer-pytorch's attention, called as Transformers calls a model's own."""
 
     def forward(self, hidden_states: Tensor, attention_mask: Any = None, **kwargs) -> tuple[Tensor, None]:
-        current_pass, mask = begin_pass(self, attention_mask, hidden_states.device, **kwargs)
-        return super().forward(hidden_states, mask, current_pass=current_pass)
+        current, mask = begin_pass(self, attention_mask, hidden_states.device, **kwargs)
+        return super().forward(hidden_states, mask, current_pass=current)
 
 
 class AlbertReformerAttention(nn.Module):
@@ -122,7 +118,7 @@ def draw_projections(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-Base: Any = AlbertAttention  # its type annotations forbid a `Call` as mask
+Base: Any = AlbertAttention  # its type annotations forbid a `PassCounter` as mask
 
 
 class AlbertAttentionWithoutResidual(Base):
@@ -162,60 +158,10 @@ def drop_residual(model: PreTrainedModel) -> PreTrainedModel:
     for module in list(model.modules()):
         inner = getattr(module, "self", None)
         if type(module).__name__ == "AlbertAttention":
-            module.__class__, module.has_residual = AlbertAttentionWithoutResidual, False
+            module.__class__ = AlbertAttentionWithoutResidual
+            module.has_residual = False
         elif hasattr(inner, "query") and getattr(inner, "has_residual", True):
             module.output.register_forward_pre_hook(nothing_added)
             inner.has_residual = False
-    keep_choice(config, {**config.albert_lsh, "residual": False})
-    return model
-
-
-def recomputed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function whose activations the backward pass computes again; dropout draws the same numbers."""
-    if not torch.is_grad_enabled():
-        return function(*args, **kwargs)
-    return checkpoint(function, *args, use_reentrant=False, **kwargs)
-
-
-# Methods belong to a class, not to the module, so that a deep copy of the module uses its own weights.
-
-
-def recomputing(layer_class: Any) -> Any:
-    """A layer's class whose `forward` is recomputed."""
-
-    def forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        args = tuple(arg.begin(layer) if isinstance(arg, Call) else arg for arg in args)
-        return recomputed(partial(layer_class.forward, layer), *args, **kwargs)
-
-    return type(layer_class.__name__, (layer_class,), {"forward": forward})
-
-
-def in_chunks(module_class: Any, name: str, size: int) -> Any:
-    """A class whose feed-forward method, of that name, takes `size` positions at a time."""
-    whole = getattr(module_class, name)
-
-    def chunked(module: nn.Module, hidden: Tensor) -> Tensor:
-        chunks = hidden.split(size, dim=1)
-        return torch.cat([recomputed(partial(whole, module), chunk) for chunk in chunks], dim=1)
-
-    return type(module_class.__name__, (module_class,), {name: chunked})
-
-
-def save_memory(
-    model: PreTrainedModel, *, recompute: bool = False, feed_forward_chunk: int | None = None
-) -> PreTrainedModel:
-    """Let a model of `load_model` train in less memory, with the same results; changes it in place and returns it.
-
-    Args:
-        recompute: store only the input of each layer, and compute its activations again in the backward pass (Chen et
-            al. 2016; Reformer makes its layers reversible to the same end).
-        feed_forward_chunk: positions that go through the feed-forward parts at a time (Kitaev et al. 2020, section
-            3.1), each chunk recomputed, so that its wide activations are never stored together; None: all.
-    """
-    for module in list(model.modules()):
-        for name in ("ff_chunk", "feed_forward_chunk"):  # of a layer, or (DistilBERT) of its feed-forward part
-            if feed_forward_chunk is not None and hasattr(module, name):
-                module.__class__ = in_chunks(type(module), name, feed_forward_chunk)
-        if recompute and isinstance(getattr(module, "attention", None), nn.Module):  # a layer; ALBERT has one
-            module.__class__ = recomputing(type(module))
+    ModelAttention.make(config, **{**config.albert_lsh, "residual": False}).keep(config)
     return model

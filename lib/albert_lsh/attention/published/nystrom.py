@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.core import Budgeted, Count, OddCount
-from albert_lsh.attention.keys import MASKED, count_tokens, largest, means_of_groups, per_sequence, token_mask
+from albert_lsh.attention.published.convolution import Convolved
+from albert_lsh.attention.rows import MASKED, count_tokens, largest, means_of_groups, per_sequence, token_mask
 from albert_lsh.attention.softmax import Softmax
 
 
@@ -31,28 +32,33 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
     return inverse
 
 
-class Nystrom(Budgeted):
+class Nystrom(Convolved, Budgeted):
     name = "nystrom"
-    about = "Nyströmformer: all keys, through a few landmarks"
-    open = ("num_landmarks",)
+    description = "Nyströmformer: all keys, through a few landmarks"
+    sizes = ("num_landmarks",)
     fewest = 2  # keys for a landmark: a query meets it, and it meets a key
 
     num_landmarks: Count = 64
     pinv_iterations: Count = 6
     conv_kernel_size: OddCount | None = None
 
+    def sizes_for(self, n_tokens: int, keys: int) -> dict[str, int]:
+        return {"num_landmarks": max(1, keys // self.fewest)}
+
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
         """Landmarks and pseudo-inverse in float32.
 
         dropout: probability with which the weight that a query gives a landmark is dropped.
         """
-        n_tokens, most = count_tokens(query, padding_mask), largest(self.num_landmarks)
+        n_tokens = count_tokens(query, padding_mask)
+        most = largest(self.num_landmarks)
         few = (n_tokens <= self.num_landmarks)[:, None, None, None]
         if few.any():
             exact = Softmax().compute(query, key, value, padding_mask, scaling=scaling, dropout=dropout)
             if few.all():
                 return exact
-        mask, number = token_mask(query, padding_mask), per_sequence(self.num_landmarks, 3)
+        mask = token_mask(query, padding_mask)
+        number = per_sequence(self.num_landmarks, 3)
         segment = (mask.cumsum(-1) - 1) * number // n_tokens[:, None, None].clamp(min=1)
         segment = segment.clamp(max=most).masked_fill(~mask, most)
         mean_query, mean_key = (means_of_groups(rows.float(), segment, most) for rows in (query, key))

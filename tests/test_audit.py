@@ -1,17 +1,19 @@
 """What an attention would do to a model on one's own texts."""
 
+import sys
+
 import pandas as pd
 import pytest
 import torch
 
 from albert_lsh import attention, audit, load_model, load_tokenizer, record_passes, switch_attention
-from albert_lsh.advice import advise
+from albert_lsh.audit import advise
 
 TEXTS = ["a b c d e f g h " * 3, "the film was good and the music was bad " * 4, "one two three"]
 
 
 def test_a_share_has_the_error_it_has_and_the_model_stays_as_it_is(monkeypatch):
-    monkeypatch.setattr("albert_lsh.advice.LENGTHS", (1024,))  # more than it has positions
+    monkeypatch.setattr(sys.modules["albert_lsh.audit"], "LENGTHS", (1024,))  # more than it has positions
     model, tokenizer = load_model("nano-key-clusters", head="base").train(), load_tokenizer("nano-key-clusters")
     before = model.config.to_dict()
     result = audit(model, TEXTS[:1], tokenizer, attention="window", shares=[0.5, 0.25], seconds=0)

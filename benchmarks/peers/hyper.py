@@ -3,28 +3,18 @@
 Queries and keys are hashed to the signs of their products with the same random vectors. Both are sorted by the place of
 their signs in a Gray code, in which neighbours differ in one sign, and cut into blocks: a query sees the keys of its
 block. Besides, all queries of a head see a sample of keys; one that is not in the query's block counts n / sample_size
-times. The sample is uniform, as in the authors' code, but drawn without replacement. Causal attention is left out.
+times. The sample is uniform, as in the authors' code, but drawn without replacement. Causal attention is not here.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from albert_lsh.attention import register
+from albert_lsh.attention.choose.hashing import along, beyond, cut, draw_directions, sort_tokens
 from albert_lsh.attention.compute import attend
 from albert_lsh.attention.core import Budgeted, Count
-from albert_lsh.attention.keys import (
-    Keys,
-    cluster_tables,
-    count_tokens,
-    cut,
-    largest,
-    look_up,
-    per_sequence,
-    token_mask,
-)
-from albert_lsh.attention.order import beyond, sort_tokens
-from albert_lsh.attention.select import along, draw_directions
+from albert_lsh.attention.keys import Keys, cluster_tables
+from albert_lsh.attention.rows import count_tokens, largest, look_up, per_sequence, token_mask
 
 BITS = 7  # of a hash: the authors' default
 
@@ -35,11 +25,12 @@ def place_in_gray_code(signs: Tensor) -> Tensor:
     return (binary << torch.arange(signs.shape[-2] - 1, -1, -1, device=signs.device)[:, None]).sum(-2)
 
 
+@register
 class Hyper(Budgeted):
     name = "hyper"
-    about = "HyperAttention: blocks of sorted hashes, and sampled keys that stand for all others"
+    description = "HyperAttention: blocks of sorted hashes, and sampled keys that stand for all others"
     usual_share = 0.25
-    open = ("cluster_size", "sample_size")
+    sizes = ("cluster_size", "sample_size")
     fewest = 2
 
     cluster_size: Count = 32
@@ -77,14 +68,10 @@ class Hyper(Budgeted):
         block, sample = self.choose_keys(query, key, padding_mask, generator)
         return block.count_pairs(query.shape[2]) + sample.count_pairs(query.shape[2])
 
-    def needed(self, length: int) -> int:
-        return (self.fixed("cluster_size") or 1) + (self.fixed("sample_size") or 1)
-
-    def divide(self, length: int, keys: int, room: int) -> dict[str, Any]:
-        """Half for either, if nothing is given."""
-        size, sample = self.fixed("cluster_size"), self.fixed("sample_size")
-        size = size or (room // 2 if sample is None else max(1, room - sample))
-        return {"cluster_size": size, "sample_size": max(1, room - size)}
+    def sizes_for(self, n_tokens: int, keys: int) -> dict[str, int]:
+        """Half for either."""
+        keys = max(self.fewest, keys)
+        return {"cluster_size": keys // 2, "sample_size": keys - keys // 2}
 
     def cost(self, length: int, head_dim: int) -> float:
         """Multiply-adds of one head: hashes of queries and keys, and the pairs of blocks and sample."""

@@ -4,8 +4,8 @@ The axes are found once for a head, from every so manyth of its keys: subspace i
 node of the tree is split at the median along the axis in which its own members vary most. So a level of the tree is
 some ten operations, for all sequences, heads and nodes at once. Nothing is drawn: a seed changes nothing.
 
-How many tokens every node has follows from the lengths alone: `plan` says on the host, for each place of a level, from
-which place of the level above it comes, and keeps what it has said.
+How many tokens every node has follows from the lengths alone: `make_plan` says on the host, for each place of a level,
+from which place of the level above it comes, and is kept for the next layer.
 """
 
 import math
@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.keys import first_rows
-from albert_lsh.attention.order import argsort, tokens_first
+from albert_lsh.attention.choose.hashing import argsort
+from albert_lsh.attention.rows import first_rows, tokens_first
 
 ITERATIONS = 2  # of the subspace; each takes two products for an axis and sampled key
 SAMPLE = (8, 4)  # keys sampled: n / 4, at least 8, at most 4 sqrt(n)
@@ -59,7 +59,7 @@ def axes_used(n: int, n_axes: int) -> int:
 def first_rank(level: int, n: Tensor, leaves: Tensor, depth: Tensor) -> Tensor:
     """Rank of the first member of each node of a level, and n: (batch, 2 ** level + 1).
 
-    A sequence whose leaves lie on a level above this one has each in the first of the nodes below it.
+    A finished leaf stays in its first descendant.
     """
     node = torch.arange(2**level + 1, device=n.device)
     leaf = ((node << depth[:, None]) + 2**level - 1) >> level
@@ -76,9 +76,8 @@ def deal(level: int, n: Tensor, leaves: Tensor, depth: Tensor) -> tuple[Tensor, 
     return below[:, :-1] - above[:, :-1].repeat_interleave(2, dim=1), below.diff()
 
 
-@torch.compiler.disable
 @lru_cache(maxsize=4)  # a batch is the same in all layers; a plan takes some hundred bytes a token
-def plan(counts: tuple[int, ...], sizes: tuple[int, ...], n_axes: int, device: torch.device) -> Plan:
+def make_plan(counts: tuple[int, ...], sizes: tuple[int, ...], n_axes: int, device: torch.device) -> Plan:
     """For sequences of `counts` tokens in clusters of at most `sizes`."""
     n, size = torch.tensor(counts, device="cpu"), torch.tensor(sizes, device="cpu")
     wanted = torch.tensor([sample_size(count) for count in counts], device="cpu")[:, None]
@@ -88,7 +87,8 @@ def plan(counts: tuple[int, ...], sizes: tuple[int, ...], n_axes: int, device: t
     leaves = (-(-n // size)).clamp(min=1)
     depth = torch.ceil(torch.log2(leaves.double())).long()
     first, members = torch.zeros_like(n)[:, None], n[:, None]
-    levels, above = [], 1
+    levels = []
+    above = 1
     for level in range(int(depth.max()) + 1):
         if level:
             first, members = deal(level - 1, n, leaves, depth)
@@ -113,16 +113,16 @@ def plan(counts: tuple[int, ...], sizes: tuple[int, ...], n_axes: int, device: t
     return Plan(sample[:, None].to(device), sampled, wanted, groups, tuple(levels), leaf)
 
 
-def principal_axes(rows: Tensor, about: Plan) -> tuple[Tensor, Tensor]:
+def principal_axes(rows: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
     """Columns (..., dim, axes) of length 1 at right angles along which rows vary most, approximately; and their mean.
 
     rows: (..., n, dim) float32, zeros where there is none. A column without a group, or in which nothing is left but
     rounding, is 0, or shorter.
     """
-    mean = rows.sum(-2, keepdim=True) / about.number
-    rows = (rows - mean) * about.sampled
+    mean = rows.sum(-2, keepdim=True) / plan.number
+    rows = (rows - mean) * plan.sampled
     rows = rows / rows.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
-    axes = (about.groups @ rows).mT
+    axes = (plan.groups @ rows).mT
     for _ in range(ITERATIONS):
         axes = at_right_angles(rows.mT @ (rows @ axes))
     return axes, mean
@@ -151,15 +151,17 @@ def axes_tree(rows: Tensor, mask: Tensor, size: int | Tensor, n_axes: int) -> Te
     batch, heads, length, dim = rows.shape
     counts = tuple(mask[:, 0].sum(-1).tolist())
     sizes = size.tolist() if isinstance(size, Tensor) else [size] * batch
-    about = plan(counts, tuple(sizes), min(n_axes, dim), rows.device)
+    # A decorator would import torch's compiler, which takes two seconds, with the package.
+    build = torch.compiler.disable(make_plan) if torch.compiler.is_compiling() else make_plan
+    plan = build(counts, tuple(sizes), min(n_axes, dim), rows.device)
     first = first_rows(batch, heads, length, rows.device)
     order = F.pad(tokens_first(mask), (0, 1), value=length) + first.squeeze(-1)
-    sample = order.gather(2, about.sample.expand(-1, heads, -1))
-    axes, mean = principal_axes(F.pad(rows, (0, 0, 0, 1)).view(-1, dim)[sample], about)
+    sample = order.gather(2, plan.sample.expand(-1, heads, -1))
+    axes, mean = principal_axes(F.pad(rows, (0, 0, 0, 1)).view(-1, dim)[sample], plan)
     along = (rows - mean) @ axes
     table = F.pad(torch.cat([along, along.square()], dim=-1), (0, 0, 0, 1)).flatten(0, 2)
-    nodes = order[:, :, None, : about.levels[0].empty.shape[-1]]
-    for level, below in pairwise(about.levels):
+    nodes = order[:, :, None, : plan.levels[0].empty.shape[-1]]
+    for level, below in pairwise(plan.levels):
         # (batch, heads, nodes, places, 2 * axes); selected, since indexing takes eight times as long on a CPU
         inside = table.index_select(0, nodes.flatten()).view(*nodes.shape, -1)
         sums, squares = inside.sum(3).chunk(2, dim=-1)
@@ -168,6 +170,6 @@ def axes_tree(rows: Tensor, mask: Tensor, size: int | Tensor, n_axes: int) -> Te
         places = argsort(values.masked_fill(level.empty, torch.inf))
         ordered = nodes.gather(3, places).flatten(2)
         nodes = ordered.gather(2, below.source.expand(-1, heads, -1)).unflatten(2, below.empty.shape[2:])
-    if about.leaves is not None:
-        nodes = nodes.gather(2, about.leaves.expand(-1, heads, -1, nodes.shape[3]))
+    if plan.leaves is not None:
+        nodes = nodes.gather(2, plan.leaves.expand(-1, heads, -1, nodes.shape[3]))
     return nodes[..., :-1] - first

@@ -3,22 +3,20 @@
 In a model it replaces the whole block of projections by `reformer_pytorch.LSHSelfAttention` with weights of its own
 (`ReformerSelfAttention`); on bare tensors it is that module's core. The ALBERT of 2020 lost more than projections:
 with `residual` False the residual connection around attention and its LayerNorm go too, with `mask_padding` False
-padding is attended to. At most `full_attn_thres` tokens (by default
-`bucket_size`) are attended to without any hashing, but still with shared queries and keys. Unlike our own
-attentions the package hashes padding like tokens, so padding, though never attended to, takes up room in buckets.
+padding is attended to. At most `full_attn_thres` tokens (by default `bucket_size`) are attended to without any hashing,
+but still with shared queries and keys. Unlike our own attentions the package hashes padding like tokens, so padding,
+though never attended to, takes up room in buckets.
 """
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from threading import RLock
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from reformer_pytorch.reformer_pytorch import FullQKAttention, LSHAttention, LSHSelfAttention
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from albert_lsh.attention.core import Count, CountOrZero, InRounds, Size
+from albert_lsh.attention.core import Attention, Count, CountOrZero, Size
 from albert_lsh.attention.keys import Keys
 from albert_lsh.attention.shared_qk import only_others
 
@@ -45,73 +43,35 @@ def pad_to_multiple(rows: Tensor, padding_mask: Tensor | None, multiple: int) ->
     return F.pad(rows, (0, 0, 0, extra)), padding_mask
 
 
-class Dropout(nn.Dropout):
-    """Dropout that draws 16 random bits for a number, in a quarter of the time that torch takes on a CPU.
-
-    The package draws 8 rounds times 128 numbers for a token and head: with torch's, a quarter of a training step.
-    `p` is rounded to a multiple of 2 ** -16.
-    """
-
-    def forward(self, weights: Tensor) -> Tensor:
-        """`weights` of any shape, a share `p` of them 0, and the others divided by 1 - p."""
-        if not (self.training and 0 < self.p < 1) or weights.device.type != "cpu":
-            return super().forward(weights)
-        dropped = min(round(self.p * 2**16), 2**16 - 1)
-        words = torch.empty(-(-weights.numel() // 4), dtype=torch.int64, device="cpu").random_(-(2**63), None)
-        kept = words.view(torch.int16)[: weights.numel()].view(weights.shape) >= dropped - 2**15
-        return weights * kept.to(weights.dtype).div_(1 - dropped / 2**16)
-
-
-class QuickExponentials(TorchFunctionMode):
-    """The package's exponentials, half of its time on a CPU: torch.exp is 17 times slower for masked scores there.
-
-    Weights below exp(LEAST) are exp(LEAST), which no sum of float32 notices. Without gradients.
-    """
-
-    LEAST = -60.0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.exp:
-            return args[0].clamp(min=self.LEAST).exp()
-        if func is torch.logsumexp:
-            (scores,), dim = args, kwargs["dim"]
-            return scores.amax(dim, True) - scores.softmax(dim).amax(dim, True).log()  # softmax is not slow
-        return func(*args, **(kwargs or {}))
-
-
 class Core(nn.Module):
-    """An attention of the package with `Dropout` of ours, in float32 where its inputs are float16, under autocast too.
+    """An attention of the package, in float32 where its inputs are float16, under autocast too.
 
     It divides keys by their length, but at least by 1e-12, which is 0 in float16: rows of zeros, with which buckets are
     filled up, would become NaN, and with them the gradients of all others.
     """
 
-    def __init__(self, core: FullQKAttention | LSHAttention):
+    def __init__(self, core: nn.Module):
         super().__init__()
         self.core = core
-        self.core.dropout = Dropout(core.dropout.p)
 
     def forward(self, qk: Tensor, v: Tensor, **kwargs) -> tuple[Tensor, Tensor, Tensor]:
-        if qk.dtype == torch.float16:
-            with torch.autocast(qk.device.type, enabled=False):
-                out, weights, buckets = self(qk.float(), v.float(), **kwargs)
-            return out.to(v.dtype), weights, buckets
-        quick = qk.device.type == "cpu" and not torch.is_grad_enabled()
-        with QuickExponentials() if quick else nullcontext():
+        if qk.dtype != torch.float16:
             return self.core(qk, v, **kwargs)
+        with torch.autocast(qk.device.type, enabled=False):
+            out, weights, buckets = self.core(qk.float(), v.float(), **kwargs)
+        return out.to(v.dtype), weights, buckets
 
 
-class Reformer(InRounds):
+class Reformer(Attention):
     """`residual` is about the block of a model; on bare tensors, which have no block, it changes nothing.
 
     Where `mask_padding` is False a text's output depends on how far it is padded: pad all to one length (`pad_inputs`).
     """
 
     name = "reformer"
-    about = "projections replaced by reformer-pytorch's, new and tied; the block of 2020 with residual and mask off"
-    size_name = "bucket_size"
-    smallest = clusters_seen = 2
-    fewest = 4
+    description = (
+        "projections replaced by reformer-pytorch's, new and tied; the block of 2020 with residual and mask off"
+    )
 
     bucket_size: Size = 64
     n_hashes: Count = 8
@@ -135,6 +95,8 @@ class Reformer(InRounds):
 
     def run_package(self, query, value, padding_mask, dropout, generator) -> tuple[Tensor, Tensor | None]:
         """The package's output (batch, heads, length, head_dim), and its buckets, None where it sees everything."""
+        from reformer_pytorch.reformer_pytorch import FullQKAttention, LSHAttention
+
         batch, heads, length, _ = query.shape
         size = min(self.bucket_size, length)  # as one larger: two buckets, and every token in sight
         full = self.is_full(length)
@@ -166,9 +128,6 @@ class Reformer(InRounds):
         counts = Keys(chunks, torch.cat([chunks, chunks.roll(1, 3)], -1)).count_pairs(length)
         return only_others(counts, padding_mask)
 
-    def needed(self, length: int) -> int:
-        return length if (self.full_attn_thres or 0) >= length else super().needed(length)
-
     def cost(self, length: int, head_dim: int) -> float:
         """Multiply-adds of one head: random directions for half of the buckets, and the pairs in chunks."""
         if self.is_full(length):
@@ -181,7 +140,7 @@ class ReformerSelfAttention(nn.Module):
     """`LSHSelfAttention` in the place of an encoder's query, key, value and output projections.
 
     Takes hidden states (batch, length, hidden), a mask (batch, length) that is True, or 1, where there is a token, and
-    the pass under way (`passes.CurrentPass`); returns (output, None), as Transformers' attention modules do. The
+    the pass under way (`interface.CurrentPass`); returns (output, None), as Transformers' attention modules do. The
     weights are new; nothing pretrained is used. As in the original no attention weight is dropped.
 
     mask_padding: False: padding is seen as tokens are; only zeros that fill up the last bucket are hidden.
@@ -192,6 +151,8 @@ class ReformerSelfAttention(nn.Module):
     def __init__(
         self, config, *, bucket_size: int, n_hashes: int, full_attn_thres: int | None, mask_padding: bool = True
     ):
+        from reformer_pytorch.reformer_pytorch import LSHSelfAttention
+
         super().__init__()
         self.config, self.mask_padding = config, mask_padding
         self.lsh = LSHSelfAttention(
@@ -214,6 +175,6 @@ class ReformerSelfAttention(nn.Module):
                 project(hidden_states).unflatten(-1, (self.lsh.heads, -1)).transpose(1, 2)
                 for project in (self.lsh.toqk, self.lsh.tov)
             )
-            current_pass.record(qk, qk, value, mask, self.training)
+            current_pass.record(qk, qk, value, mask)
         with self.drawing, torch_seed_from(current_pass.generator(self.training)):
             return self.lsh(rows, input_mask=padded_mask)[:, :length], None

@@ -9,9 +9,11 @@ from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
+
+from albert_lsh.attention import register
+from albert_lsh.attention.core import Budgeted, Count
 
 BLOCK, SPARSITY = 128, 8  # the module's defaults
 STEP = 2 * SPARSITY  # blocks of other sizes than multiples of this fail, or leave the farther keys out
@@ -35,12 +37,21 @@ def block_for(keys: float) -> int:
     return max(STEP, round(keys / 5 / STEP) * STEP)
 
 
-def lsg(query: Tensor, key: Tensor, value: Tensor, block: int = BLOCK) -> Tensor:
-    """In evaluation, without padding; queries, keys, values and output are (batch, heads, length, head_dim)."""
-    attention = package().LSGSelfAttention(block_size=block, sparsity_factor=SPARSITY, sparsity_type="norm")
-    return attention.eval()(query, key, value)
+@register
+class LSG(Budgeted):
+    """In evaluation, without padding."""
 
+    name = "lsg"
+    description = "LSG: near blocks, and of farther ones the keys with the largest norm"
+    sizes = ("block",)
 
-def for_transformers(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, **_: Any) -> Any:
-    """What AttentionInterface takes; output (batch, length, heads, head_dim)."""
-    return lsg(query, key, value).transpose(1, 2), None
+    block: Count = BLOCK
+
+    def sizes_for(self, n_tokens: int, keys: int) -> dict[str, int]:
+        return {"block": block_for(keys)}
+
+    def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
+        if padding_mask is not None or dropout:
+            raise ValueError("lsg takes neither padding nor dropout here")
+        attention = package().LSGSelfAttention(block_size=self.block, sparsity_factor=SPARSITY, sparsity_type="norm")
+        return attention.eval()(query, key, value)

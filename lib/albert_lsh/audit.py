@@ -12,17 +12,18 @@ import copy
 import reprlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pandas as pd
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from albert_lsh import attention as attentions
-from albert_lsh.model.config import max_positions
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, longest_input, switch_attention
-from albert_lsh.model.passes import Pass, mean_coverage, record_passes
+
+if TYPE_CHECKING:  # each imports much, and the package imports this module
+    import pandas as pd
+    from transformers import PreTrainedModel
+
+    from albert_lsh.interface import Pass
 
 SHARES = (0.5, 0.25, 0.125)
 TEXTS, BATCH = 16, 4  # texts that are looked at, spread evenly over all by length; texts in a batch
@@ -34,13 +35,13 @@ WORTH = 0.9  # of softmax's time; what saves less is within what times vary by
 class Audit(NamedTuple):
     """What `audit` measured."""
 
-    shares: pd.DataFrame  # a row a share, on the texts: share, error, mass, pairs, full_cost, seconds, of_softmax
-    lengths: pd.DataFrame  # a row a length and share, on random tokens: length, share, seconds, of_softmax
+    shares: "pd.DataFrame"  # a row a share, on the texts: share, error, mass, pairs, full_cost, seconds, of_softmax
+    lengths: "pd.DataFrame"  # a row a length and share, on random tokens: length, share, seconds, of_softmax
     advice: str
 
 
 def audit(
-    model: str | PreTrainedModel,
+    model: "str | PreTrainedModel",
     texts: Sequence[str],
     tokenizer: Any = None,
     *,
@@ -65,6 +66,8 @@ def audit(
     """
     if isinstance(texts, str) or not len(texts) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"texts={reprlib.repr(texts)} must be a list of at least one text")
+    from albert_lsh.model.load import load_model, load_tokenizer, longest_input, switch_attention
+
     tokenizer = tokenizer or load_tokenizer(model if isinstance(model, str) else str(model.name_or_path))
     model = load_model(model, head="base") if isinstance(model, str) else copy.deepcopy(model)
     switch_attention(model, "softmax").eval()
@@ -81,8 +84,12 @@ def audit(
 
 
 @torch.no_grad()
-def on_texts(model: PreTrainedModel, batches: list[Any], attention: str, shares: Sequence[float]) -> pd.DataFrame:
+def on_texts(model: "PreTrainedModel", batches: list[Any], attention: str, shares: Sequence[float]) -> "pd.DataFrame":
     """The table `Audit.shares`."""
+    import pandas as pd
+
+    from albert_lsh.interface import mean_coverage, record_passes
+
     softmax: list[Pass] = []
     for batch in batches:
         with record_passes(model) as passes:
@@ -98,7 +105,7 @@ def on_texts(model: PreTrainedModel, batches: list[Any], attention: str, shares:
     return table.assign(of_softmax=table["seconds"] / of_softmax)
 
 
-def error(one: Pass, exact: Pass) -> float:
+def error(one: "Pass", exact: "Pass") -> float:
     """Of a pass's output, tokens alone: the norm of its difference from another's over that of the other's."""
     outputs = [
         attentions.attend(p.attention, p.query, p.key, p.value, p.padding_mask, seed=p.seed, **p.settings)
@@ -108,8 +115,12 @@ def error(one: Pass, exact: Pass) -> float:
 
 
 @torch.no_grad()
-def fastest(model: PreTrainedModel, inputs: Sequence[Mapping[str, Tensor]], attention: str, **settings: float) -> float:
+def fastest(
+    model: "PreTrainedModel", inputs: Sequence[Mapping[str, Tensor]], attention: str, **settings: float
+) -> float:
     """Seconds that the model takes for all inputs with an attention; afterwards it has softmax."""
+    from albert_lsh.model.load import switch_attention
+
     switch_attention(model, attention, settings)
     times = []
     for _ in range(REPEATS):
@@ -123,8 +134,13 @@ def fastest(model: PreTrainedModel, inputs: Sequence[Mapping[str, Tensor]], atte
     return min(times)
 
 
-def on_lengths(model: PreTrainedModel, attention: str, shares: Sequence[float], seconds: float) -> pd.DataFrame:
+def on_lengths(model: "PreTrainedModel", attention: str, shares: Sequence[float], seconds: float) -> "pd.DataFrame":
     """The table `Audit.lengths`: one sequence of random tokens, longer and longer while there is time."""
+    import pandas as pd
+
+    from albert_lsh.interface import max_positions
+    from albert_lsh.model.load import extend_positions
+
     rows: list[tuple[float, ...]] = []
     end, longer = time.perf_counter() + seconds, copy.deepcopy(model)
     for length in LENGTHS:
@@ -145,7 +161,7 @@ def on_lengths(model: PreTrainedModel, attention: str, shares: Sequence[float], 
     return pd.DataFrame(rows, columns=["length", "share", "seconds", "of_softmax"])
 
 
-def advise(table: pd.DataFrame, by_length: pd.DataFrame, attention: str, tokens: int) -> str:
+def advise(table: "pd.DataFrame", by_length: "pd.DataFrame", attention: str, tokens: int) -> str:
     """One sentence: whether a share saves time on the texts, and else from which length on one does."""
     at = f"At your {tokens} tokens (median)"
     if saving := table[table["of_softmax"] < WORTH].sort_values("error").to_dict("records"):

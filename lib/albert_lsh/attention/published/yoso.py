@@ -19,13 +19,13 @@ import math
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from albert_lsh.attention.core import Attention, Budgeted, Count, OddCount
-from albert_lsh.attention.keys import largest, per_sequence, refuse_second_derivative, token_mask
-from albert_lsh.attention.select import draw_directions
+from albert_lsh.attention.choose.hashing import draw_directions
+from albert_lsh.attention.core import Budgeted, Count, OddCount
+from albert_lsh.attention.published.convolution import Convolved
+from albert_lsh.attention.rows import largest, per_sequence, refuse_second_derivative
 
 PAIRWISE_LENGTH = 512  # tokens up to which collisions are counted pair by pair; above, all pairs take too much memory
 CodeLength = Annotated[int, Field(ge=1, le=20)]  # tables have 2 ** hash_code_len rows
@@ -53,9 +53,9 @@ class WeightedSum(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         query, key, value, weights = ctx.saved_tensors
-        of_scores = upstream[0] @ value.transpose(-1, -2) * weights * (ctx.hash_code_len / 2)
-        of_value = weights.transpose(-1, -2) @ upstream[0]
-        return of_scores @ key, of_scores.transpose(-1, -2) @ query, of_value, None, None
+        grad_scores = upstream[0] @ value.transpose(-1, -2) * weights * (ctx.hash_code_len / 2)
+        grad_value = weights.transpose(-1, -2) @ upstream[0]
+        return grad_scores @ key, grad_scores.transpose(-1, -2) @ query, grad_value, None, None
 
 
 @torch.no_grad()
@@ -83,12 +83,12 @@ def codes(query: Tensor, key: Tensor, n_hashes: int | Tensor, hash_code_len: int
     return code(query, 2**hash_code_len), code(key, 2**hash_code_len + 1)
 
 
-def collisions(of_query: Tensor, of_key: Tensor) -> Tensor:
+def collisions(query_codes: Tensor, key_codes: Tensor) -> Tensor:
     """In how many hashes each query and key collide, from their codes: (batch, heads, length, length), int32."""
-    of_query, of_key = of_query.int(), of_key.int()  # half as wide, faster to compare
-    times = of_query.new_zeros(*of_query.shape[:2], of_query.shape[3], of_key.shape[3])
-    for number in range(of_query.shape[2]):
-        times += of_query[:, :, number, :, None] == of_key[:, :, number, None, :]
+    query_codes, key_codes = query_codes.int(), key_codes.int()  # half as wide, faster to compare
+    times = query_codes.new_zeros(*query_codes.shape[:2], query_codes.shape[3], key_codes.shape[3])
+    for number in range(query_codes.shape[2]):
+        times += query_codes[:, :, number, :, None] == key_codes[:, :, number, None, :]
     return times
 
 
@@ -114,24 +114,25 @@ class Samples(torch.autograd.Function):
     """Sum of the values of the keys that collide, mean over hashes, with the lower bound's gradient."""
 
     @staticmethod
-    def forward(ctx: Any, query, key, value, of_query, of_key, hash_code_len: int) -> Tensor:
-        """query, key, value: (heads, length, dim), batch and heads being one; of_query, of_key: their codes."""
-        ctx.save_for_backward(query, key, value, of_query, of_key)
+    def forward(ctx: Any, query, key, value, query_codes, key_codes, hash_code_len: int) -> Tensor:
+        """query, key, value: (heads, length, dim), batch and heads being one; query_codes, key_codes: their codes."""
+        ctx.save_for_backward(query, key, value, query_codes, key_codes)
         ctx.hash_code_len = hash_code_len
-        return read_tables(of_query, of_key, value, 2**hash_code_len + 2) / of_query.shape[1]
+        return read_tables(query_codes, key_codes, value, 2**hash_code_len + 2) / query_codes.shape[1]
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        query, key, value, of_query, of_key = ctx.saved_tensors
-        grad, n_codes = upstream[0], 2**ctx.hash_code_len + 2
-        factor = ctx.hash_code_len / 2 / of_query.shape[1]
-        of_value = read_tables(of_key, of_query, grad, n_codes) / of_query.shape[1]
+        query, key, value, query_codes, key_codes = ctx.saved_tensors
+        grad = upstream[0]
+        n_codes = 2**ctx.hash_code_len + 2
+        factor = ctx.hash_code_len / 2 / query_codes.shape[1]
+        grad_value = read_tables(key_codes, query_codes, grad, n_codes) / query_codes.shape[1]
         grads = [
-            factor * weighted_sum(of_query, of_key, grad, value, key, n_codes),
-            factor * weighted_sum(of_key, of_query, value, grad, query, n_codes),
+            factor * weighted_sum(query_codes, key_codes, grad, value, key, n_codes),
+            factor * weighted_sum(key_codes, query_codes, value, grad, query, n_codes),
         ]
-        return *grads, of_value, None, None, None
+        return *grads, grad_value, None, None, None
 
 
 def weighted_sum(readers, writers, left: Tensor, right: Tensor, rows: Tensor, n_codes: int) -> Tensor:
@@ -143,22 +144,25 @@ def weighted_sum(readers, writers, left: Tensor, right: Tensor, rows: Tensor, n_
     step = max(1, TABLE_NUMBERS // (heads * max(length, n_codes) * dim))
     out = torch.zeros_like(left[..., :1] * rows[..., :1]).expand(-1, left.shape[1], dim).contiguous()
     for start in range(0, left.shape[-1], step):
-        of_left, of_right = left[..., start : start + step], right[..., start : start + step]
-        products = (of_right.unsqueeze(-1) * rows.unsqueeze(-2)).flatten(2)  # (heads, length, step * dim)
+        some_left, some_right = left[..., start : start + step], right[..., start : start + step]
+        products = (some_right.unsqueeze(-1) * rows.unsqueeze(-2)).flatten(2)  # (heads, length, step * dim)
         sums = read_tables(readers, writers, products, n_codes).unflatten(-1, (-1, dim))
-        out += (of_left.unsqueeze(-1) * sums).sum(-2)
+        out += (some_left.unsqueeze(-1) * sums).sum(-2)
     return out
 
 
-class Yoso(Budgeted):
+class Yoso(Convolved, Budgeted):
     name = "yoso"
-    about = "YOSO: sums of hash collisions"
-    open = ("n_hashes",)
+    description = "YOSO: sums of hash collisions"
+    sizes = ("n_hashes",)
     fewest = 2  # keys for a hash: a row is written into the table, and one is read
 
     n_hashes: Count = 32
     hash_code_len: CodeLength = 9
     conv_kernel_size: OddCount | None = None
+
+    def sizes_for(self, n_tokens: int, keys: int) -> dict[str, int]:
+        return {"n_hashes": max(1, keys // self.fewest)}
 
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
         """scaling and dropout are not used."""
@@ -180,9 +184,9 @@ class Yoso(Budgeted):
         return length * (2 * self.n_hashes * (self.hash_code_len + 1) + (self.conv_kernel_size or 0)) * head_dim
 
 
-class YosoE(Attention):
+class YosoE(Convolved):
     name = "yoso-e"
-    about = "the expectation of yoso"
+    description = "the expectation of yoso"
 
     hash_code_len: Count = 9
     conv_kernel_size: OddCount | None = None
@@ -194,27 +198,3 @@ class YosoE(Attention):
             weights = expectation(unit_query, unit_key, self.hash_code_len)
             out = WeightedSum.apply(unit_query, unit_key, value.float(), weights, self.hash_code_len)
         return unit(out).to(query.dtype)
-
-
-class Linear(Attention):
-    """exp(q.k) becomes phi(q).phi(k) (Katharopoulos et al. 2020, "Transformers are RNNs", equations 4 to 7).
-
-    With phi(x) = elu(x) + 1 the sums over all keys are the same for every query, so that cost and memory are linear in
-    the length. There are no attention weights, and so none are dropped.
-    """
-
-    name = "linear"
-    about = "linear: products of features in the place of exp(q.k)"
-
-    def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
-        """Weighted means of all values, in float32. scaling and dropout are not used."""
-        with torch.autocast(query.device.type, enabled=False):
-            of_query, of_key = F.elu(query.float()) + 1, F.elu(key.float()) + 1
-            of_key = of_key * token_mask(key, padding_mask).unsqueeze(-1)
-            sums = of_key.transpose(-1, -2) @ value.float()  # (batch, heads, head_dim, head_dim)
-            weight = of_query @ of_key.sum(2).unsqueeze(-1)
-            return ((of_query @ sums) / weight.clamp(min=1e-12)).to(query.dtype)
-
-    def cost(self, length: int, head_dim: int) -> float:
-        """Multiply-adds of one head: the sums over the keys, and one product with them for each query."""
-        return 2 * length * head_dim**2 + length * head_dim
