@@ -1,18 +1,19 @@
 """Attentions of one's own and of others: registered by one public function, and then known everywhere."""
 
+import re
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
 
 from albert_lsh import attention, load_model, record_passes
 from attention_cases import check_reference, each, padding, run, tensors
+from checkouts import ROOT
 from encoders import batch, config_of
 from references import peers as naive
 
-PEERS = Path(__file__).parents[1] / "benchmarks"
+PEERS = ROOT / "benchmarks"
 CASES = [
     ("hyper", {"cluster_size": 5, "sample_size": 7}),
     ("hyper", {"share": 0.4}),
@@ -50,8 +51,6 @@ def test_lsg_takes_a_budget(registered):
 
 
 def test_an_attention_of_ones_own_is_known_to_models_and_saved_with_them(registered, tmp_path):
-    """As in docs/attentions.md."""
-
     @attention.register
     class EveryOther(attention.SparseAttention):
         name = "every-other"
@@ -78,3 +77,12 @@ def test_an_attention_of_ones_own_is_known_to_models_and_saved_with_them(registe
     with torch.no_grad(), record_passes(again) as passes:
         assert torch.equal(again(**batch())[0], model(**batch())[0])
     assert (passes[0].attention, passes[0].settings["odd"]) == ("every-other", True)
+
+
+def test_the_example_of_the_page_on_attentions_runs(registered):
+    blocks = re.findall("```python\n(.*?)```", (ROOT / "docs" / "attentions.md").read_text(), re.DOTALL)
+    (example,) = (block for block in blocks if "attention.register" in block)
+    exec(example, names := {})
+    with torch.no_grad(), record_passes(names["model"]) as passes:
+        assert names["model"](**batch())[0].isfinite().all()
+    assert passes[0].settings == {"bias": -3.0}

@@ -158,6 +158,10 @@ def test_pages_are_short():
     assert (ROOT / "README.md").stat().st_size <= 4_500
 
 
+def test_every_parameter_of_a_run_has_its_meaning(refresh):
+    assert not [name for name, _, meaning in refresh.run_options().rows if not meaning]
+
+
 def test_results_tables_have_no_page_that_is_not_made_any_more(refresh, refreshed):
     made = {str(path.relative_to(ROOT)) for path in refreshed if refresh.TABLES in path.parents}
     assert made == set(committed("results/tables/*.md"))

@@ -43,7 +43,7 @@ BADGE = re.compile(r"(\[!\[Open in Colab\]\[badge\]\])\(\S+/(\w+\.ipynb)\)")
 CLONE = re.compile(r"git clone \S+ && cd \S+")
 NAMES = re.compile(r"# softmax, (?:.*\n# )*.*\n(?=attention = )")
 TASK_NAMES = {name: re.compile(rf'(?:# .*\n)*(?=task = "{name}"\n)') for name in ("mrpc", "squad")}
-COMMENT = re.compile(r"^    (\w+): .*?  # (.+)$", re.MULTILINE)  # behind a parameter of a run
+COMMENT = re.compile(r"^    (?:# (.+)\n    )?(\w+): .*?(?:  # (.+))?$", re.MULTILINE)  # above or behind a parameter
 OF_LIBRARY = ("attentions", "tasks")  # tables of what there is, not of results
 # The study, or the folder of results/, of a table whose name does not begin with it.
 GROUPS = {"duplication": "long-range", "listops": "long-range", "text": "long-range", "twins": "word-order"}
@@ -131,10 +131,10 @@ def notebook(name: str, text: str) -> str:
 
 
 def run_options() -> Table:
-    """The parameters of a run with their defaults, and what the comment behind each says in run.py."""
+    """The parameters of a run with their defaults, and what the comment at each says in run.py."""
     said: dict[str, str] = {}
     for kind in reversed(Run.__mro__[: Run.__mro__.index(BaseModel)]):
-        said |= dict(COMMENT.findall(inspect.getsource(kind)))
+        said |= {name: above or behind for above, name, behind in COMMENT.findall(inspect.getsource(kind))}
     rows = []
     for name, field in Run.model_fields.items():
         default = "must be given" if field.is_required() else json.dumps(field.default)

@@ -111,6 +111,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
     notebook: ClassVar[str]
     where: ClassVar[tuple[str, ...]] = ("output_dir", "results_root", "resume")  # and how a result is made, not what
+    # where results, figures and relative paths are; "": the repository, or else the current folder
     results_root: Annotated[str, AfterValidator(lambda root: str(root_of(root)))] = Field("", validate_default=True)
 
     @classmethod
@@ -213,11 +214,11 @@ def read(value: Any) -> Any:
 class OfTask(Settings):
     """Parameters of a notebook about one task, of the table or of one's own data; what describes these is completed."""
 
-    task: NameOrPath
-    text_columns: Names | None = None
-    label_column: str | None = None
-    labels: Names | None = None  # names of the classes; []: a number is predicted
-    data_revision: str | None = None
+    task: NameOrPath  # a name of the table, a file, a folder, or owner/name on the Hub
+    text_columns: Names | None = None  # of your own data: what is read, one or two columns; None: the usual ones
+    label_column: str | None = None  # of your own data: what is answered; None: label
+    labels: Names | None = None  # names of the classes; []: a number is predicted; None: from the data
+    data_revision: str | None = None  # a branch, tag or commit of the data on the Hub; None: the newest
 
     def completed(self, place: str) -> Self:
         """With the columns, labels and revision of one's own data: all that says which task it is."""
@@ -246,23 +247,23 @@ class Run(OfTask):
     notebook: ClassVar[str] = "glue.ipynb"
     where: ClassVar[tuple[str, ...]] = (*Settings.where, "save_model")
 
-    model: NameOrPath = "mini"
-    revision: str | None = None  # of the model's repository on the Hub
+    model: NameOrPath = "mini"  # a name on the Hub or a folder; "mini" starts from nothing
+    revision: str | None = None  # a branch, tag or commit of the model on the Hub; None: the newest
     random_weights: bool = False  # the model's shape and tokenizer, with random weights
-    attention: str = "softmax"
-    attention_settings: dict[str, Any] = {}
+    attention: str = "softmax"  # by name
+    attention_settings: dict[str, Any] = {}  # such as {"share": 0.5}, half of the pairs
     projections: Literal["new"] | None = None  # query, key, value and output, drawn anew; None: the model's own
     residual: bool = True  # False: without the residual connection around attention
-    seed: Seed = 0
-    max_length: Annotated[Count, Field(ge=8)] = USUAL
+    seed: Seed = 0  # of new weights, order of examples, dropout and hashes
+    max_length: Annotated[Count, Field(ge=8)] = USUAL  # tokens; longer texts are cut; None: by task and model
     pad_to_max_length: bool = False  # every text, in training, evaluation and by the saved model
     extend_positions: bool = False  # give the model positions for max_length tokens if it has fewer
-    batch_size: Count = USUAL
+    batch_size: Count = USUAL  # None: by task
     accumulation: Count = 1  # batches a step
-    learning_rate: Positive = USUAL
-    epochs: Annotated[float, NUMBER, Field(gt=0, le=10_000)] = USUAL
-    precision: Precision = "auto"
-    device: Device = "auto"
+    learning_rate: Positive = USUAL  # None: by task and model
+    epochs: Annotated[float, NUMBER, Field(gt=0, le=10_000)] = USUAL  # None: by task
+    precision: Precision = "auto"  # auto, fp32, bf16 or fp16
+    device: Device = "auto"  # auto, cpu or cuda
     recompute: bool = False  # activations in the backward pass again, instead of storing them: less memory, more time
     train_examples: Count | None = None  # None: all
     eval_examples: Count | None = None  # of each split that is scored; None: all

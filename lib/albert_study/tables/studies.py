@@ -362,8 +362,9 @@ def library_tables(root: Path, rows: pd.DataFrame) -> Named:
 
 
 def settings_of(kind: type[attention.Attention]) -> str:
-    """Its settings with their defaults; without one what a budget decides."""
-    return ", ".join(name if value is None else f"{name}={value}" for name, value in kind.defaults.items())
+    """Its settings with their defaults; share's is that where no size is given either."""
+    usual = {"share": share} if (share := getattr(kind, "usual_share", None)) else {}
+    return ", ".join(name if value is None else f"{name}={value}" for name, value in (kind.defaults | usual).items())
 
 
 OF_STUDIES = (score_tables, ladder_tables, difference_tables, switched_tables, reading_tables, shuffled_tables)
