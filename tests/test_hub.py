@@ -28,6 +28,7 @@ def hub(tmp_path):
     rows = {split: Dataset.from_dict({"sentence": [text], "label": [1], "idx": [0]}) for split, text in texts.items()}
     server = Hub(0, tmp_path, "sst2", rows)
     places = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "cache")}
+    places["HF_HUB_OFFLINE"] = "0"
     yield {**os.environ, **places, "HF_HUB_DISABLE_XET": "1"}
     server.shutdown()
 

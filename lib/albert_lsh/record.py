@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 import torch
 
 from albert_lsh import attention as attentions
-from albert_lsh.files import commit_of, relative_to_root, repository_root, write_atomically
+from albert_lsh.files import OneLineError, commit_of, relative_to_root, repository_root, write_atomically
 from albert_lsh.kinds import LOCAL
 from albert_lsh.run import ParameterError
 from albert_lsh.tasks import TASKS
@@ -73,15 +73,15 @@ def read_result(path: Path) -> dict[str, Any]:
         complete, schema = result["status"] == "complete", result.get("schema")
         whole = "checksum" not in result or result["checksum"] == checksum_of(result)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}); {again}") from error
+        raise OneLineError(f"{path} is damaged ({error}); {again}") from error
     if not whole:
-        raise ValueError(f"{path} is damaged (its checksum is another); {again}")
+        raise OneLineError(f"{path} is damaged (its checksum is another); {again}")
     if complete and schema not in (OLD_NAMES, SCHEMA):
-        raise ValueError(
+        raise OneLineError(
             f"{path} has schema {schema}; this version of albert-lsh reads schema {OLD_NAMES} and {SCHEMA}"
         )
     if not complete or not {"parameters", "metrics"} <= set(result):
-        raise ValueError(f"{path} is not of a complete run; {again}")
+        raise OneLineError(f"{path} is not of a complete run; {again}")
     if "epochs" in (parameters := result["parameters"]):  # a fine-tuning run's
         result["parameters"] = {k: v for k, v in parameters.items() if k not in LEFT or v != LEFT[k]}
     return with_todays_names(result) if schema == OLD_NAMES else result
@@ -263,7 +263,7 @@ def write_predictions(path: Path, table: pd.DataFrame) -> None:
     """
     texts = [name for name in table if table[name].dtype == object or pd.api.types.is_string_dtype(table[name])]
     if unknown := [name for name in texts if name not in ("id", "split")]:
-        raise ValueError(f"{path.name}: column {unknown[0]!r} holds text; predictions are numbers")
+        raise OneLineError(f"{path.name}: column {unknown[0]!r} holds text; predictions are numbers")
     # Differences of whole numbers and of ids, bytes of floats side by side.
     kinds = {"i": "DELTA_BINARY_PACKED", "u": "DELTA_BINARY_PACKED", "f": "BYTE_STREAM_SPLIT", "b": "PLAIN"}
     packed = {name: kinds.get(table[name].dtype.kind, "DELTA_BYTE_ARRAY") for name in table if name != "split"}
@@ -289,7 +289,7 @@ def read_predictions(path: Path) -> pd.DataFrame:
     try:
         return pq.read_table(path).to_pandas()
     except (OSError, pa.ArrowInvalid) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+        raise OneLineError(f"{path} cannot be read: {error}") from error
 
 
 # Where a run ran -------------------------------------------------------------------------------------------------
