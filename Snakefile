@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from albert_study.execute import failures, gpus, opening, summary
-from albert_study.forecast import say_how_long
+from albert_study.execute import say_how_long
 from albert_study.study import load_jobs, to_make
 
 NAME, PYTHON = str(config.get("study", "mini")), sys.executable

@@ -13,7 +13,7 @@ CARRIED = ("studies/*", "notebooks/*.ipynb", "report/*.typ", "report/references.
 
 
 class Build(build_py):
-    """Copies the files of CARRIED into the package, where `albert_study.carried` finds them."""
+    """Copies the files of CARRIED into the package, where `albert_study.study.find_file` finds them."""
 
     def run(self) -> None:
         super().run()

@@ -5,8 +5,9 @@
 A forward pass of random tokens in evaluation, float32, with positions repeated up to the length. Cases of a length take
 turns in one process. Memory is the peak above that of the model alone, in a process for each case.
 
-LSG has the model's own weights, as the attentions of CASES have. Peers that are models of Transformers have the shape
-of all-MiniLM-L6-v2 and random weights. On a CPU its YOSO computes the expectation, which takes matrices of all pairs.
+The attentions of CASES, LSG and HyperAttention among them, have the model's own weights. Peers that are models of
+Transformers have the shape of all-MiniLM-L6-v2 and random weights. On a CPU its YOSO computes the expectation, which
+takes matrices of all pairs.
 """
 
 import json
@@ -17,9 +18,8 @@ from typing import Any
 
 import pandas as pd
 import torch
-from lsg import for_transformers
+from peers import hyper, lsg
 from transformers import (
-    AttentionInterface,
     LongformerConfig,
     LongformerModel,
     NystromformerConfig,
@@ -43,15 +43,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "key-clusters, 1/8": ("key-clusters", {"share": 0.125}),
     "lsh, 1/8": ("lsh", {"share": 0.125}),
     "window, 1/8": ("window", {"share": 0.125}),
-    "hyper, 1/8": ("hyper", {"share": 0.125}),
+    "hyper, 1/8": (hyper.Hyper.name, {"share": 0.125}),
     "nystrom": ("nystrom", {}),
+    "LSG, blocks of 128": (lsg.LSG.name, {}),
 }
 PEERS: dict[str, tuple[type[PreTrainedConfig], Any, dict[str, Any]]] = {
     "Longformer, windows of 512": (LongformerConfig, LongformerModel, {"attention_window": 512}),
     "Nyströmformer": (NystromformerConfig, NystromformerModel, {}),
     "YOSO": (YosoConfig, YosoModel, {}),
 }
-REFORMER, LSG = "reformer-pytorch", "LSG, blocks of 128"
+REFORMER = "reformer-pytorch"
 LONGEST = {"YOSO": 2048, REFORMER: 4096}  # longer ones take a minute a pass
 SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
@@ -65,11 +66,6 @@ def encoder(case: str) -> PreTrainedModel:
         kind, peer, settings = PEERS[case]
         shape = {name: getattr(model.config, name) for name in SHAPE}
         return peer(kind(**shape, **settings, max_position_embeddings=LENGTHS[-1] + 2)).eval()
-    if case == LSG:
-        AttentionInterface.register("lsg", for_transformers)
-        model = extend_positions(model, LENGTHS[-1])
-        model.set_attn_implementation("lsg")
-        return model.eval()
     name, settings = CASES[case]
     return switch_attention(extend_positions(model, LENGTHS[-1]), name, settings=settings).eval()
 
@@ -99,7 +95,7 @@ def memory(case: str) -> list[int]:
 
 
 def main() -> None:
-    peaks, cases = {}, [*CASES, LSG, REFORMER, *PEERS]
+    peaks, cases = {}, [*CASES, REFORMER, *PEERS]
     for case in cases:
         done = subprocess.run([sys.executable, __file__, case], capture_output=True, text=True, check=True)
         peaks[case] = json.loads(done.stdout.splitlines()[-1])

@@ -46,7 +46,7 @@ def checkout(root: Path) -> Path:
             write_run(root, arm, seed, {"accuracy": f1 - 0.1, "f1": f1})
     (root / "studies").mkdir()
     shutil.copy(ROOT / "studies" / "published.csv", root / "studies")
-    shutil.copytree(ROOT / "report", root / "report", ignore=shutil.ignore_patterns("*.pdf", "*.html", "numbers.json"))
+    shutil.copytree(ROOT / "report", root / "report", ignore=shutil.ignore_patterns("*.pdf", "*.html", "texts.json"))
     return root
 
 

@@ -13,8 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import AutoConfig, AutoModel
 
 from albert_lsh import attention, load_model, record_passes, switch_attention
-from albert_lsh.model.config import SUPPORTED, ModelError
-from albert_lsh.model.layers import attention_modules, draw_projections
+from albert_lsh.interface import SUPPORTED, ModelError
+from albert_lsh.model.projections import attention_modules, draw_projections
 from encoders import SMALL, batch, config_of
 
 LSH = {"n_hashes": 2, "cluster_size": 4}
@@ -216,29 +216,6 @@ def test_without_the_package_a_saved_model_names_it(tmp_path):
     ran = subprocess.run([sys.executable, "-c", code + ")"], capture_output=True, text=True)
     assert 'attn_implementation="albert_lsh"` is not supported' in ran.stderr.strip().splitlines()[-1]
     subprocess.run([sys.executable, "-c", code + ", attn_implementation='sdpa')"], check=True, capture_output=True)
-
-
-@pytest.mark.parametrize("kind", ["albert", "distilbert"])
-def test_a_quantized_model_takes_a_convolution(kind):
-    """Its projections are no parameters any more."""
-    model = load_model(config_of(kind), head="base").eval()
-    quantized = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
-    without = switch_attention(copy.deepcopy(quantized), "nystrom")
-    switch_attention(quantized, "nystrom", {"conv_kernel_size": 3})
-    torch.testing.assert_close(states(quantized), states(without))  # its weights begin at zero
-
-
-@pytest.mark.parametrize("name", ["softmax", "softmax-eager"])
-def test_softmax_can_be_exported_and_traced(plain, name):
-    """With an example where nothing is padded: what is traced must not forget padding."""
-    model = switch_attention(copy.deepcopy(plain), name).eval()
-    expected, ids, mask = states(model), *BATCH.values()
-    program = torch.export.export(model, (ids,), {"attention_mask": mask})
-    model.config.return_dict = False
-    with torch.no_grad():
-        torch.testing.assert_close(program.module()(ids, attention_mask=mask).last_hidden_state[KEEP], expected)
-        traced = torch.jit.trace(model, (ids, torch.ones_like(mask)), check_trace=False)
-        torch.testing.assert_close(traced(ids, mask)[0][KEEP], expected)
 
 
 @pytest.mark.parametrize("name", [name for name in attention.names() if not name.startswith("softmax")])

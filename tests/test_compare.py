@@ -11,10 +11,19 @@ from sklearn.metrics import matthews_corrcoef
 from statsmodels.stats.weightstats import DescrStatsW
 
 from albert_lsh.files import repository_root
-from albert_study.compare import differences, equivalence, write_tables
-from albert_study.intervals import Error, difference, errors_of, interval, p_of_margin, p_of_none, paired_ratio, pooled
+from albert_study.compare import differences, headlines, scores, write_tables
+from albert_study.intervals import (
+    Error,
+    difference,
+    equivalence,
+    errors_of,
+    interval,
+    p_of_margin,
+    p_of_none,
+    paired_ratio,
+    pooled,
+)
 from albert_study.records import load
-from albert_study.scores import headlines, scores
 from records import answered, tidy, write_run
 
 ROOT = repository_root()
@@ -224,12 +233,6 @@ def test_what_stays_near_softmax_is_tested_in_points_task_by_task_and_over_tasks
     assert twice["error"].iloc[-2] == pytest.approx(table["error"].iloc[-2])
     assert twice["difference"].iloc[-2] == pytest.approx(table["difference"].iloc[-2])
     assert equivalence(pd.DataFrame(lines[-1:])).empty
-    # version 1 of key-clusters is tested apart, and changes nothing in what is said of version 2
-    older = [line | {"to": "lsh-tree", "family": "B of version 1"} for line in lines[:3]]
-    both = equivalence(pd.DataFrame([*older, *lines[:3]]))
-    assert both["to"].tolist() == ["key-clusters"] * 5 + ["lsh-tree"] * 5
-    alone = equivalence(pd.DataFrame(lines[:3]))["p_holm"].tolist()
-    assert both["p_holm"].tolist() == pytest.approx([*alone, *alone], nan_ok=True)
 
 
 def test_tasks_that_all_answer_alike_are_within_a_point():

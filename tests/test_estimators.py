@@ -8,7 +8,7 @@ from transformers.models.nystromformer.modeling_nystromformer import Nystromform
 from transformers.models.yoso.modeling_yoso import YosoSelfAttention
 
 from albert_lsh import attention
-from albert_lsh.attention import yoso
+from albert_lsh.attention.published import yoso
 from attention_cases import SETTINGS, error, run, tensors
 
 each_name = pytest.mark.parametrize("name", ["nystrom", "yoso", "yoso-e"])

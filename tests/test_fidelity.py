@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from albert_lsh import attention, find_task
+from albert_lsh.interface import ModelError
 from albert_lsh.metrics import sample
-from albert_lsh.model.load import ModelError, load_tokenizer
+from albert_lsh.model.load import load_tokenizer
 from albert_lsh.record import SCHEMA
 from albert_lsh.run import ParameterError, Run
 from albert_lsh.train import keep_model, prepare_model
-from albert_study import probe
-from albert_study.candidates import Candidate
-from albert_study.probe import Fidelity, Subject, measure_fidelity, positions_left, without_a_threshold
+from albert_study.probe import switched
+from albert_study.probe.switched import Fidelity, Subject, measure_fidelity, positions_left, without_a_threshold
+from albert_study.probe.variants import Variant
 from encoders import change_weights
 
 SETTINGS = {"n_hashes": 1, "cluster_size": 3}
@@ -97,9 +98,9 @@ def test_loss_and_area_do_not_hang_on_a_threshold():
 
 def test_the_error_is_that_of_the_attentions_output(trained):
     subject = Subject(ask(trained).run, "held-out", 8)
-    one = probe.trace(subject.model, list(sample(subject.model, subject.tokenizer, subject.encoded, 8))).passes[0][0]
-    measured = probe.summary(
-        probe.compare(one, Candidate("few", "key-clusters", SETTINGS)).assign(layer=0, batch=0), ["layer"]
+    one = switched.trace(subject.model, list(sample(subject.model, subject.tokenizer, subject.encoded, 8))).passes[0][0]
+    measured = switched.summary(
+        switched.compare(one, Variant("few", "key-clusters", SETTINGS)).assign(layer=0, batch=0), ["layer"]
     )
     tensors = one.query, one.key, one.value, one.padding_mask
     softmax = attention.attend("softmax", *tensors)

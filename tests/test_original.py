@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModel
 
 from albert_lsh import attention, load_model, pad_inputs, switch_attention
-from albert_lsh.model.config import ModelError
-from albert_lsh.model.layers import drop_residual
+from albert_lsh.interface import ModelError
+from albert_lsh.model.projections import drop_residual
 from attention_cases import each, padding, tensors
 from encoders import SMALL, batch, config_of, save_encoder
 from references.naive import shared_qk_one

@@ -18,10 +18,10 @@ from albert_lsh.record import read_result
 from albert_lsh.run import ParameterError
 from albert_lsh.sources import task_of, without_answers
 from albert_lsh.train import train_loop
+from albert_study.compare import scores
 from albert_study.experiments.words import BagOfWords, write_scores
 from albert_study.records import load
-from albert_study.scores import scores
-from albert_study.tables import score_table
+from albert_study.tables.studies import score_table
 from test_study_file import load as read_study
 
 ROOT = Path(__file__).resolve().parents[1]

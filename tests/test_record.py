@@ -113,14 +113,34 @@ def test_the_attention_of_a_record_has_the_name_of_today(name, settings, version
     result = read_result(path)
     parameters, new = result["parameters"], today[0]
     assert (parameters["attention"], result["resolved"]["attention_version"]) == today
-    assert parameters["model"] == ("nano-lsh-tree" if new == "lsh-tree" else "nano-key-clusters")
+    assert parameters["model"] == "nano-key-clusters"
     assert parameters["label"] == f"{new}, 1/4"
     at_an_eighth = todays_method(name, settings)[0]  # of which no version was recorded
-    assert parameters["evaluate"][f"{at_an_eighth}, 1/8"]["attention"] == at_an_eighth
-    assert result["metrics"] == {"accuracy": 1.0, f"accuracy, {at_an_eighth}, 1/8": 0.5, "cost, rest": 0.2}
+    evaluated = {} if at_an_eighth == "lsh-tree" else {f"{at_an_eighth}, 1/8": 0.5}  # which left
+    assert {label: one["attention"] for label, one in parameters["evaluate"].items()} == {
+        **dict.fromkeys(evaluated, at_an_eighth),
+        "rest": "random",
+    }
+    of_labels = {f"accuracy, {label}": score for label, score in evaluated.items()}
+    assert result["metrics"] == {"accuracy": 1.0, **of_labels, "cost, rest": 0.2}
     assert json.loads(path.read_text()) == record
     path.write_text(json.dumps(record | {"schema": SCHEMA}))
-    assert read_result(path)["parameters"] == old  # of today's schema nothing is translated
+    assert read_result(path)["parameters"] == old  # of today's schema no name is translated
+
+
+def test_settings_of_a_record_have_the_names_of_today(tmp_path):
+    """A share beside a size of clusters is the sizes that it came to."""
+    both = {"attention": "key-clusters", "share": 0.125, "cluster_size": 16, "axes": 8}
+    parameters = {"attention": "lsh", "attention_settings": {"share": 0.25, "rest": True}, "max_length": 1024}
+    parameters |= {"evaluate": {"few": {"attention": "random", "rest": False}, "both": both}}
+    record = {"status": "complete", "schema": SCHEMA, "parameters": parameters, "metrics": {}}
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(record))
+    today = read_result(path)["parameters"]
+    assert today["attention_settings"] == {"share": 0.25, "mean_key": True}
+    sizes = {"n_hashes": 7, "cluster_size": 16, "global_tokens": 2, "mean_key": True, "axes": 8}
+    both = {"attention": "key-clusters", **sizes}
+    assert today["evaluate"] == {"few": {"attention": "random", "mean_key": False}, "both": both}
 
 
 def test_a_result_of_another_version_of_its_attention_is_another_result():
@@ -128,7 +148,7 @@ def test_a_result_of_another_version_of_its_attention_is_another_result():
     for changes, version, other in (
         ({}, 2, []),
         ({"attention": "lsh-tree"}, 1, ["attention='lsh-tree', not 'key-clusters'"]),
-        ({}, 3, ["attention 'key-clusters' is of version 3, here it is 2: install a newer release of albert-lsh"]),
+        ({}, 3, ["attention 'key-clusters' is of version 3, here it is 2, which computes otherwise"]),
     ):
         result = {"parameters": run.recorded() | changes, "resolved": {"attention_version": version}}
         assert differences(result, run.identity(), run.defaults()) == other

@@ -8,11 +8,11 @@ import pytest
 
 from albert_lsh.files import OneLineError, repository_root
 from albert_lsh.record import SCHEMA
-from albert_study.compare import differences, write_tables
+from albert_study.compare import differences, headlines, write_tables
 from albert_study.figures import write_figures
+from albert_study.names import scale_of
 from albert_study.records import COLUMNS, LIST, list_studies, load, published, read, read_run, wide
-from albert_study.report import build, numbers
-from albert_study.scores import headlines, scale_of
+from albert_study.report import build, texts
 from records import F1, write_run
 
 ROOT = repository_root()
@@ -59,11 +59,12 @@ def test_a_damaged_record_is_named(tree, changes, said):
 
 
 def test_rows_of_old_tables_have_the_names_of_today_and_new_ones_are_left_alone(tree):
-    """A row that was measured before has no schema; of an attention `lsh` the settings say which one it was."""
+    """A row that was measured before has no schema; of an attention `lsh` the settings say which one it was. Rows of
+    version 1 of key-clusters are not read."""
     rows = (
         ("lsh", "lsh", {"axes": 8}, "key-clusters", "key-clusters"),
         ("lsh, no rest", "lsh", {"axes": 8}, "key-clusters, no rest", "key-clusters"),
-        ("lsh-tree", "lsh", {}, "lsh-tree", "lsh-tree"),
+        ("lsh-tree", "lsh", {}, None, None),
         ("pass 1", "lsh", {"axes": 8}, "pass 1", "key-clusters"),
         ("random", "random", {}, "random", "random"),
     )
@@ -72,15 +73,16 @@ def test_rows_of_old_tables_have_the_names_of_today_and_new_ones_are_left_alone(
     path = tree / "results" / "runs" / "mini" / "32.csv"
     table.drop(columns=["label", "name"]).to_csv(path, index=False)
     rows = load(tree, "mini").query("kind == 'masked words'")
-    assert rows["variant"].tolist() == table["label"].tolist()
-    assert rows["attention"].tolist() == table["name"].tolist()
+    assert rows["variant"].tolist() == table["label"].dropna().tolist()
+    assert rows["attention"].tolist() == table["name"].dropna().tolist()
     table.drop(columns=["label", "name"]).assign(schema=SCHEMA).to_csv(path, index=False)
-    assert load(tree, "mini").query("kind == 'masked words'")["attention"].tolist() == table["attention"].tolist()
+    names = load(tree, "mini").query("kind == 'masked words'")["attention"].tolist()
+    assert names == ["lsh", "lsh", "lsh", "random"]
     times = tree / "results" / "efficiency" / "frontier.csv"  # a table that names no attention, and no settings
     times.parent.mkdir()
     pd.DataFrame({"case": ["lsh, 1/4", "lsh-tree", "reformer-pytorch"], "seconds": 1.0}).to_csv(times, index=False)
     cases = read(tree, "efficiency/frontier")["case"].tolist()
-    assert cases == ["key-clusters, 1/4", "lsh-tree", "reformer-pytorch"]
+    assert cases == ["key-clusters, 1/4", "reformer-pytorch"]
 
 
 def test_what_stands_on_the_list_is_not_changed_by_a_readers_runs(tree, capsys):
@@ -89,7 +91,7 @@ def test_what_stands_on_the_list_is_not_changed_by_a_readers_runs(tree, capsys):
     write_figures("mini", root=tree)
     paths = sorted(tree.glob("results/runs/*/*/*/*/seed-*/result.json"))
     (tree / LIST).write_text("\n".join(path.parent.relative_to(tree).as_posix() for path in paths))
-    before, shown = load(tree, "mini"), numbers(tree)
+    before, shown = load(tree, "mini"), texts(tree)
     capsys.readouterr()
     write_run(tree, "key-clusters", 1, {"accuracy": 0.1, "f1": 0.2})
     write_run(tree, "softmax", 0, {"accuracy": 0.5, "f1": 0.5}, study="notebook")
@@ -99,11 +101,11 @@ def test_what_stands_on_the_list_is_not_changed_by_a_readers_runs(tree, capsys):
     assert arms(load(tree, "notebook"))["arm"].tolist() == ["softmax"]
     write_tables("notebook", root=tree)
     write_figures("notebook", root=tree)
-    assert json.dumps(numbers(tree), default=float) == json.dumps(shown, default=float)
+    assert json.dumps(texts(tree), default=float) == json.dumps(shown, default=float)
     pytest.importorskip("typst")
     own = build(tree, "report/build/notebook.pdf")
     assert [path.relative_to(tree).as_posix() for path in own] == ["report/build/notebook.pdf"]
-    assert json.loads((tree / "report/numbers.json").read_text())["studies"] == ["notebook"]
+    assert json.loads((tree / "report/texts.json").read_text())["studies"] == ["notebook"]
 
 
 def test_two_files_of_one_name_are_two_tasks(tree):
@@ -120,24 +122,6 @@ def test_two_files_of_one_name_are_two_tasks(tree):
         (line,) = differences(rows, tree).to_dict("records")
         assert (line["metric"], line["difference"]) == (study, 0)
         assert scale_of("reviews.csv", study) == ((100, 1) if study == "f1" else (1, 3))
-
-
-def test_a_sweep_is_named_by_what_varies(tree):
-    """Runs of notebooks lie in folders that end in a hash."""
-    quarter, half = ({"attention_settings": {"share": share}} for share in (0.25, 0.5))
-    changes = {"random": {}, "random-e17e51": {"learning_rate": 5e-5}, "random-f62280": half}
-    for arm, given in (changes | {"softmax-00ff00": {"epochs": 1}}).items():
-        path = write_run(tree, arm, 0, {"accuracy": 0.8, "f1": 0.9}, study="notebook") / "result.json"
-        record = json.loads(path.read_text())
-        record["parameters"] |= {"attention": arm.split("-")[0]} | quarter | given
-        path.write_text(json.dumps(record))
-    by_arm = arms(load(tree, "notebook")).set_index("arm")["record"].str.split("/").str[5]
-    assert by_arm.to_dict() == {
-        "random, learning_rate=1e-5, share=0.25": "random",
-        "random, learning_rate=5e-5, share=0.25": "random-e17e51",
-        "random, learning_rate=1e-5, share=0.5": "random-f62280",
-        "softmax-00ff00": "softmax-00ff00",
-    }
 
 
 def test_a_study_without_runs_is_an_error(tree):
@@ -173,16 +157,13 @@ def test_a_published_value_that_is_no_number_is_an_error(tmp_path, text, said):
         published(tmp_path)
 
 
-def test_tables_are_not_made_without_some_of_a_studys_models_and_missing_runs_are_told_of(tmp_path, capsys):
-    for folder in ("results/runs/no-training", "studies"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    written = {path: path.read_bytes() for path in write_tables("no-training", root=tmp_path)}
-    gone = tmp_path / "results/runs/no-training/mrpc/all-MiniLM-L6-v2/softmax/seed-0"
-    gone.rename(gone.with_name("elsewhere"))
-    with pytest.raises(ValueError, match="fidelity-validation.csv: 5 of 6 tables are there; missing: .*mrpc.*seed-0"):
-        write_tables("no-training", root=tmp_path)
-    assert "no-training: 7 of the 8 runs of the study are made; missing: " in capsys.readouterr().out
-    assert {path: path.read_bytes() for path in written} == written
+def test_results_of_a_study_that_are_missing_are_named(tree, capsys):
+    arms = "{softmax: , reformer: {seeds: [0, 1]}, key-clusters: {seeds: [0]}, window: }"
+    text = f"parameters: {{model: model}}\nseeds: [0, 1, 2]\ntasks: {{mrpc: {{arms: {arms}}}}}\n"
+    (tree / "studies" / "mini.yaml").write_text(text)
+    write_tables("mini", root=tree)
+    said = "mini: 6 of the 9 results of the study are made; missing: results/runs/mini/mrpc/model/window/seed-0/"
+    assert capsys.readouterr().out.startswith(said)
 
 
 def test_every_committed_record_is_in_the_table_and_the_committed_tables_are_what_it_gives(tmp_path):
@@ -192,18 +173,10 @@ def test_every_committed_record_is_in_the_table_and_the_committed_tables_are_wha
     for path in [ROOT / "studies", *(ROOT / "results").iterdir()]:
         if path.name != "tables":
             (tmp_path / path.relative_to(ROOT)).symlink_to(path)
-    written = write_tables("minilm", "albert", "transplants", "no-training", "word-order", "pretrained", root=tmp_path)
-    for path in written:
+    studies = ("minilm", "albert", "transplants", "no-training", "word-order", "pretrained", "more-examples")
+    for path in write_tables(*studies, root=tmp_path):
         kept = pd.read_csv(ROOT / path.relative_to(tmp_path))
         pd.testing.assert_frame_equal(pd.read_csv(path), kept, rtol=1e-3, obj=path.name)
-
-
-def test_a_study_that_is_made_again_leaves_the_table_of_all_studies_as_it_is(tmp_path):
-    """Its differences enter with the digits that are written, as all others do."""
-    shutil.copytree(ROOT / "results" / "tables", tmp_path / "results" / "tables")
-    for name in ("results/runs", "results/records.txt", "studies"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    write_tables("more-examples", root=tmp_path)
-    for name in ("equivalence", "more-examples-differences"):
+    for name in ("equivalence", "more-examples-differences"):  # whose digits are those that are written
         kept = (ROOT / "results" / "tables" / f"{name}.csv").read_text()
         assert (tmp_path / "results" / "tables" / f"{name}.csv").read_text() == kept

@@ -5,14 +5,15 @@ import torch
 from reformer_pytorch.reformer_pytorch import LSHAttention
 
 from albert_lsh import attention
-from albert_lsh.attention import compute, keys, shared_qk, yoso
-from albert_lsh.attention.select import generators_of_rounds
+from albert_lsh.attention import compute, rows, shared_qk
+from albert_lsh.attention.choose.hashing import generators_of_rounds
+from albert_lsh.attention.published import yoso
 from attention_cases import (
     CASES,
     REFERENCES,
     SETTINGS,
     SHAPES,
-    WITH_REST,
+    WITH_MEAN_KEY,
     check_half_precision,
     check_reference,
     each,
@@ -25,7 +26,7 @@ from attention_cases import (
 from references import naive
 
 KINDS = pytest.mark.parametrize("kind", ["full", "padded", "scattered"])
-SPARSE = [c for c in CASES if c[0] in {*WITH_REST, "smyrf"}]
+SPARSE = [c for c in CASES if c[0] in {*WITH_MEAN_KEY, "smyrf"}]
 
 
 def test_every_attention_has_a_reference():
@@ -47,7 +48,7 @@ def test_long_sequences_are_the_references(monkeypatch, name, settings, at_once,
     """Keys are gathered above MASKED_LENGTH tokens: block by block, a few blocks at a time, all at once."""
     monkeypatch.setattr(compute, "MASKED_LENGTH", 20)
     monkeypatch.setattr(compute, "MASKED_PART", 0)
-    monkeypatch.setattr(keys.slices, "__defaults__", (at_once,))
+    monkeypatch.setattr(rows.slices, "__defaults__", (at_once,))
     check_reference(name, settings, (2, 2, 37, 12), "scattered", dropout=dropout)
 
 
@@ -56,15 +57,15 @@ def test_a_key_met_twice_weighs_once_among_more_clusters_than_a_byte_counts():
     check_reference("random", {"n_hashes": 6, "cluster_size": 2}, (1, 2, 600, 4), "full")
 
 
-@pytest.mark.parametrize("way", ["grouped", "gathered"])
+@pytest.mark.parametrize("backend", ["grouped", "gathered"])
 @pytest.mark.parametrize("kind", ["full", "scattered"])
 @pytest.mark.parametrize(
-    "more", [{"global_tokens": 0}, {"rest": True}, {"n_hashes": 1}, {"rest": True, "axes": 3}], ids=label
+    "more", [{"global_tokens": 0}, {"mean_key": True}, {"n_hashes": 1}, {"mean_key": True, "axes": 3}], ids=label
 )
-def test_above_512_tokens_queries_of_lsh_are_computed_by_cluster(monkeypatch, more, kind, way):
+def test_above_512_tokens_queries_of_lsh_are_computed_by_cluster(monkeypatch, more, kind, backend):
     """On a CPU one cluster at a time; on a GPU, where its kernels cannot do it, in blocks."""
-    if way == "gathered":
-        monkeypatch.setattr(compute, "are_grouped", lambda *_: False)
+    if backend == "gathered":
+        monkeypatch.setattr(compute, "MOST_GROUPED", 0)
     check_reference("key-clusters", {"n_hashes": 4, "cluster_size": 8, **more}, (2, 1, 530, 4), kind)
 
 
@@ -98,19 +99,19 @@ def test_many_buckets_are_combinations_of_few_choices(monkeypatch, bucket_size, 
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("way", ["masked", "gathered"])
+@pytest.mark.parametrize("backend", ["masked", "gathered"])
 @each(CASES)
-def test_half_precision_rounds_no_worse_than_softmax(monkeypatch, name, settings, way, dtype):
-    if way == "gathered":
+def test_half_precision_rounds_no_worse_than_softmax(monkeypatch, name, settings, backend, dtype):
+    if backend == "gathered":
         if (name, settings) not in SPARSE:
-            pytest.skip("it has one way")
+            pytest.skip("it has one backend")
         monkeypatch.setattr(compute, "MASKED_LENGTH", 0)
     check_half_precision(name, settings, (2, 2, 37, 16), dtype)
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"n_hashes": 2, "cluster_size": 41}, {"share": 1.0}, {"n_hashes": 20, "cluster_size": 3, "rest": True}],
+    [{"n_hashes": 2, "cluster_size": 41}, {"share": 1.0}, {"n_hashes": 20, "cluster_size": 3, "mean_key": True}],
     ids=label,
 )
 def test_lsh_that_misses_nothing_is_softmax(settings):

@@ -17,17 +17,19 @@ from datasets import Dataset
 from filelock import FileLock
 
 from albert_lsh.record import SCHEMA, read_predictions
-from albert_study.execute import without_folders
-from albert_study.study import StudyError, load_jobs, main, to_make
+from albert_lsh.run import Run
+from albert_study.execute import say_how_long, without_folders
+from albert_study.names import RUNGS
+from albert_study.study import StudyError, StudyFile, load_jobs, main, to_make
 from checkouts import ROOT, copy_code, make, start, write_study
 from test_study_file import MINI, TASKS, load
 
 GLUE, SQUAD, READING = "mrpc/mini/softmax/seed-0", "mini-squad/mini/key-clusters/seed-0", "reading-300"
 # Parameters that make a model do all that it can.
-ALL = {"evaluation_settings": {"n_hashes": 1}, "passes": [1], "recompute": True, "feed_forward_chunk": 16}
+ALL = {"passes": [1], "recompute": True, "feed_forward_chunk": 16}
 ALL |= {"max_length": 160, "extend_positions": True, "random_weights": True}
 # Made by everybody on their own machine; waiting for a GPU; under way.
-UNFINISHED = ["mini", "original", "original-readme", "albert", "lsh-choice", "masked-words", "no-training", "minilm"]
+UNFINISHED = ["mini", "original", "original-readme", "albert", "masked-words", "no-training", "minilm"]
 UNFINISHED += ["more-training", "more-examples", "minilm-rates", "albert-nli", "transplants"]
 UNFINISHED += ["pretrained", "pretraining", "long-range", "word-order", "ladder"]
 
@@ -82,6 +84,47 @@ def test_a_notebook_is_done_when_what_it_writes_last_is_there(root):
 def test_every_study_of_the_repository_is_sound_and_what_is_committed_is_done(name):
     missing = to_make(name, load_jobs(name))
     assert name in UNFINISHED or not missing
+
+
+def test_the_study_of_the_ladder_has_the_arms_of_the_notebook_and_every_rung_a_name():
+    """But for learning rates, which belong to a study's models, and how long it trains."""
+    cells = nbformat.read(ROOT / "notebooks/compare.ipynb", as_version=4).cells
+    (parameters,) = (cell.source for cell in cells if "parameters" in cell.metadata.get("tags", []))
+    exec(parameters, ladder := {})
+    of_study = dict.fromkeys(ladder["arms"], 0)
+    assert list(RUNGS) == list(of_study)
+    for task, entry in StudyFile("ladder").study.tasks.items():
+        if task == "squad":  # of 128 tokens, which are hashed
+            continue
+        for name in entry.arms.keys() & of_study.keys():
+            values = entry.arms[name].values()
+            assert {key: value for key, value in values.items() if key != "learning_rate"} == ladder["arms"][name]
+            of_study[name] += 1
+    assert all(of_study.values())
+
+
+LIKE = {"task": "mini-mrpc", "model": "mini", "eval_examples": 32, "epochs": 1, "device": "cpu"}
+
+
+def test_a_forecast_takes_the_times_of_like_runs_and_counts_the_others(root, capsys):
+    run, other = (Run.parse({**LIKE, **more}) for more in ({"train_examples": 900, "epochs": 2}, {"model": "nano"}))
+    assert say_how_long([run, other]) == 0
+    record_of_a_second(root)
+    assert say_how_long([run, run, other], 4) == 1800
+    took = "expected: about 30 minutes of training, 2 at a time, by the times of like runs; without 1 of 3 runs\n"
+    assert capsys.readouterr().out == took
+    run.folder.mkdir(parents=True)
+    (run.folder / "result.json").write_text("{}")
+    assert say_how_long([run, other]) == 0  # it is made
+
+
+def record_of_a_second(root):
+    """A run with all of its task's hundred examples, of which each took a second; and a damaged record."""
+    run = Run.parse({**LIKE, "train_examples": None, "attention": "window"}).identity()
+    record = {"parameters": run, "examples": {"train": 100}, "train_seconds": 100.0}
+    for number, text in enumerate([json.dumps(record), "{"]):
+        (path := root / "results" / "runs" / str(number) / "result.json").parent.mkdir(parents=True)
+        path.write_text(text)
 
 
 @pytest.mark.parametrize(

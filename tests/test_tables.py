@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from albert_lsh.record import write_predictions
-from albert_study.compare import write_tables
+from albert_study.compare import scores, write_tables
 from albert_study.records import load
-from albert_study.report import document_tables, numbers, spell, write_numbers
-from albert_study.scores import scores
+from albert_study.report import of_difference, over_tasks, printed, texts
 from albert_study.show import form
-from albert_study.tables import score_table, score_tables
+from albert_study.tables import all_tables
+from albert_study.tables.studies import score_table, score_tables
 from records import F1, answered, write_run
 
 SCORES = {"accuracy": 0.8, "f1": 0.8}
@@ -35,39 +35,22 @@ def test_numbers_are_rounded_half_away_from_zero_as_the_decimal_that_a_table_has
     assert form(value, how) == expected
 
 
-def test_documents_write_numbers_as_pages_do(tree):
-    typst = pytest.importorskip("typst")
-    write_numbers(tree)
-    each = ((value, *spell(how)) for value, how, _ in WRITTEN)
-    calls = ", ".join(f'form({value!r}, {digits}, kind: "{kind}")' for value, digits, kind in each)
-    (tree / "report" / "asked.typ").write_text(f'#import "shared.typ": form\n#metadata(({calls})) <asked>')
-    texts = typst.query(str(tree / "report/asked.typ"), "<asked>", field="value", one=True, root=str(tree))
-    assert json.loads(texts) == [expected.replace("-", "−") for *_, expected in WRITTEN]
-
-
-def test_documents_mark_runs_that_came_later_and_show_no_mean_where_none_stands_for_them(tree):
-    typst = pytest.importorskip("typst")
-    write_numbers(tree)
-    path = tree / "report" / "numbers.json"
-    line = {"study": "x", "task": "mrpc", "from": "softmax", "seeds": 2, "over": "seeds", "difference": -0.1}
-    line |= {"low": -0.2, "high": 0.1, "lowest_to": 0.3, "highest_to": 0.8, "has_mean": True}
-    arms = {"a": {"later": 0}, "b": {"later": 1}, "c": {"later": 1, "has_mean": False}}
-    over = {"weights": "equal", "share": 0.5, "difference": -0.1, "low": -0.2, "high": 0.1, "tasks": 2, "seeds": 6}
-    over |= {"to": "key-clusters", "later": 1}
-    lines = [{"to": arm} | line | more for arm, more in arms.items()]
-    made = json.loads(path.read_text()) | {"differences": lines, "equivalence": [over]}
-    path.write_text(json.dumps(made))
-    calls = ", ".join(f'told("x", "mrpc", "{arm}")' for arm in arms)
-    (tree / "report" / "asked.typ").write_text(f"""#import "shared.typ": *
-#let plain(it) = if it.has("text") {{ it.text }} else {{ it.at("children", default: ()).map(plain).join(default: " ") }}
-#metadata(({calls}, over-tasks(0.5)).map(plain)) <asked>""")
-    texts = json.loads(typst.query(str(tree / "report/asked.typ"), "<asked>", field="value", one=True, root=str(tree)))
-    assert [" ".join(text.split()) for text in texts] == [
+def test_documents_mark_runs_that_came_later_and_show_no_mean_where_none_stands_for_them():
+    line = {"task": "mrpc", "metric": "f1", "seeds": 2, "over": "seeds", "difference": -0.1, "low": -0.2, "high": 0.1}
+    line |= {"lowest_to": 0.3, "highest_to": 0.8, "has_mean": True, "constant_to": 2, "cost_to": 0.5, "clear": True}
+    constant = {"difference": float("nan"), "later": 0}
+    changes = ({"later": 0}, {"later": 1}, {"later": 1, "has_mean": False}, constant)
+    assert [printed(of_difference(line | change)["told"]) for change in changes] == [
         "−0.100 (−0.200 to +0.100; 2 runs)",
         "−0.100 (−0.200 to +0.100; 2 runs)†",
         "0.300 to 0.800 (2 runs)†",
-        "−0.10 points (−0.20 to +0.10; 2 tasks, 6 runs)†",
+        "constant (2 of 2 runs)",
     ]
+    over = {"difference": -0.1, "low": -0.23, "high": 0.1, "tasks": 2, "seeds": 6, "later": 1}
+    assert printed(over_tasks(over)) == {
+        "told": "−0.10 points (−0.23 to +0.10; 2 tasks, 6 runs)†",
+        "bound": "no loss above 0.3 points on average over 2 tasks",
+    }
 
 
 def test_scores_stand_above_what_can_be_had_without_attention(tree):
@@ -93,7 +76,7 @@ def test_runs_of_one_number_an_arm_are_read_as_text(tmp_path):
     table = dict(score_tables(tmp_path, pd.DataFrame(), "x"))["x-scores"]
     assert table.frame()["stsb (pearson)"].tolist() == ["1 constant, 0.500"]
     write_run(tmp_path, "new", 0, {"pearson": 0.5}, task="stsb", study="x", headline="pearson")
-    assert numbers(tmp_path)["scores"][0]["runs"] == [0.5]
+    assert texts(tmp_path)["scores"]["x/stsb/new"]["dots"] == [0.5]
 
 
 def test_an_interval_of_one_run_is_marked(tree):
@@ -103,8 +86,8 @@ def test_an_interval_of_one_run_is_marked(tree):
             table = pd.DataFrame({"id": range(50), "label": [0, 1] * 25, "answer": [0, 1] * 20 + [seed] * 10})
             write_predictions(write_run(tree, arm, seed, SCORES, study="one") / "predictions.parquet", table)
     write_tables("one", root=tree)
-    shown = document_tables(tree, "one")["one-differences-mrpc"]
-    assert [interval.endswith("‡") for interval in shown.frame()["95 % interval"]] == [True]
+    shown = all_tables(tree, "one")["one-differences-mrpc"]
+    assert [cell.endswith(")‡") for cell in shown.frame()["difference (95 % interval)"]] == [True]
     assert "‡: of one run, over examples alone" in shown.note
 
 
@@ -117,7 +100,7 @@ def test_the_table_of_the_ladder_has_every_run_of_its_study_and_no_other(tree):
         record = json.loads((folder / "result.json").read_text())
         (folder / "result.json").write_text(json.dumps(record | {"eval_loss": 0.5}))
     write_tables("x", "other", root=tree)
-    tables = document_tables(tree)
+    tables = all_tables(tree)
     assert "other" not in tables
     rows = tables["x"].frame()
     assert rows[["arm", "seed", "loss", "most frequent answer"]].values.tolist() == [
@@ -127,4 +110,4 @@ def test_the_table_of_the_ladder_has_every_run_of_its_study_and_no_other(tree):
 
 def test_every_table_of_a_study_alone_is_its_own(tree):
     write_tables("mini", root=tree)
-    assert {name for name in document_tables(tree, "mini")} == {"mini-scores", "mini-settings", "mini-differences-mrpc"}
+    assert {name for name in all_tables(tree, "mini")} == {"mini-scores", "mini-settings", "mini-differences-mrpc"}

@@ -16,8 +16,9 @@ from transformers import AutoTokenizer, RobertaConfig, RobertaModel, Trainer, pi
 
 from albert_lsh import fit, load_data, load_tokenizer, squad
 from albert_lsh.data import encode
+from albert_lsh.interface import max_positions
 from albert_lsh.metrics import attended, hardly_trained
-from albert_lsh.model.load import load_model, max_positions
+from albert_lsh.model.load import load_model
 from albert_lsh.predict import load
 from albert_lsh.run import ParameterError, Run
 from albert_lsh.sources import find_task

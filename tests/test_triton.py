@@ -16,7 +16,8 @@ import torch
 from albert_lsh import attention
 from albert_lsh.attention import compute
 from albert_lsh.attention.compute.gathered import Gathered
-from albert_lsh.attention.keys import MASKED, Keys
+from albert_lsh.attention.keys import Keys
+from albert_lsh.attention.rows import MASKED
 from attention_cases import check_half_precision, check_reference, error, label, padding, run, tensors
 
 pytest.importorskip("triton")
@@ -26,10 +27,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 CASES = {
     "rounds, each key once": ("lsh", {"n_hashes": 3, "cluster_size": 7}),
-    "rounds and the rest": ("random", {"n_hashes": 2, "cluster_size": 9, "global_tokens": 1, "rest": True}),
+    "rounds and a mean key": ("random", {"n_hashes": 2, "cluster_size": 9, "global_tokens": 1, "mean_key": True}),
     "single queries, a share of the pairs": ("key-clusters", {"share": 0.3}),
     "chunks": ("shared-qk-lsh", {"bucket_size": 6, "n_hashes": 2}),
-    "chunks and the rest": ("shared-qk-lsh", {"bucket_size": 6, "n_hashes": 2, "rest": True}),
+    "chunks and a mean key": ("shared-qk-lsh", {"bucket_size": 6, "n_hashes": 2, "mean_key": True}),
     "one chunk, its keys twice": ("shared-qk-lsh", {"bucket_size": 64, "n_hashes": 2}),
 }
 each_case = pytest.mark.parametrize(("name", "settings"), CASES.values(), ids=CASES)
@@ -39,7 +40,6 @@ each_case = pytest.mark.parametrize(("name", "settings"), CASES.values(), ids=CA
 def attend(monkeypatch):
     """`attention.attend` for tensors on the CPU by way of the kernels, which are sure to have been called."""
     monkeypatch.setattr(compute, "KERNELS_ON_CPU", True)
-    monkeypatch.setattr(compute, "MASKED_LENGTH", 0)  # with a mean key, short sequences go another way
     launch = create_autospec(kernels.Kernels.launch, side_effect=kernels.Kernels.launch)
     monkeypatch.setattr(kernels.Kernels, "launch", launch)
 
@@ -93,9 +93,9 @@ def test_log_sum_exp_is_that_of_gathered_keys_and_low_where_a_query_sees_none():
     inputs = [torch.randn(1, 4, n, generator=torch.Generator().manual_seed(n)).to(DEVICE) for n in (8, 8, 11)]
     keys = Keys(*(torch.tensor(x, device=DEVICE)[None, None] for x in ([[0, 1], [2, 4]], [[0, 1], [4, 4]])))
     found = []
-    for way in (kernels.Kernels(keys, 0.5), Gathered(keys, 0.5, 0.0)):
+    for backend in (kernels.Kernels(keys, 0.5), Gathered(keys, 0.5, 0.0)):
         leaves = [x.clone().requires_grad_() for x in inputs]
-        out, log_sum = compute.ChosenAttention.apply(way, *leaves)
+        out, log_sum = compute.SparseSoftmax.apply(backend, *leaves)
         (out[:, :2].square().sum() + log_sum[:, :2].exp().sum()).backward()
         found.append([out[:, :2], log_sum[:, :2], *(leaf.grad for leaf in leaves)])
         assert (log_sum[:, 2] < MASKED / 2).all()
@@ -116,7 +116,7 @@ def test_who_goes_through_the_kernels(monkeypatch):
     assert not compute.has_triton.__wrapped__()
 
 
-def test_long_rows_go_another_way_and_say_so_once(monkeypatch):
+def test_long_rows_have_another_backend_and_say_so_once(monkeypatch):
     monkeypatch.setattr(compute, "KERNELS_ON_CPU", True)
     compute.warn_of.cache_clear()
     inputs, settings = [t.to(DEVICE) for t in tensors((1, 1, 9, 136))], {"bucket_size": 4, "n_hashes": 1}

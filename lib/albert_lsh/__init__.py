@@ -20,10 +20,10 @@ from albert_lsh.audit import audit
 
 if TYPE_CHECKING:
     from albert_lsh.data import load_data
-    from albert_lsh.model.layers import save_memory
+    from albert_lsh.interface import record_passes
     from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
+    from albert_lsh.model.memory import save_memory
     from albert_lsh.model.padding import pad_inputs
-    from albert_lsh.model.passes import record_passes
     from albert_lsh.pipeline import QuestionAnsweringPipeline
     from albert_lsh.run import Run
     from albert_lsh.sources import find_task
@@ -46,11 +46,11 @@ __all__ = [
     "switch_attention",
 ]
 PLACES = {"QuestionAnsweringPipeline": "pipeline", "Run": "run", "find_task": "sources", "fit": "train"}
-PLACES |= {"load_data": "data", "save_memory": "model.layers", "pad_inputs": "model.padding"}
-PLACES |= {"record_passes": "model.passes"} | dict.fromkeys(
+PLACES |= {"load_data": "data", "save_memory": "model.memory", "pad_inputs": "model.padding"}
+PLACES |= {"record_passes": "interface"} | dict.fromkeys(
     ("extend_positions", "load_model", "load_tokenizer", "switch_attention"), "model.load"
 )
-REGISTERING = {"transformers.modeling_utils": "model.interface", "transformers.pipelines": "pipeline"}  # ours, after it
+REGISTERING = {"transformers.modeling_utils": "interface", "transformers.pipelines": "pipeline"}  # ours, after it
 
 
 def __getattr__(name: str) -> Any:

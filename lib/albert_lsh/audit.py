@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # each imports much, and the package imports this module
     import pandas as pd
     from transformers import PreTrainedModel
 
-    from albert_lsh.model.passes import Pass
+    from albert_lsh.interface import Pass
 
 SHARES = (0.5, 0.25, 0.125)
 TEXTS, BATCH = 16, 4  # texts that are looked at, spread evenly over all by length; texts in a batch
@@ -88,7 +88,7 @@ def on_texts(model: "PreTrainedModel", batches: list[Any], attention: str, share
     """The table `Audit.shares`."""
     import pandas as pd
 
-    from albert_lsh.model.passes import mean_coverage, record_passes
+    from albert_lsh.interface import mean_coverage, record_passes
 
     softmax: list[Pass] = []
     for batch in batches:
@@ -138,7 +138,7 @@ def on_lengths(model: "PreTrainedModel", attention: str, shares: Sequence[float]
     """The table `Audit.lengths`: one sequence of random tokens, longer and longer while there is time."""
     import pandas as pd
 
-    from albert_lsh.model.config import max_positions
+    from albert_lsh.interface import max_positions
     from albert_lsh.model.load import extend_positions
 
     rows: list[tuple[float, ...]] = []

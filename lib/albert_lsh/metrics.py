@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import PreTrainedModel
 
 from albert_lsh.attention import Coverage
-from albert_lsh.model.passes import mean_attended
+from albert_lsh.interface import mean_attended
 
 WORTH, FALLING = 0.15, 0.1  # see `hardly_trained`
 

@@ -33,6 +33,7 @@ import torch
 
 from albert_lsh import attention as attentions
 from albert_lsh.files import OneLineError, commit_of, relative_to_root, repository_root, write_atomically
+from albert_lsh.interface import todays_settings
 from albert_lsh.kinds import LOCAL
 from albert_lsh.run import ParameterError
 from albert_lsh.tasks import TASKS
@@ -50,6 +51,7 @@ SHAPE = (
 THREADS = "OMP_NUM_THREADS"  # where it is set, it holds
 LOOK = 0.3  # seconds in which other programs are watched
 SCHEMA = 4  # of result.json
+RETIRED = "lsh-tree"  # version 1 of `key-clusters`: results/archive/ has its records, and rows of it are not read
 OLD_NAMES = 3  # the schema before it, which differs in the names of attentions alone
 # Parameters of runs that left, with the values at which they changed nothing; records with other values keep them.
 LEFT: dict[str, Any] = {"evaluation_settings": {}, "passes": None, "data_dir": None, "tensorboard": False}
@@ -84,7 +86,31 @@ def read_result(path: Path) -> dict[str, Any]:
         raise OneLineError(f"{path} is not of a complete run; {again}")
     if "epochs" in (parameters := result["parameters"]):  # a fine-tuning run's
         result["parameters"] = {k: v for k, v in parameters.items() if k not in LEFT or v != LEFT[k]}
-    return with_todays_names(result) if schema == OLD_NAMES else result
+    return with_todays_settings(with_todays_names(result) if schema == OLD_NAMES else result)
+
+
+def with_todays_settings(result: dict[str, Any]) -> dict[str, Any]:
+    """A record with the settings of its attentions as they are called today; the file stays as it is."""
+    parameters = dict(result["parameters"])
+    if settings := parameters.get("attention_settings"):
+        parameters["attention_settings"] = todays_settings(settings)
+    if "evaluate" in parameters:
+        length = parameters.get("max_length", 0)
+        parameters["evaluate"] = {k: with_sizes(todays_settings(v), length) for k, v in parameters["evaluate"].items()}
+    return result | {"parameters": parameters}
+
+
+def with_sizes(settings: dict[str, Any], length: int) -> dict[str, Any]:
+    """Settings of `key-clusters` with a share and a cluster_size, which once went together, as the sizes they came to.
+
+    length: of the sequences, all of one length (the task duplication of studies/long-range.yaml).
+    """
+    if settings["attention"] != "key-clusters" or not {"share", "cluster_size"} <= settings.keys():
+        return settings
+    others = {name: value for name, value in settings.items() if name != "share"}
+    keys = int(settings["share"] * length) - 3  # less two global tokens and a mean key
+    n_hashes = keys // settings["cluster_size"]
+    return others | {"n_hashes": n_hashes, "global_tokens": 2, "mean_key": True}
 
 
 def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame | None]:
@@ -102,7 +128,7 @@ def todays_method(name: str, settings: Mapping[str, Any], version: int | None = 
     """The name and version that the attention of a record, or of a measured row, has today.
 
     Until 29 November 2026 what is `lsh` now, random hashing, was called `plain-lsh`, and what is `key-clusters` now was
-    called `lsh`; before its clusters came from axes that was another method, which tables call `lsh-tree`.
+    called `lsh`; before its clusters came from axes that was another method, RETIRED.
 
     Args:
         settings: of the attention, as they were recorded. version: of its method; None in records older than versions.
@@ -110,7 +136,7 @@ def todays_method(name: str, settings: Mapping[str, Any], version: int | None = 
     if name == "plain-lsh":
         return "lsh", attentions.ATTENTIONS["lsh"].version
     if name == "lsh" and version in (None, 1, 2):
-        return ("key-clusters", 2) if settings.get("axes") or version == 2 else ("lsh-tree", 1)
+        return ("key-clusters", 2) if settings.get("axes") or version == 2 else (RETIRED, 1)
     return name, version or 1
 
 
@@ -123,20 +149,22 @@ def with_todays_names(result: dict[str, Any]) -> dict[str, Any]:
     new, version = todays_method(old, settings, resolved.get("attention_version"))
     parameters["attention"], resolved["attention_version"] = new, version
     if parameters.get("model") == "nano-lsh":  # pretrained with the attention that it is fine-tuned with
-        parameters["model"] = "nano-lsh-tree" if new == "lsh-tree" else "nano-key-clusters"
+        parameters["model"] = "nano-key-clusters"
     if "label" in parameters:
         parameters["label"] = renamed(parameters["label"], old, new)
     labels, evaluate = {}, {}  # of the attentions that a trained model was evaluated under
     for label, settings in parameters.get("evaluate", {}).items():
         name, _ = todays_method(settings["attention"], settings)
-        labels[label] = renamed(label, settings["attention"], name)
-        evaluate[labels[label]] = settings | {"attention": name}
+        labels[label] = None if name == RETIRED else renamed(label, settings["attention"], name)
+        if labels[label]:
+            evaluate[labels[label]] = settings | {"attention": name}
     if evaluate:
         parameters["evaluate"] = evaluate
     metrics = {}
     for metric, value in result["metrics"].items():
         what, separator, label = metric.partition(", ")
-        metrics[f"{what}{separator}{labels.get(label, label)}"] = value
+        if (label := labels.get(label, label)) is not None:
+            metrics[f"{what}{separator}{label}"] = value
     return result | {"parameters": parameters, "resolved": resolved, "metrics": metrics}
 
 

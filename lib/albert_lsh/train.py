@@ -37,11 +37,12 @@ from albert_lsh import metrics, record
 from albert_lsh.card import write_card
 from albert_lsh.data import encode, load_data
 from albert_lsh.files import OneLineError, delete, explain_out_of_memory, lock, write_atomically
+from albert_lsh.interface import max_positions
 from albert_lsh.kinds import SAVED_TASK, Task
-from albert_lsh.model.config import load_config, max_positions
-from albert_lsh.model.layers import draw_projections, drop_residual, save_memory
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, without_bars
+from albert_lsh.model.load import extend_positions, load_config, load_model, load_tokenizer, without_bars
+from albert_lsh.model.memory import save_memory
 from albert_lsh.model.padding import pad_inputs
+from albert_lsh.model.projections import draw_projections, drop_residual
 from albert_lsh.run import OfTask, ParameterError, Run
 from albert_lsh.sources import without_answers
 

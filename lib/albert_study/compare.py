@@ -1,7 +1,8 @@
-"""What lies between arms: `write_tables("minilm")` makes results/tables/minilm-*.csv.
+"""What the runs of a study say together, written to results/tables/: `python -m albert_study.compare` makes all tables.
 
+runs_of(rows, root)        a line a run and metric, with its baselines; which runs are constant, which came later
+scores(rows, root)         a line an arm and metric: mean and deviation over seeds, every run, baselines, costs
 differences(rows, root)    a line a pair of arms, with intervals over seeds and examples (see `intervals`)
-equivalence(lines)         does `key-clusters` stay within MARGIN of softmax, task by task and over tasks?
 switched(rows, root)       models whose attention was replaced, with nothing trained: what is kept
 shuffled(rows, root)       texts as they are, and with their words in random order
 """
@@ -13,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import read_predictions
-from albert_study import intervals, scores
-from albert_study.candidates import Candidate
-from albert_study.intervals import CLEAR_FROM, Difference, Error
-from albert_study.records import check_complete, load, read, studies_of, wide
-from albert_study.scores import Answers, answers_of, are_apart, base_of, headlines, in_order, runs_of, scale_of
+from albert_study import intervals
+from albert_study.intervals import CLEAR_FROM, LEVEL, Difference, Error, equivalence
+from albert_study.names import ARMS, METRICS, base_of, in_order, scale_of
+from albert_study.records import BASELINES, added_later, load, read, say_missing, studies_of, variant_file, wide
 
 NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between them
     ("2020-block", "with-residual", "the residual connection back"),
@@ -39,27 +40,146 @@ NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between
     ("nano-random", "nano", "pretraining"),
     ("nano-key-clusters-random", "nano-key-clusters", "pretraining, with hashing"),
 )
-DIAGNOSTICS = ["pairs", "mass", "recall", "error", "drift", "changed"]
-FAMILIES = {"key-clusters": "B", "lsh-tree": "B of version 1"}  # of what is compared with softmax; else "A"
-LEVEL = 0.05
-MARGIN = 1.0  # points, hundredths of the best score: an arm that differs by less is as good
+APART = 10.0  # points, hundredths of the best score: runs that differ by more have no mean that stands for them
+CORRELATIONS = ("pearson", "spearman", "matthews")  # none of answers that are all the same
+ARM = ["task", "model", "arm"]  # what is averaged over seeds
+Answers = dict[int, pd.DataFrame]  # predictions by seed
+
+
+# ---- runs and scores ------------------------------------------------------------------------------------------------
+def listed(values: Iterable[Any]) -> str:
+    """The different values, in their order: "a; b"."""
+    return "; ".join(dict.fromkeys(f"{value:g}" if isinstance(value, float) else str(value) for value in values))
+
+
+def runs_of(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
+    """The metrics of fine-tuned runs, beside each of them the run's baselines, folds and numbers of examples.
+
+    Also whether a run is `constant`, which leaves it no correlation, and whether it came `later` (see `added_later`).
+    """
+    rows = rows[rows["kind"] == "fine-tuned"]
+    is_baseline, is_metric = rows["arm"].isin(BASELINES.values()), rows["measure"].isin(METRICS)
+    places = ["record", "split", "measure"]
+    baselines = rows[is_baseline & is_metric].pivot(index=places, columns="arm", values="value")
+    baselines = baselines.reindex(columns=["majority class", "chance"])
+    numbers = rows[~is_baseline & ~is_metric].pivot(index="record", columns="measure", values="value")
+    numbers = numbers.reindex(columns=["folds", "train_examples", "eval_examples", "held_out_examples"])
+    table = rows[~is_baseline & is_metric].join(baselines, on=places).join(numbers, on="record")
+    later = {study: added_later(study, root) for study in table["study"].unique()}
+    each = table[["study", "task", "arm", "seed"]].itertuples(index=False)
+    is_flat = {record: is_constant(answers_of_run(root, record)) for record in table["record"].unique()}
+    constant = table["record"].map(is_flat).astype(bool)
+    table = table.assign(constant=constant, later=[tuple(run) in later[study] for study, *run in each])
+    table["value"] = table["value"].mask(table["constant"] & table["measure"].isin(CORRELATIONS))
+    return table.astype({"is_headline": bool})
+
+
+def headlines(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
+    """Of `runs_of` the metrics that stand for their tasks, of texts as they are."""
+    runs = runs_of(rows, root)
+    return runs[runs["is_headline"] & (runs["split"] != "shuffled")]
+
+
+def answers_of_run(root: Path, record: str, split: str | None = None) -> pd.DataFrame:
+    """The predictions of a run on a split (None: the one reported); empty if it kept none."""
+    path = (root / record).with_name("predictions.parquet")
+    table = read_predictions(path) if path.exists() else pd.DataFrame()
+    if "split" in table:
+        return table[table["split"] == (split or table["split"].iloc[0])].reset_index(drop=True)
+    return pd.DataFrame() if split else table
+
+
+def answers_of(runs: pd.DataFrame, root: Path, split: str | None = None) -> Answers:
+    """Of an arm's runs that kept predictions of a split, these by seed."""
+    tables = (answers_of_run(root, record, split) for record in runs["record"])
+    return {seed: table for seed, table in zip(runs["seed"], tables, strict=True) if len(table)}
+
+
+def is_constant(predictions: pd.DataFrame) -> bool:
+    """Whether a model says the same to everything: one class, or a number, in two neighbouring forms at most where it
+    is rounded to bfloat16, as older runs are and newer ones are not. Of SQuAD it is not asked."""
+    if "answer" in predictions:
+        return predictions["answer"].nunique() == 1
+    return "logit_0" in predictions and len(torch.tensor(predictions["logit_0"].to_numpy()).bfloat16().unique()) <= 2
+
+
+def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
+    """A line a task, model, arm and metric; the metric that stands for its task has `is_headline`.
+
+    Columns: score, sd (sample standard deviation over seeds, NaN with one), low, high, runs (all of them, sorted),
+    seeds, apart (whether runs differ by more than APART), constant and later (how many are), majority, chance, pairs,
+    cost, examples, train_examples; of headlines also bag_of_words, on the same examples, and variety, a mean over
+    seeds. A constant run counts in seeds, and of correlations in no other column of scores. Settings, processors and
+    commits stand side by side where the seeds of an arm differ.
+    """
+    runs = runs_of(rows, root)
+    runs = runs[runs["split"] != "shuffled"]
+    columns: dict[str, Any] = {"score": ("value", "mean"), "sd": ("value", "std"), "seeds": ("value", "size")}
+    columns |= {"low": ("value", "min"), "high": ("value", "max")}
+    columns |= {"runs": ("value", lambda values: "; ".join(f"{value:.6g}" for value in values.dropna().sort_values()))}
+    columns |= {"constant": ("constant", "sum"), "later": ("later", "sum")}
+    columns |= {"majority": ("majority class", "mean"), "chance": ("chance", "mean")}
+    columns |= {name: (name, "mean") for name in ("pairs", "cost")}
+    columns |= {name: (name, "first") for name in ("examples", "train_examples")}
+    texts = ("length", "batch_size", "learning_rate", "epochs", "precision", "device", "commit")
+    groups = runs.groupby([*ARM, "attention", "split", "measure", "is_headline"], sort=False, dropna=False)
+    table = groups.agg(**columns, **{name: (name, listed) for name in texts}).reset_index()
+    table["apart"] = [are_apart(*line) for line in table[["task", "measure", "low", "high"]].itertuples(index=False)]
+    place, rank = table.groupby(ARM, sort=False).ngroup(), table["measure"].map(list(METRICS).index)
+    table = table.assign(place=place, rank=rank).sort_values(["place", "rank"]).drop(columns=["place", "rank"])
+    words = rows[(rows["kind"] == "bag of words") & (rows["study"] == "bag-of-words") & (rows["measure"] == "headline")]
+    same_examples = table["is_headline"] & (table["split"] != "held-out")
+    table["bag_of_words"] = table["task"].map(words.groupby("task")["value"].last()).where(same_examples)
+    of_arms = runs[runs["is_headline"]].groupby(ARM, sort=False)
+    varied = [(*arm, mean_variety(of_arm, root)) for arm, of_arm in of_arms]
+    return table.merge(pd.DataFrame(varied, columns=[*ARM, "variety"]).assign(is_headline=True), "left")
+
+
+def are_apart(task: Any, metric: str, low: float, high: float) -> bool:
+    """Whether runs from `low` to `high` differ so much that their mean stands for none of them."""
+    return bool(high - low > APART / 100 * scale_of(task, metric)[0])
+
+
+def mean_variety(runs: pd.DataFrame, root: Path) -> float:
+    """How varied the answers of an arm's runs are, a mean over seeds.
+
+    Not of a part of SQuAD: it is drawn, and no question follows one about the same paragraph.
+    """
+    is_part = runs[["eval_examples", "held_out_examples"]].notna().any(axis=None)
+    tables = answers_of(runs, root).values()
+    shares = [variety(table) for table in tables if not (is_part and "start" in table)]
+    return sum(shares) / len(shares) if shares else np.nan
+
+
+def variety(predictions: pd.DataFrame) -> float:
+    """How varied answers are: 0 where they are the same to everything, 1 where they vary as the gold answers do.
+
+    Of numbers it is their standard deviation, of classes the share without the most frequent one; over the gold
+    answers'. Of SQuAD, in the order of its data: the share of answers that stand elsewhere than that to the question
+    before, mostly one about the same paragraph.
+    """
+    if "start" in predictions:
+        places = predictions[["start", "end"]]
+        return float((places != places.shift()).any(axis=1).mean())
+    if "answer" not in predictions:
+        return float(predictions["logit_0"].std() / predictions["label"].std())
+    answers, gold = (1 - predictions[name].value_counts(normalize=True).iloc[0] for name in ("answer", "label"))
+    return float(answers / gold)
 
 
 # ---- differences ----------------------------------------------------------------------------------------------------
 def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """From, to and what changes: every arm but softmax against softmax, then the other neighbours; where a study varies
-    the training (TRAINED), among arms that were trained alike. Version 1 of `key-clusters` is a neighbour where
-    version 2 is not there."""
+    the training (TRAINED), among arms that were trained alike."""
     alike: dict[str, list[str]] = {}
     for arm in arms:
         alike.setdefault(arm[len(base_of(arm)) :], []).append(base_of(arm))
     for how, bases in sorted(alike.items(), key=lambda item: (len(item[0]), item[0])):  # by number: 8000, 20000
         for arm in in_order(bases) if "softmax" in bases else ():
             if arm != "softmax":
-                yield "softmax" + how, arm + how, scores.ARMS.get(arm, arm)
-        there = {base.replace("lsh-tree", "key-clusters"): base for base in bases} | {base: base for base in bases}
-        yield from ((there[start] + how, there[end] + how, what) for start, end, what in NEIGHBOURS
-                    if {start, end} <= there.keys())  # fmt: skip
+                yield "softmax" + how, arm + how, ARMS.get(arm, arm)
+        there = [neighbours for neighbours in NEIGHBOURS if {*neighbours[:2]} <= {*bases}]
+        yield from ((start + how, end + how, what) for start, end, what in there)
 
 
 def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
@@ -76,7 +196,6 @@ def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
 
     Two families of questions were named. "A": which change hurts, and what lies between neighbours? It is tested here,
     for each model, from CLEAR_FROM seeds or more. "B": does `key-clusters` stay near softmax? See `equivalence`.
-    Version 1 of `key-clusters` (lsh-tree), tested so before version 2 was there, is a family of its own.
     """
     lines = []
     for (model, task, metric), group in headlines(rows, root).groupby(["model", "task", "measure"], sort=False):
@@ -110,7 +229,7 @@ def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers
     metric, highest = first["measure"].iloc[0], scale_of(task, first["measure"].iloc[0])[0]
     folds = int(first["folds"].iloc[0]) if first["folds"].notna().all() else None
     base, attention = base_of(first["arm"].iloc[0]), then["attention"].iloc[0]
-    line: dict[str, Any] = {"family": FAMILIES.get(attention, "A") if base == "softmax" else "A"}
+    line: dict[str, Any] = {"family": "B" if (base, attention) == ("softmax", "key-clusters") else "A"}
     line["share"] = then["share"].iloc[0]
     for name, runs in (("from", first), ("to", then)):
         values = {"score": runs["value"].mean(), "lowest": runs["value"].min(), "highest": runs["value"].max()}
@@ -127,77 +246,11 @@ def compared(task: str, first: pd.DataFrame, then: pd.DataFrame, before: Answers
     line["apart"] = any(are_apart(task, metric, values.min(), values.max()) for values in of_arms)
     if first["constant"].any() or then["constant"].any():
         return line | dict.fromkeys(("difference", "low", "high", "p", "error", "freedom", "error_of_seeds"), np.nan)
-    lowest, score = -highest if metric in scores.CORRELATIONS else 0, line["score_from"]
+    lowest, score = -highest if metric in CORRELATIONS else 0, line["score_from"]
     low, high = intervals.interval(change.mean, change.errors)
     line |= {"difference": change.mean, "low": max(low, lowest - score), "high": min(high, highest - score)}
     line |= {"p": intervals.p_of_none(change.mean, change.errors), "error": change.errors[0].size}
     return line | {"freedom": change.errors[0].freedom, "error_of_seeds": change.errors[-1].size}
-
-
-def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
-    """Does `key-clusters` stay within MARGIN of softmax? A line a comparison of family B, below them two for each
-    share; then the same of version 1.
-
-    lines: of `differences`, of several studies, with a column study.
-
-    Differences, their ends and errors are in points. p is that of a difference of MARGIN or more, by two one-sided
-    tests; all of a version are one family (p_holm), and `within` says where p_holm is below 5 %. From fewer than
-    CLEAR_FROM seeds nothing is tested. `weights` says how the tasks of a share are weighted, see `over_tasks`. Other
-    columns are those of `differences`, without _to.
-    """
-    lines = lines[lines["family"].isin(FAMILIES.values()) & lines["difference"].notna() & lines["share"].notna()]
-    each = {name: lines[lines["family"] == family] for name, family in FAMILIES.items()}
-    tables = [of_margin(of_family, name) for name, of_family in each.items() if len(of_family)]
-    return pd.concat(tables, ignore_index=True) if tables else lines
-
-
-def of_margin(lines: pd.DataFrame, name: str) -> pd.DataFrame:
-    """What `equivalence` says of one family, the attention `name`."""
-    lines = lines.rename(columns=lambda name: name.removesuffix("_to"))
-    best = [scale_of(*line)[0] for line in lines[["task", "metric"]].itertuples(index=False)]
-    in_points = {name: lines[name] * 100 / best for name in ("difference", "low", "high", "error", "error_of_seeds")}
-    lines = lines.assign(**in_points, freedom_of_seeds=lines["seeds"] - 1, tasks=1, weights="")
-    lines = lines.sort_values("share", ascending=False, kind="stable")
-    of_shares = lines[lines["seeds"] >= CLEAR_FROM].groupby("share", sort=False)
-    lines = pd.concat([lines, *(over_tasks(of_share, name) for _, of_share in of_shares)], ignore_index=True)
-    is_tested = (lines["seeds"] >= CLEAR_FROM) & (lines["weights"] != "precision")
-    tested = lines[is_tested].to_dict("records")
-    p = [intervals.p_of_margin(line["difference"], errors_of_line(line), MARGIN) for line in tested]
-    lines = lines.assign(p=np.nan, p_holm=np.nan)
-    lines.loc[is_tested, "p"] = p
-    lines.loc[is_tested, "p_holm"] = intervals.holm(pd.Series(p)).to_numpy() if p else []
-    columns = ["study", "model", "task", "metric", "from", "to", "share", "pairs", "cost", "difference", "low", "high"]
-    columns += ["error", "freedom", "seeds", "over", "tasks", "weights", "later", "p", "p_holm"]
-    return lines[columns].assign(within=lines["p_holm"] < LEVEL)
-
-
-def over_tasks(lines: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The lines of a share; none of one task.
-
-    The first, which is tested, is the plain mean over its tasks: each is one answer to the question. The second is
-    weighted by precision (a fixed effect), where all tasks have an error. It says what the tasks say that can be
-    measured best, and has no interval: from three to five runs a task's error is known too badly to weight by it as if
-    it were known. Where a task has several lines their mean counts, with an error as if they were of the same answers.
-    """
-    pairs = {"error": "freedom", "error_of_seeds": "freedom_of_seeds"}
-    how = {"difference": "mean", "seeds": "sum", "later": "sum", "share": "first"}
-    tasks = lines.groupby("task").agg(how | dict.fromkeys(pairs, "mean") | dict.fromkeys(pairs.values(), "min"))
-    if len(tasks) < 2:
-        return pd.DataFrame()
-    line = {"task": "all", "to": name, "tasks": len(tasks), "share": tasks["share"].iloc[0]}
-    line |= {name: tasks[name].sum() for name in ("seeds", "later")}
-    equal = line | {"weights": "equal", "difference": tasks["difference"].mean()}
-    for size, freedom in pairs.items():
-        equal[size], equal[freedom] = intervals.pooled(list(map(Error, tasks[size], tasks[freedom])))
-    equal["low"], equal["high"] = intervals.interval(equal["difference"], errors_of_line(equal))
-    if (tasks["error"] == 0).any():
-        return pd.DataFrame([equal])
-    weighted = np.average(tasks["difference"], weights=1 / tasks["error"] ** 2)
-    return pd.DataFrame([equal, line | {"weights": "precision", "difference": weighted}])
-
-
-def errors_of_line(line: Any) -> list[Error]:
-    return [Error(line["error"], line["freedom"]), Error(line["error_of_seeds"], line["freedom_of_seeds"])]
 
 
 # ---- attention switched, words shuffled, pretraining ----------------------------------------------------------------
@@ -208,13 +261,13 @@ def switched(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     if lines.empty:
         return lines
     lines["kept"] = lines.get("kept", np.nan)  # not there if softmax is no better than the majority class
-    names = [name for name in scores.METRICS if name in lines]  # a model has one of them
+    names = [name for name in METRICS if name in lines]  # a model has one of them
     lines["metric"], lines["score"] = lines[names].notna().idxmax(axis=1), lines[names].bfill(axis=1).iloc[:, 0]
     groups = lines.drop(columns=names).groupby(["split", "task", "variant", "share", "metric"], sort=False)
     table = groups[[name for name in lines.select_dtypes("number") if name not in ("share", "seed", *names)]].mean()
     ends = pd.DataFrame({name: kept_between(group, root) for name, group in groups}, index=["kept_low", "kept_high"]).T
     table = table.join(ends.rename_axis(table.index.names)).assign(seeds=groups["seed"].nunique())
-    table = table.join(groups[["attention", "commit"]].agg(scores.listed)).reset_index()
+    table = table.join(groups[["attention", "commit"]].agg(listed)).reset_index()
     best = table.groupby(["split", "task", "variant"])["kept"].transform("mean")
     keys = ["split", "task", "best", "share"]
     table = table.assign(best=best).sort_values(keys, ascending=[True, True, False, False]).drop(columns="best")
@@ -223,7 +276,7 @@ def switched(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
 
 def kept_between(lines: pd.DataFrame, root: Path) -> tuple[float, float]:
     """The ends of the 95 % interval of the share of the score that a variant keeps: seeds and examples."""
-    variant = Candidate(lines["variant"].iloc[0], "", {"share": float(lines["share"].iloc[0])}).file_name
+    variant = variant_file(lines["variant"].iloc[0], float(lines["share"].iloc[0]))
     records = dict(zip(lines["seed"], lines["record"], strict=True))
     folders = {seed: root / record.replace(".csv", "-predictions") for seed, record in records.items()}
     before, after = ({seed: read_predictions(folder / f"{name}.parquet") for seed, folder in folders.items()}
@@ -232,22 +285,6 @@ def kept_between(lines: pd.DataFrame, root: Path) -> tuple[float, float]:
     low, high = intervals.interval(change.mean, change.errors)
     gain = float(lines["softmax"].mean() - lines["majority"].mean()) or np.nan
     return 1 + low / gain, 1 + high / gain
-
-
-def predictors(table: pd.DataFrame) -> pd.DataFrame:
-    """Which diagnostic predicts the score? Spearman's rank correlation of each with what is kept, by task.
-
-    `all` is taken over the variants and shares of `switched` together, `at_a_share` over the variants at each share,
-    a mean over the shares that have four variants or more.
-    """
-    tables = []
-    for task, of_task in table.groupby("task", sort=False) if len(table) else ():
-        shares = [of_share for _, of_share in of_task.groupby("share") if len(of_share) >= 4]
-        together, *each = (part.reindex(columns=DIAGNOSTICS).corrwith(part["kept"], method="spearman")
-                           for part in (of_task, *shares))  # fmt: skip
-        values = {"all": together, "at_a_share": pd.DataFrame(each, columns=DIAGNOSTICS).mean()}
-        tables.append(pd.DataFrame({"task": task, "diagnostic": DIAGNOSTICS, **values}))
-    return pd.concat(tables, ignore_index=True) if tables else table
 
 
 def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
@@ -259,7 +296,7 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     commit, later (how many of the runs). There is no difference where a run has no correlation.
     """
     runs, words, lines = runs_of(rows, root), wide(rows[rows["kind"] == "bag of words"]), []
-    for (task, model, arm), of_arm in runs[runs["is_headline"]].groupby(scores.ARM, sort=False):
+    for (task, model, arm), of_arm in runs[runs["is_headline"]].groupby(ARM, sort=False):
         before, after = answers_of(of_arm, root), answers_of(of_arm, root, "shuffled")
         if not after:
             continue
@@ -276,7 +313,7 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         line |= {} if metric == "pearson" else changed(before, after)
         same = words[(words["task"] == task) & (words["train"] == size)] if len(words) else words
         line["bag_of_words"] = same["headline"].iloc[0] if len(same) else np.nan
-        lines.append(line | {"majority": plain["majority class"].mean(), "commit": scores.listed(plain["commit"])})
+        lines.append(line | {"majority": plain["majority class"].mean(), "commit": listed(plain["commit"])})
     table = pd.DataFrame(lines)
     if lines:
         tasks, bases = list(table["task"].unique()), table["arm"].map(base_of)
@@ -323,18 +360,14 @@ def gaps(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
 def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
     """Write results/tables/<study>-{scores,differences,switched,shuffled}.csv, and of all studies pretraining-gaps.csv,
     no-training-second.csv and equivalence.csv; returns the paths. A table without rows is not written, and an older one
-    is deleted. A warning names runs that are not made yet.
-
-    Raises:
-        ValueError: some of the switched models, or of the readings, have no table; nothing is written.
+    is deleted. A line names results that are not made yet.
     """
     root, tables = Path(root or repository_root()), dict[str, pd.DataFrame]()
     for study in studies:
-        check_complete(study, root)
+        say_missing(study, root)
         rows = load(root, study)
-        makers = {"scores": scores.scores, "differences": differences, "switched": switched, "shuffled": shuffled}
+        makers = {"scores": scores, "differences": differences, "switched": switched, "shuffled": shuffled}
         tables |= {f"{study}-{name}": make(rows, root) for name, make in makers.items()}
-        tables[f"{study}-predictors"] = predictors(tables[f"{study}-switched"])
     rows = load(root)
     tables["pretraining-gaps"] = gaps(rows, root)
     tables["no-training-second"] = switched(rows[rows["study"] == "no-training-second"], root)

@@ -1,4 +1,4 @@
-"""Execute a study's notebooks, and keep them without any folder of the machine or text of others.
+"""Execute a study's notebooks, keep them without folders of the machine or texts of others, and say how long it takes.
 
     python -m albert_study.execute mini mini-mrpc/mini/softmax/seed-0   one job; prints a line with its score and time
 
@@ -6,23 +6,27 @@ The Snakefile makes all jobs of a study with it, and shows the study's `summary`
 import, so they are imported where they are used.
 """
 
+import json
 import os
 import re
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from albert_lsh.files import lock, repository_root
 from albert_lsh.record import read_result
-from albert_study.carried import carried
-from albert_study.study import Job, StudyError, load_jobs
+from albert_study.study import Job, StudyError, find_file, load_jobs
 
 # An absolute path of two parts or more; it may follow a colour code, but is no part of a URL, a tag or a fraction.
 PATH = re.compile(r"(?:(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm)|(?<![\w.:/<~)-]))(?:/[\w.+@~-]+){2,}/?")
 # Folders of a checkout or an environment: a path is kept from the first of them on.
 ANCHORS = re.compile(r"/((?:site-packages|notebooks|results|figures|studies|report|lib/albert_\w+)(?:/.*|$))")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+LIKE = ("device", "model", "task", "attention", "max_length")  # what runs share that take alike for an example
+DEPTHS = (5, 3, 2)  # how many of these: all, or those of a task, or of a model
 
 
 def without_folders(value: Any) -> Any:
@@ -81,7 +85,7 @@ def execute(job: Job) -> None:
             raise StudyError(problem)
         if len(visible := gpus()) > 1:  # Trainer would use all of them
             os.environ[VISIBLE] = visible[0]
-        run_notebook(carried(f"notebooks/{job.notebook}"), root / job.partial, job.parameters)
+        run_notebook(find_file(f"notebooks/{job.notebook}"), root / job.partial, job.parameters)
         if unwritten := [path for path in job.results if not (root / path).exists()]:
             raise StudyError(f"the notebook ended without writing {', '.join(unwritten)}")
         clean(root / job.partial, texts_are_ours=job.task.startswith("mini-"))
@@ -123,6 +127,39 @@ def execute_with_a_line(name: str, study: str) -> None:
         print(f"{said}  {name}{score}  {time.monotonic() - began:.0f} s", flush=True)
 
 
+def recorded_seconds(root: Path) -> tuple[dict[tuple[Any, ...], float], dict[str, int]]:
+    """Of the runs in results/runs: the median seconds of an example by what they share; examples of whole tasks."""
+    paces, sizes = dict[tuple[Any, ...], list[float]](), dict[str, int]()
+    for path in (root / "results" / "runs").rglob("result.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # `study` says what is wrong with a record
+            record = json.loads(path.read_text(encoding="utf-8"))
+            run, examples = record["parameters"], record["examples"]["train"]
+            for depth in DEPTHS:
+                like = tuple(run[name] for name in LIKE[:depth])
+                paces.setdefault(like, []).append(record["train_seconds"] / examples / run["epochs"])
+            if not run["train_examples"]:
+                sizes[run["task"]] = max(examples, sizes.get(run["task"], 0))
+    return {like: median(values) for like, values in paces.items()}, sizes
+
+
+def say_how_long(runs: list[Any], at_once: int = 1) -> float:
+    """Say how long training of what is not made yet will take, so many runs at a time; the seconds of like runs."""
+    paces, sizes = recorded_seconds(repository_root())
+    runs, known = [run for run in runs if not (run.folder / "result.json").exists()], []
+    for run in runs:
+        alike = [tuple(getattr(run, name) for name in LIKE[:depth]) for depth in DEPTHS]
+        pace, examples = next(filter(None, map(paces.get, alike)), 0), run.train_examples or sizes.get(run.task, 0)
+        known += [pace * examples * run.epochs] if pace and examples else []
+    if not known:
+        return 0.0
+    seconds = sum(known) / (at_once := min(at_once, len(known)))
+    unit, size = next(unit for unit in (("hours", 3600), ("minutes", 60), ("seconds", 0)) if seconds >= 1.5 * unit[1])
+    others = f"; without {len(runs) - len(known)} of {len(runs)} runs" if len(known) < len(runs) else ""
+    about = f"{float(f'{seconds / max(size, 1):.2g}'):,g} {unit} of training, {at_once} at a time"
+    print(f"expected: about {about}, by the times of like runs{others}", flush=True)
+    return seconds
+
+
 def opening(study: str, count: int, missing: list[Job]) -> str:
     """What will be made of a study with so many jobs."""
     are = "is" if len(missing) == 1 else "are"
@@ -145,7 +182,7 @@ def failures(study: str, missing: dict[str, Job]) -> str:
 def summary(study: str) -> str:
     """The scores of a study, and where its tables, figures, report and notebooks are."""
     from albert_study.records import read
-    from albert_study.tables import score_table
+    from albert_study.tables.studies import score_table
 
     root, jobs = repository_root(), load_jobs(study).values()
     places = {

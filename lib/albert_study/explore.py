@@ -14,11 +14,10 @@ import pandas as pd
 import vl_convert
 
 from albert_lsh.files import repository_root, write_atomically
-from albert_study.carried import carried
-from albert_study.experiment_tables import OBJECTIVES
+from albert_study.names import METRICS, STYLES, base_of, look_of
 from albert_study.records import BASELINES, KINDS, load
-from albert_study.scores import METRICS, base_of
-from albert_study.show import STYLES, look_of
+from albert_study.study import find_file
+from albert_study.tables.experiments import OBJECTIVES
 
 TOLD = ["name", "attention", "seed", "share", "length", "learning_rate", "pairs", "cost", "value", "low", "high"]
 TOLD += ["device", "commit", "record"]
@@ -34,7 +33,7 @@ def points(root: Path) -> dict[str, pd.DataFrame]:
     base = rows["arm"].fillna("").map(base_of)
     rows["look"] = base.where(base.isin(list(STYLES)) & rows["kind"].isin(KINDS.values()), rows["attention"])
     scored = rows["kind"].isin(KINDS.values()) & rows["measure"].isin([*METRICS, *OBJECTIVES])
-    probed = rows["kind"].isin(["switched", "masked words", "passes", "reading"]) & rows["measure"].isin(PROBED)
+    probed = rows["kind"].isin(["switched", "masked words", "reading"]) & rows["measure"].isin(PROBED)
     timed = (rows["kind"] == "efficiency") & rows["measure"].isin(["seconds", "bytes"])
     length = rows["length"].map("{:.0f} tokens".format).where(probed & (rows["kind"] != "switched"))
     model = rows["model"].astype(str).str.split("/").str[-1].where(rows["model"].notna())
@@ -102,7 +101,7 @@ def page(root: Path) -> tuple[str, dict[str, str]]:
     specs = [chart(title, rows, *look).to_dict() for (title, rows), look in named if len(rows)]
     for spec in specs:
         del spec["$schema"]  # an address
-    text = carried("report/page.html", root).read_text(encoding="utf-8")
+    text = find_file("report/page.html", root).read_text(encoding="utf-8")
     filled = json.dumps(specs, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return text, {"charts": filled, "fingerprint": hashlib.sha256(f"{text}\0{filled}".encode()).hexdigest()}
 

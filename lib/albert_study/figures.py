@@ -15,12 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 
 from albert_lsh.files import repository_root
-from albert_study.compare import MARGIN
+from albert_study.compare import headlines, runs_of
 from albert_study.experiments.collapse import plot_collapse
+from albert_study.experiments.efficiency import crossing_bounds, slopes
+from albert_study.intervals import MARGIN
+from albert_study.names import ARMS, BESIDE, METRICS, RUNGS, TITLES, TRAINED, base_of, in_order, look_of, scale_of
 from albert_study.records import BASELINES, load, load_history, read, read_measured, studies_of, wide
-from albert_study.scores import ARMS, BESIDE, METRICS, RUNGS, TRAINED, base_of, headlines, in_order, runs_of, scale_of
-from albert_study.show import LOOK, add_legend, curves, dots, level, plain, save
-from albert_study.tables import TITLES, between
+from albert_study.show import LOOK, add_legend, curves, dots, level, new_figure, plain, save
+from albert_study.tables.studies import between
 
 GREY = "#444444"
 # Runs made before the ladder that are a rung of it, by study: their task, and which arm is which rung. In `reformer`
@@ -34,9 +36,10 @@ EARLIER: dict[str, tuple[str, dict[str, str]]] = {
     "albert": ("kor-sts", {"reformer": "with-mask", "shared-qk": "tied-keys", "softmax": "softmax",
                            "key-clusters": "key-clusters"}),
 }  # fmt: skip
-DRAWN = ("softmax", "new", "shared-qk", "reformer", "lsh", "key-clusters", "lsh-tree")  # by curves, at most six
-SWITCHED = {"key-clusters": "key clusters", "lsh-tree": "key clusters, version 1", "top-k": "best keys",
-            "lsh": "LSH (random hashing)", "random": "random keys", "truncation": "a shorter text"}  # fmt: skip
+CURVES = ("softmax", "new", "shared-qk", "reformer", "lsh", "key-clusters")  # by curves, at most six
+SWITCHED = {"key-clusters": "key clusters", "top-k": "best keys", "lsh": "LSH (random hashing)",
+            "random": "random keys", "truncation": "a shorter text"}  # fmt: skip
+GROWING = ("softmax", "reformer-pytorch", "lsh", "key-clusters", "window", "nystrom")  # six of more cases
 MASKED = {"key-clusters": "key clusters", "key-clusters, no rest": "key clusters, no mean key", "top-k": "best keys",
           "random": "random keys", "top-k, rest": "best keys, mean key",
           "random, rest": "random keys, mean key"}  # fmt: skip
@@ -45,7 +48,7 @@ MASKED = {"key-clusters": "key clusters", "key-clusters, no rest": "key clusters
 def histories(runs: pd.DataFrame, root: Path) -> pd.DataFrame:
     """The training curves of runs below each other, of at most six arms: `look` the arm, `name` what a legend calls it:
     "new-10-epochs" is "new projections, 10 epochs"."""
-    arms = sorted(runs["arm"].unique(), key=lambda arm: [*DRAWN, base_of(arm)].index(base_of(arm)))[:6]
+    arms = sorted(runs["arm"].unique(), key=lambda arm: [*CURVES, base_of(arm)].index(base_of(arm)))[:6]
     tables = []
     for run in runs[runs["arm"].isin(arms)].to_dict("records"):
         arm, base = run["arm"], base_of(run["arm"])
@@ -283,6 +286,52 @@ def plot_pretraining(rows: pd.DataFrame, root: Path) -> Figure:
     return curves(pd.concat([steps, counted]), "step", dict.fromkeys(titles, ""), titles=titles.values())
 
 
+def at_most_six(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines that a figure shows; its table has all."""
+    drawn = [case for case in GROWING if case in set(table["case"])][:6]
+    return table[table["case"].isin(drawn)] if table["case"].nunique() > 6 else table
+
+
+def case_look(case: str) -> dict[str, Any]:
+    """Line and marker of a case: those of its attention, the marker hollow for a second form of it."""
+    kind = case.split(",")[0]
+    hollow = {"markerfacecolor": "white"} if "," in case else {}
+    return look_of("reformer" if kind == "reformer-pytorch" else kind) | hollow
+
+
+def plot_growth(table: pd.DataFrame, value: str, quantity: str, unit: float = 1.0) -> Figure:
+    """A quantity of each case against the length, on log axes.
+
+    The legend has the fitted power of the length and, for times, the length from which a case is faster than softmax.
+    """
+    figure, axes = new_figure(6.6, 4.4)
+    table, axis = at_most_six(table), axes[0, 0]
+    powers = slopes(table, value)
+    faster = crossing_bounds(table).dropna() if value == "seconds" else pd.DataFrame()
+    for case, rows in table.groupby("case", sort=False):
+        notes = [f"{powers[case]:.1f}"] if pd.notna(powers.get(case)) else []
+        if case in faster.index:
+            above, up_to = faster.loc[case]
+            notes += [f"from {up_to:,.0f}" if above in (0, up_to) else f"from {above:,.0f} to {up_to:,.0f}"]
+        label = f"{case} ({', '.join(notes)})" if notes else str(case)
+        axis.plot(rows["length"], rows[value] / unit, label=label, **case_look(str(case)))
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set(xlabel="length (tokens)", ylabel=quantity)
+    add_legend(figure, axis, 2)
+    return figure
+
+
+def plot_efficiency(tables: dict[str, pd.DataFrame]) -> dict[str, Figure]:
+    """A figure of each of the tables time and memory (see `experiments.efficiency`), by name."""
+    both = tables["time"][tables["time"]["pass"] == "forward+backward"]
+    figures = {"efficiency-time": plot_growth(both, "seconds", "seconds, forward and backward")}
+    if "memory" in tables:
+        peaks = tables["memory"][tables["memory"]["kind"] == "attention"]
+        figures["efficiency-memory"] = plot_growth(peaks, "bytes", "peak memory (MiB)", 2**20)
+    return figures
+
+
 def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     """A study's losses task by task, scores over more epochs or examples where arms have them, differences, the ladder,
     attention switched, words shuffled and the spread of states, by name."""
@@ -325,6 +374,9 @@ def write_figures(*studies: str, root: str | Path | None = None) -> list[Path]:
         measured = sorted((root / "results/runs/collapse").glob("*.csv"))
         if collapsed := [path for path in measured if not path.stem.startswith("trained-")]:
             figures["collapse"] = plot_collapse(pd.concat(map(read_measured, collapsed)))
+        timed = {name: read(root, f"efficiency/{name}-cpu-fp32") for name in ("time", "memory")}
+        if tables := {name: table for name, table in timed.items() if len(table)}:
+            figures |= plot_efficiency(tables)
         for study in studies:
             figures |= draw_figures(study, root)
         return [path for name, figure in figures.items() for path in save(figure, root / "figures" / name)]

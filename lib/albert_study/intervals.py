@@ -25,9 +25,13 @@ import pandas as pd
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
+from albert_study.names import scale_of
+
 DRAWS = 2000
 AT_ONCE = 2**22  # numbers of a matrix that are worked on together
 CLEAR_FROM = 3  # seeds or folds
+LEVEL = 0.05
+MARGIN = 1.0  # points, hundredths of the best score: an arm that differs by less is as good
 Scored = Callable[[np.ndarray], np.ndarray]
 
 
@@ -207,3 +211,63 @@ def paired_ratio(before: pd.Series, after: pd.Series, weights: pd.Series) -> tup
     mean = float(change.sum() / weights.sum())
     residual = change - mean * weights
     return mean, float(math.sqrt((residual**2).sum() * len(before) / (len(before) - 1)) / weights.sum())
+
+
+def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
+    """Does `key-clusters` stay within MARGIN of softmax? A line a comparison, below them two for each share.
+
+    lines: of `compare.differences`, of several studies, with a column study; those of family B count.
+
+    Differences, their ends and errors are in points. p is that of a difference of MARGIN or more, by two one-sided
+    tests; all are one family (p_holm), and `within` says where p_holm is below 5 %. From fewer than CLEAR_FROM seeds
+    nothing is tested. `weights` says how the tasks of a share are weighted, see `over_tasks`. Other columns are those
+    of `differences`, without _to.
+    """
+    lines = lines[(lines["family"] == "B") & lines["difference"].notna() & lines["share"].notna()]
+    if lines.empty:
+        return lines
+    lines = lines.rename(columns=lambda name: name.removesuffix("_to"))
+    best = [scale_of(*line)[0] for line in lines[["task", "metric"]].itertuples(index=False)]
+    in_points = {name: lines[name] * 100 / best for name in ("difference", "low", "high", "error", "error_of_seeds")}
+    lines = lines.assign(**in_points, freedom_of_seeds=lines["seeds"] - 1, tasks=1, weights="")
+    lines = lines.sort_values("share", ascending=False, kind="stable")
+    of_shares = lines[lines["seeds"] >= CLEAR_FROM].groupby("share", sort=False)
+    lines = pd.concat([lines, *(over_tasks(of_share) for _, of_share in of_shares)], ignore_index=True)
+    is_tested = (lines["seeds"] >= CLEAR_FROM) & (lines["weights"] != "precision")
+    tested = lines[is_tested].to_dict("records")
+    p = [p_of_margin(line["difference"], errors_of_line(line), MARGIN) for line in tested]
+    lines = lines.assign(p=np.nan, p_holm=np.nan)
+    lines.loc[is_tested, "p"] = p
+    lines.loc[is_tested, "p_holm"] = holm(pd.Series(p)).to_numpy() if p else []
+    columns = ["study", "model", "task", "metric", "from", "to", "share", "pairs", "cost", "difference", "low", "high"]
+    columns += ["error", "freedom", "seeds", "over", "tasks", "weights", "later", "p", "p_holm"]
+    return lines[columns].assign(within=lines["p_holm"] < LEVEL)
+
+
+def over_tasks(lines: pd.DataFrame) -> pd.DataFrame:
+    """The lines of a share; none of one task.
+
+    The first, which is tested, is the plain mean over its tasks: each is one answer to the question. The second is
+    weighted by precision (a fixed effect), where all tasks have an error. It says what the tasks say that can be
+    measured best, and has no interval: from three to five runs a task's error is known too badly to weight by it as if
+    it were known. Where a task has several lines their mean counts, with an error as if they were of the same answers.
+    """
+    pairs = {"error": "freedom", "error_of_seeds": "freedom_of_seeds"}
+    how = {"difference": "mean", "seeds": "sum", "later": "sum", "share": "first"}
+    tasks = lines.groupby("task").agg(how | dict.fromkeys(pairs, "mean") | dict.fromkeys(pairs.values(), "min"))
+    if len(tasks) < 2:
+        return pd.DataFrame()
+    line = {"task": "all", "to": "key-clusters", "tasks": len(tasks), "share": tasks["share"].iloc[0]}
+    line |= {name: tasks[name].sum() for name in ("seeds", "later")}
+    equal = line | {"weights": "equal", "difference": tasks["difference"].mean()}
+    for size, freedom in pairs.items():
+        equal[size], equal[freedom] = pooled(list(map(Error, tasks[size], tasks[freedom])))
+    equal["low"], equal["high"] = interval(equal["difference"], errors_of_line(equal))
+    if (tasks["error"] == 0).any():
+        return pd.DataFrame([equal])
+    weighted = np.average(tasks["difference"], weights=1 / tasks["error"] ** 2)
+    return pd.DataFrame([equal, line | {"weights": "precision", "difference": weighted}])
+
+
+def errors_of_line(line: Any) -> list[Error]:
+    return [Error(line["error"], line["freedom"]), Error(line["error_of_seeds"], line["freedom_of_seeds"])]

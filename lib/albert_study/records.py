@@ -25,21 +25,20 @@ Columns; empty where they do not apply:
 
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.files import OneLineError, repository_root
-from albert_lsh.record import SCHEMA, read_result, renamed, todays_method
-from albert_lsh.run import Run, Settings
+from albert_lsh.record import RETIRED, SCHEMA, read_result, renamed, todays_method
+from albert_lsh.run import Settings
 from albert_lsh.tasks import TASKS
-from albert_study.carried import carried
-from albert_study.study import load_jobs
+from albert_study.study import StudyFile, find_file, load_jobs
 
 COLUMNS = [
     "study", "kind", "task", "model", "arm", "attention", "variant", "seed", "split", "share", "length",
@@ -65,12 +64,10 @@ PROBES: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("switched", "no-training-second/*.csv", ASKED),
     ("reading", "runs/*/reading/*[0-9].csv", ASKED | {"hash_seed": "seed", "paragraphs": "examples"}),
     ("masked words", "runs/*/[0-9]*[0-9].csv", ASKED),
-    ("passes", "runs/*/depths.csv", ASKED),
     ("bag of words", "runs/bag-of-words/*.csv", {}),
     ("bag of words", "runs/*/words*.csv", {}),
     ("efficiency", "efficiency/*-cpu-*.csv", MEASURED),
 )
-HASHED = re.compile(r"-[0-9a-f]{6}$")  # of a notebook's run: what differs from the plain arm
 PUBLISHED = ["source", "model", "task", "arm", "metric", "value", "note"]
 Row = dict[str, Any]
 
@@ -99,15 +96,14 @@ def load(root: str | Path | None = None, study: str | None = None) -> pd.DataFra
             f"`make study STUDY={study}` makes all of a study's, glue.ipynb one run of study 'notebook'"
         )
     runs = [rows_of(path, root) for path in paths]
-    name_sweeps(runs)
     rank = {name: f"{number:04}" for number, name in enumerate([*TASKS, *attention.names()])}
 
-    def place(run: tuple[list[Row], Row]) -> tuple[str, ...]:
-        first = run[0][0]
+    def place(run: list[Row]) -> tuple[str, ...]:
+        first = run[0]
         task, attention, arm = (rank.get(first[name], "9999") + first[name] for name in ("task", "attention", "arm"))
         return first["study"], task, first["model"], attention, arm, f"{first['seed']:12}"
 
-    rows = [row for run in sorted(runs, key=place) for row in run[0]]
+    rows = [row for run in sorted(runs, key=place) for row in run]
     probes = [table for probe in PROBES for table in read_probes(root, *probe)]
     table = pd.concat([pd.DataFrame(rows, columns=COLUMNS), *probes], ignore_index=True)
     of_study = (table["study"] == study) | (table["kind"] == "bag of words")
@@ -160,11 +156,11 @@ def damage_named(path: Path) -> Iterator[None]:
 
 def read_run(path: str | Path, root: str | Path | None = None) -> pd.DataFrame:
     """The rows of one result.json; ValueError names the file and what is wrong with it."""
-    return pd.DataFrame(rows_of(Path(path), Path(root or repository_root()))[0], columns=COLUMNS)
+    return pd.DataFrame(rows_of(Path(path), Path(root or repository_root())), columns=COLUMNS)
 
 
-def rows_of(path: Path, root: Path) -> tuple[list[Row], Row]:
-    """The rows of one result.json, and the parameters of its run."""
+def rows_of(path: Path, root: Path) -> list[Row]:
+    """The rows of one result.json."""
     place = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
     kind = next((kind for folder, kind in KINDS.items() if place.startswith(f"results/{folder}/")), "fine-tuned")
     with damage_named(path):
@@ -186,7 +182,7 @@ def rows_of(path: Path, root: Path) -> tuple[list[Row], Row]:
         about |= {"split": split, "examples": counts[split], "device": where["device"], "record": place}
         about |= {"pairs": result["attended_share"], "cost": result.get("full_cost")}
         about |= {"commit": where["commit"] or "unknown"}  # outside a checkout there is no commit
-        return [about | measure for measure in measures(result, path)], run
+        return [about | measure for measure in measures(result, path)]
 
 
 def measures(result: Row, path: Path) -> Iterator[Row]:
@@ -214,41 +210,14 @@ def measures(result: Row, path: Path) -> Iterator[Row]:
     yield from ({"measure": name, "value": float(value)} for name, value in numbers.items() if value is not None)
 
 
-def name_sweeps(runs: Iterable[tuple[list[Row], Row]]) -> None:
-    """Name notebooks' runs by the parameters that vary among those of their task, model and attention.
-
-    Folders are named random and random-e17e51: these are "random, learning_rate=2e-5" and "random, learning_rate=5e-5".
-    softmax, with which others are compared, keeps its name.
-    """
-    groups = defaultdict(list)
-    for rows, run in runs:
-        if rows[0]["study"] == "notebook":
-            groups[run["task"], run["model"], run["attention"]].append((rows, decisive(run)))
-    for alike in groups.values():
-        varying = [name for name in alike[0][1] if len({run.get(name) for _, run in alike}) > 1]
-        for rows, run in alike:
-            kind, arm = rows[0]["attention"], rows[0]["arm"]
-            is_plain = kind != "softmax" and arm == kind
-            if varying and (is_plain or HASHED.search(arm)):
-                values = [f"{name}={run[name]}" for name in varying if run.get(name, "None") != "None"]
-                name = ", ".join([kind, *values])
-                rows[:] = [row | ({"arm": name} if row["arm"] == arm else {}) for row in rows]
-
-
-def decisive(run: Row) -> dict[str, str]:
-    """The parameters of a run that may differ between arms of an attention, its settings among them, as texts."""
-    same = ("task", "model", "attention", "attention_settings", "seed", "device", *Run.where)
-    values = {name: run.get(name, default) for name, default in Run.defaults().items() if name not in same}
-    values |= attention.recorded(run["attention"], run["attention_settings"])
-    return {name: f"{v:g}".replace("e-0", "e-") if isinstance(v, float) else str(v) for name, v in values.items()}
-
-
 def read_probes(root: Path, kind: str, pattern: str, names: dict[str, str]) -> Iterator[pd.DataFrame]:
     """The tables of one of PROBES: every column of numbers that is none of COLUMNS is a measure."""
     for path in sorted((root / "results").glob(pattern)):
         if path.stem.endswith("-heads"):  # of the fidelity of single heads
             continue
         table = read_measured(path).drop(columns="schema", errors="ignore").rename(columns=names)
+        if table.empty:  # all of it was RETIRED's
+            continue
         place = path.relative_to(root).parts
         of_run = place[1] == "runs"
         study = place[2] if of_run else place[1] if kind == "switched" else path.stem
@@ -265,6 +234,11 @@ def read_probes(root: Path, kind: str, pattern: str, names: dict[str, str]) -> I
         numbers = [name for name in table.select_dtypes("number") if name not in (*COLUMNS, "threads", "repeats")]
         rows = table.melt([name for name in COLUMNS if name in table], numbers, "measure", "value")
         yield rows.dropna(subset="value").reindex(columns=COLUMNS)
+
+
+def variant_file(label: str, share: float | None) -> str:
+    """The name, without an ending, of the file with a switched model's answers."""
+    return quote(label if share is None else f"{label} {share!r}", safe=" ,:()")
 
 
 def wide(rows: pd.DataFrame) -> pd.DataFrame:
@@ -293,19 +267,19 @@ def read(root: Path, name: str) -> pd.DataFrame:
 
 
 def read_measured(path: Path) -> pd.DataFrame:
-    """A table that was measured, with the names that attentions have today."""
+    """A table that was measured, with the names that attentions have today, without rows of RETIRED."""
     table = pd.read_csv(path, dtype=dict.fromkeys(LABELS, str))
     if not {"attention", *LABELS} & {*table}:
         return table
     rows = [with_todays_name(row) for row in table.to_dict("records")]
-    return pd.DataFrame(rows, columns=list(dict.fromkeys([*table, "schema"])))
+    read = [row for row in rows if RETIRED not in {str(row.get(name)).split(",")[0] for name in ("attention", *LABELS)}]
+    return pd.DataFrame(read, columns=list(dict.fromkeys([*table, "schema"])))
 
 
 def with_todays_name(row: dict[Any, Any]) -> dict[Any, Any]:
     """A measured row with the name that its attention has today, in its label too.
 
-    A row without `schema` is older than these names. If it also lacks the attention's name its label begins with it,
-    and that of version 1 is lsh-tree already.
+    A row without `schema` is older than these names. If it also lacks the attention's name its label begins with it.
     """
     if pd.notna(row.get("schema")):
         return row
@@ -318,30 +292,26 @@ def with_todays_name(row: dict[Any, Any]) -> dict[Any, Any]:
 
 def published(root: Path | None = None) -> pd.DataFrame:
     """studies/published.csv; ValueError naming it if a column is missing or a value is no number."""
-    path = carried("studies/published.csv", root)
+    path = find_file("studies/published.csv", root)
     kinds: Any = dict.fromkeys(PUBLISHED, str) | {"value": float}
     with damage_named(path):
         return pd.read_csv(path, keep_default_na=False, usecols=PUBLISHED, dtype=kinds)
 
 
-def check_complete(study: str, root: Path) -> None:
-    """Name runs that the study's file asks for and that are not made yet. (A study may have no file.)
+def added_later(name: str, root: Path | None = None) -> set[tuple[str, str, int]]:
+    """Task, arm and seed of the runs of a study that came later; none where it has no file."""
+    if not find_file(f"studies/{name}.yaml", root).is_file():
+        return set()
+    study = StudyFile(name, root).study
+    arms = [(task, arm) for task, entry in study.tasks.items() for arm in entry.arms]
+    return {(*place, seed) for place in arms for seed, is_later in study.seeds_of(*place).items() if is_later}
 
-    Raises:
-        ValueError: some tables of a kind are there and some are missing: a mean over a part would mislead.
-    """
-    if not carried(f"studies/{study}.yaml", root).is_file():
-        return
-    planned = defaultdict(list)
-    for path in (Path(path) for job in load_jobs(study, root).values() for path in job.results):
-        planned[path.name if path.parent.name != "reading" else "reading"].append(path)
-    for name, paths in planned.items():
-        missing = [str(path) for path in paths if not (root / path).exists()]
-        here = f"{len(paths) - len(missing)} of {'the ' if name == 'result.json' else ''}{len(paths)}"
-        if name == "result.json" and missing:
+
+def say_missing(study: str, root: Path) -> None:
+    """Say which results a study's file asks for that are not there yet. (A study may have no file.)"""
+    if find_file(f"studies/{study}.yaml", root).is_file():
+        paths = [path for job in load_jobs(study, root).values() for path in job.results]
+        if missing := [path for path in paths if not (root / path).exists()]:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            shown = f"{', '.join(missing[:3])}{more}"
-            print(f"{study}: {here} runs of the study are made; missing: {shown}")
-        elif 0 < len(missing) < len(paths):
-            again = f"missing: {', '.join(missing)}; `make study STUDY={study}` makes them"
-            raise OneLineError(f"{study}, {name}: {here} tables are there; {again}")
+            here = f"{len(paths) - len(missing)} of the {len(paths)} results of the study are made"
+            print(f"{study}: {here}; missing: {', '.join(missing[:3])}{more}")

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from albert_lsh.files import OneLineError, repository_root
-from albert_lsh.record import environment, read_predictions, read_result
+from albert_lsh.record import read_predictions, read_result
 from albert_lsh.run import Run
 from albert_lsh.train import fit
-from albert_study.carried import carried
 from albert_study.intervals import DRAWS, draws_of_examples, errors_of, in_parts, interval, score_of
-from albert_study.scores import scale_of
+from albert_study.names import scale_of
 from albert_study.show import form
-from albert_study.study import load_jobs
+from albert_study.study import find_file, load_jobs
 
 RUNS, AGAIN = "results/runs", "results/runs/reproduced"
 ELSEWHERE = ("resume", "save_model")  # where and how a record's run was made
@@ -42,7 +41,7 @@ def record_of(name: str) -> Path:
     if (root / RUNS / name / "result.json").is_file() and name.count("/") == DEPTH - 1:
         return root / RUNS / name
     study, _, job = name.partition("/")
-    if carried(f"studies/{study}.yaml").is_file() and job in load_jobs(study):
+    if find_file(f"studies/{study}.yaml").is_file() and job in load_jobs(study):
         raise NoRecordError(
             f"RUN={name!r} is planned (studies/{study}.yaml) and has no record to compare with; "
             f"`make study STUDY={study}` makes the study's runs"
@@ -80,10 +79,12 @@ def interval_over_examples(folder: Path, metric: str) -> tuple[float, float] | N
     return interval(float(value[0]), errors_of(value, float(np.concatenate(drawn).var(ddof=1))))
 
 
-def conditions(precision: str, where: dict[str, Any]) -> dict[str, Any]:
-    """What a run was made with that its parameters do not say; where: `record.environment`."""
-    about = {"precision": precision, "processor": where["device"], "threads": where.get("threads")}
-    return about | {"python": where["python"], **where["packages"], "commit": (where["commit"] or "unknown")[:12]}
+def conditions(record: dict[str, Any]) -> dict[str, Any]:
+    """What a run was made with that its other parameters do not say."""
+    where = record["environment"]
+    about = {"precision": record["parameters"]["precision"], "processor": where["device"]}
+    about |= {"threads": where.get("threads"), "python": where["python"]}
+    return about | where["packages"] | {"commit": (where["commit"] or "unknown")[:12]}
 
 
 def minutes(seconds: float) -> str:
@@ -99,36 +100,33 @@ def reproduce(name: str) -> dict[str, Any]:
     folder = record_of(name.strip("/").removeprefix(f"{RUNS}/"))
     name = str(folder.relative_to(repository_root() / RUNS))
     old = read_result(folder / "result.json")
-    run = run_again(name, old["parameters"])
-    there = conditions(old["parameters"]["precision"], old["environment"])
-    now = conditions(run.precision, environment(run.device))
+    run, there = run_again(name, old["parameters"]), conditions(old)
     took = f"{minutes(old['train_seconds'])} of training in {there['precision']} on {there['processor']}"
     took += f", threads: {there['threads']}" if there["threads"] else ""
-    print(
-        f"the committed run took {took}\nhere: {run.precision} on {now['processor']}; the bar says how long", flush=True
-    )
-    new = fit(run)
-    print(comparison(old, new.record, interval_over_examples(folder, old["headline"]["name"])))
+    print(f"the committed run took {took}\nhere: {run.precision} on {run.device}; the bar says how long", flush=True)
+    new = fit(run).record
+    print(comparison(old, new, interval_over_examples(folder, old["headline"]["name"])))
     print(f"the new run: {AGAIN}/{name}")
-    return new.record
+    return new
 
 
 def comparison(old: dict[str, Any], new: dict[str, Any], ends: tuple[float, float] | None) -> str:
     """Two records' scores side by side, and what differs; ends: of the old one's interval over examples."""
     metric, (before, after) = old["headline"]["name"], (record["headline"]["value"] for record in (old, new))
     digits = str(scale_of(old["parameters"]["task"], metric)[1] + 1)
-    lines = [f"\n{'':12}  {'committed':>12}  {'made again':>12}"]
-    for label, value in old["metrics"].items():
-        lines.append(f"{label:12}  {form(value, digits):>12}  {form(new['metrics'].get(label), digits):>12}")
-    lines.append(f"{'training':12}  {minutes(old['train_seconds']):>12}  {minutes(new['train_seconds']):>12}")
+    rows = [("", "committed", "made again")]
+    scores = old["metrics"].items()
+    rows += [(label, form(value, digits), form(new["metrics"].get(label), digits)) for label, value in scores]
+    rows += [("training", minutes(old["train_seconds"]), minutes(new["train_seconds"]))]
+    lines = ["", *(f"{label:12}  {first:>12}  {second:>12}" for label, first, second in rows), ""]
     if ends:
         inside = "inside" if ends[0] <= after <= ends[1] else "outside"
         shown = " to ".join(form(end, digits) for end in ends)
-        lines.append(f"\n{metric}, committed: {form(before, digits)}, 95 % interval over examples {shown}")
+        lines.append(f"{metric}, committed: {form(before, digits)}, 95 % interval over examples {shown}")
         lines.append(f"made again: {form(after, digits)}, {inside}; another seed would move it further")
     else:
-        lines.append(f"\nno interval of {metric}: the committed run kept no answers")
-    was, now = (conditions(record["parameters"]["precision"], record["environment"]) for record in (old, new))
+        lines.append(f"no interval of {metric}: the committed run kept no answers")
+    was, now = conditions(old), conditions(new)
     other = [f"  {key}: {was[key]}, now {now.get(key)}" for key in was if was[key] not in (None, now.get(key))]
     return "\n".join([*lines, "differs:" if other else "nothing differs", *other])
 

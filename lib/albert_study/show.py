@@ -1,12 +1,11 @@
-"""What notebooks and documents show: `table`, a pivot, and plots: `curves`, `dots`, attention maps.
+"""How anything is shown: `form`, the one formatter of numbers; `table`, a pivot; plots: `curves`, `dots`, maps.
 
-Colours belong to attentions and are the same in every figure, which can be read in grey too. Figures are vector.
+Figures are vector; `names` has the colours.
 """
 
 import io
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
@@ -21,37 +20,32 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from albert_lsh import attention as attentions
-from albert_study.scores import base_of
+from albert_study.names import look_of, looks_of
 
 if TYPE_CHECKING:  # a model takes seconds to import
-    from albert_lsh.model.passes import Pass
+    from albert_lsh.interface import Pass
 
 Line = Mapping[Any, Any]  # of a table of numbers
-Parts = list[Any]  # of a cell: texts, and numbers each with how it is written
-Cells = Mapping[str, str | Callable[[Line], str | Parts]]  # by title of a column, see `table`
+Cells = Mapping[str, str | Callable[[Line], str]]  # by title of a column its template, see `table`
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
 class Table(NamedTuple):
-    """A table to be read: titles of its columns, the first that of the labels; cells of parts; what was measured."""
+    """A table to be read: titles of its columns, the first that of the labels; its cells; what was measured."""
 
     titles: list[str]
-    rows: list[list[Parts]]
+    rows: list[list[str]]
     note: str = ""
 
-    def texts(self) -> list[list[str]]:
-        return [[text(cell) for cell in row] for row in self.rows]
-
     def frame(self) -> pd.DataFrame:
-        """As text, the labels its index."""
-        labels, *columns = zip(*self.texts(), strict=True)
+        """The labels are its index."""
+        labels, *columns = zip(*self.rows, strict=True)
         index = pd.Index(labels, name=self.titles[0] or None)
         return pd.DataFrame(dict(enumerate(columns)), index).set_axis(self.titles[1:], axis="columns")
 
 
 def form(value: Any, how: str = "") -> str:
-    """A number as it is written; nothing where there is none. report/shared.typ writes the same.
+    """A number as it is written; nothing where there is none.
 
     how: the number of decimals, with "%" in front for a percentage, "p" for one without its sign, "+" for a sign; "P"
         for a p-value, "," for thousands, "" for a text. 0.125 is "13%" as "%", "12.5" as "p1", "+0.1" as "+1".
@@ -74,10 +68,6 @@ def form(value: Any, how: str = "") -> str:
     return f"{sign}{shown if shown else abs(shown):f}{'%' if kind == '%' else ''}"
 
 
-def text(cell: Parts) -> str:
-    return "".join(part if isinstance(part, str) else form(*part) for part in cell)
-
-
 def is_missing(value: Any) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
@@ -87,22 +77,21 @@ def columns(spec: str) -> dict[str, Any]:
     return dict(column.split("=", 1) for column in spec.split("; "))
 
 
-def parts(template: str, line: Line) -> Parts:
-    """A cell: "{score:3} ± {sd:3} ({seeds:0})" of a line's numbers. The decimals "s" are the line's `digits`.
+def fill(template: str, line: Line) -> str:
+    """A template with a line's numbers in their places: "{score:3} ± {sd:3} ({seeds:0})". Decimals "s": its `digits`.
 
-    A number that is missing takes the text before it along; where the first is missing, the cell is empty.
+    A number that is missing takes the text before it along; where the first is missing, all is empty.
     """
-    cell: Parts = []
-    known, digits = True, f"{line.get('digits', 3):.0f}"
+    filled, known = "", True
     for number, (text, name, how, _) in enumerate(Formatter().parse(template)):
         value = line.get(name) if name else None
         if name is None:
-            cell += [text] if known else []
+            filled += text if known else ""
         elif is_missing(value) and number == 0:
-            return []
+            return ""
         elif known := not is_missing(value):
-            cell += [text, (value, how.replace("s", digits)) if how else str(value)]
-    return [part for part in cell if part != ""]
+            filled += text + form(value, (how or "").replace("s", f"{line.get('digits', 3):.0f}"))
+    return filled
 
 
 def table(
@@ -117,106 +106,35 @@ def table(
     """A table of the numbers in `lines`, one row a line; with `across` a pivot of them.
 
     Args:
-        label: the template of a row's label, see `parts`.
-        cells: by title of a column the template of its cells, or a function of a line that gives one, or parts.
+        label: the template of a row's label, see `fill`.
+        cells: by title of a column the template of its cells, or a function of a line that gives one.
         across: for each different value of these columns, in the order of the lines, all of `cells`, whose titles are
             then templates too; columns without a number are left out. Rows are the different labels.
         order: of the labels, where it is not that of the lines.
     """
-    columns: dict[str, dict[Any, Parts]] = {}
+    columns: dict[str, dict[Any, str]] = {}
     for _, group in lines.groupby(across, sort=False, dropna=False) if across else [(None, lines)]:
         each = group.to_dict("records")
-        places = [text(parts(label, line)) for line in each] if across else range(len(each))
+        places = [fill(label, line) for line in each] if across else range(len(each))
         for title, cell in cells.items():
-            column = {}
-            for place, line in zip(places, each, strict=True):
-                content = cell(line) if callable(cell) else cell
-                column[place] = parts(content, line) if isinstance(content, str) else content
+            templates = [cell(line) if callable(cell) else cell for line in each]
+            column = {place: fill(*pair) for place, *pair in zip(places, templates, each, strict=True)}
             if not across or any(column.values()):
                 columns.setdefault(title.format_map(each[0]) if across else title, {}).update(column)
-    labels = [text(parts(label, line)) for line in lines.to_dict("records")]
+    labels = [fill(label, line) for line in lines.to_dict("records")]
     named = {name: name for name in (labels if order is None else order)} if across else dict(enumerate(labels))
-    rows = [[[name], *(column.get(place, []) for column in columns.values())] for place, name in named.items()]
+    rows = [[name, *(column.get(place, "") for column in columns.values())] for place, name in named.items()]
     return Table([corner, *columns], rows, note)
 
 
-# ---- looks ----------------------------------------------------------------------------------------------------------
-STYLES: dict[str, tuple[str, Any, str]] = {
-    # colour, after Okabe and Ito (told apart by colour-blind readers), line, marker
-    "softmax": ("#000000", "-", "o"),
-    "softmax-eager": ("#7f7f7f", "-", "h"),
-    "reformer": ("#d55e00", "--", "s"),
-    "shared-qk": ("#e69f00", "-.", "^"),
-    "shared-qk-lsh": ("#cc79a7", (0, (6, 1, 1, 1, 1, 1)), "v"),
-    "lsh": ("#999933", (0, (3, 1.5)), "d"),
-    "key-clusters": ("#0072b2", (0, (7, 1.5)), "D"),
-    "window": ("#56b4e9", ":", "P"),
-    "random": ("#009e73", (0, (1, 1.5)), "X"),
-    "top-k": ("#cfae00", (0, (3, 1, 1, 1)), "*"),
-    "nystrom": ("#882255", (0, (5, 1, 1, 1, 1, 1)), "p"),
-    "yoso": ("#44aa99", (0, (2, 1)), "<"),
-    "yoso-e": ("#117733", (0, (4, 2)), ">"),
-    "LSG": ("#332288", (0, (2, 1, 1, 1)), "^"),  # of another package, in benchmarks/
-    # arms of studies that are more than an attention
-    "new": ("#aa4499", (0, (8, 2)), "H"),
-    "new-best-rate": ("#882266", (0, (5, 1)), "h"),
-    "new-shared-qk-lsh": ("#cc6677", (0, (3, 1, 1, 1, 1, 1)), "8"),
-    "key-clusters-third": ("#4477aa", (0, (2, 2)), "D"),
-    "key-clusters-half": ("#88bbdd", (0, (4, 2)), "D"),
-    "lsh-tree": ("#6b8fb5", (0, (1, 2)), "d"),
-    "lsh-tree-third": ("#8aa9c9", (0, (1, 2)), "d"),
-    "lsh-tree-half": ("#aac3da", (0, (1, 2)), "d"),
-    "truncated": ("#666666", (0, (1, 1)), "o"),
-    "2020-block": ("#d55e00", "--", "s"),
-    "with-residual": ("#e8924f", (0, (4, 1.5)), "^"),
-    "with-mask": ("#b08a3c", (0, (2, 1)), "v"),
-    "tied-keys": ("#cc79a7", (0, (6, 1, 1, 1, 1, 1)), "v"),
-    "tied-keys-causal": ("#a0457a", (0, (1, 1.5)), "v"),
-    "no-residual": ("#7f7f7f", (0, (5, 2)), "o"),
-    # what can be had without attention
-    "majority class": ("#444444", "-", ""),
-    "counting, or a coin": ("#444444", ":", ""),
-}
-MORE_COLOURS = ("#d55e00", "#009e73", "#cc79a7", "#332288", "#cfae00", "#44aa99")  # of a sweep
+# ---- plots ----------------------------------------------------------------------------------------------------------
 CHARACTERS = 19  # of a legend, in an inch
 MARKED = 12  # points of a curve; longer ones have no markers
-SPARE = (("#661100", (0, (5, 2)), "s"), ("#332288", (0, (2, 1, 1, 1)), "^"), ("#888888", (0, (6, 2, 1, 2)), "o"))
 LOOK: Any = {
     "font.family": "DejaVu Sans", "font.size": 8, "axes.titlesize": 8.5, "axes.spines.top": False,
     "axes.spines.right": False, "lines.linewidth": 1.1, "lines.markersize": 3.5, "legend.frameon": False,
     "svg.hashsalt": "albert-lsh", "pdf.fonttype": 42,
 }  # fmt: skip
-
-
-def look_of(arm: str, attention: str = "") -> dict[str, Any]:
-    """Matplotlib's colour, line and marker of an arm: its own, however it was trained, else those of its attention.
-
-    An attention added to the library gets a spare one, anything else is grey.
-    """
-    added = (name for name in attentions.names() if name not in STYLES)
-    styles = {**dict(zip(added, SPARE, strict=False)), **STYLES}
-    base = base_of(arm)
-    colour, line, marker = styles.get(base, styles.get(attention or base, ("#999999", "-", "*")))
-    return {"color": colour, "linestyle": line, "marker": marker}
-
-
-def looks_of(lines: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """By `name` the look of its arm or attention; the second in a colour has a hollow marker, others other colours.
-
-    lines: columns name, and look (an arm) or attention, if the name itself is none.
-    """
-    looks: dict[str, dict[str, Any]] = {}
-    ranks: Counter[str] = Counter()
-    for line in lines.drop_duplicates("name").to_dict("records"):
-        look = look_of(line.get("look", line["name"]), line.get("attention", ""))
-        ranks[look["color"]] += 1
-        rank = ranks[look["color"]] - 1
-        if rank > 1:
-            look["color"] = MORE_COLOURS[(rank - 2) % len(MORE_COLOURS)]
-        marker = (look["marker"], look["marker"], "s", "^", "v")[min(rank, 4)]
-        hollow = {"markerfacecolor": "white", "markersize": 5, "markeredgewidth": 0.8} if rank else {}
-        looks[line["name"]] = look | {"marker": marker} | hollow
-    return looks
 
 
 def plain(text: object) -> str:

@@ -3,7 +3,7 @@
 Each takes the arguments of the attention of its name, draws the same random numbers, goes through sequences, heads,
 rounds and tokens one by one, and ends in a plain softmax over the keys that a query may see. A budget is resolved for
 each sequence alone; what it resolves to is tested in test_budget.py. (nystrom and yoso, which estimate instead, are in
-`naive_estimators.py`.)
+`naive_estimators.py`; what `lsh` and `key-clusters` see, stands beside them in the library.)
 """
 
 import math
@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from albert_lsh.attention import make
-from albert_lsh.attention.hashed import draw_values
-from albert_lsh.attention.select import draw_directions, generators_of_rounds
+from albert_lsh.attention.choose.hashing import draw_directions, generators_of_rounds
+from albert_lsh.attention.controls import draw_order
+from albert_lsh.attention.key_clusters import naive as naive_key_clusters
+from albert_lsh.attention.lsh import naive as naive_lsh
 from albert_lsh.attention.shared_qk import MOST_BUCKETS, draw_rotations
 
 
@@ -117,7 +119,7 @@ def shared_qk_lsh(query, key, value, padding_mask=None, *, scaling, generator=No
             for i in chunk:
                 for j in chunk + chunks[c - 1]:
                     counts[i, j] += 1
-        if not own["rest"]:
+        if not own["mean_key"]:
             return shared_qk_one(q, v, counts, scaling, own["causal"])
         counts = torch.cat([counts.fill_diagonal_(0), torch.full((n, 1), n)], dim=1)  # and the mean of all
         k, v = (torch.cat([x, x.mean(0, keepdim=True)]) for x in (unit(q), v.double()))
@@ -131,17 +133,8 @@ def best(scores: Tensor, count: int) -> list[int]:
     return scores.argsort(descending=True, stable=True)[:count].tolist()
 
 
-def hash_one(q, k, draws) -> tuple[Tensor, Tensor]:
-    """Values to sort queries and keys by, (rounds, n) each; draws (rounds, head_dim + 2)."""
-    m2 = max(q.square().sum(-1).max(), k.square().sum(-1).max())
-    rest_q, rest_k = ((m2 - x.square().sum(-1)).clamp(min=0).sqrt() for x in (q, k))
-    a, b, c = draws[:, :-2], draws[:, -2:-1], draws[:, -1:]
-    return a @ q.T + b * rest_q, a @ k.T + c * rest_k
-
-
-def axes_one(x: Tensor, n_leaves: int, n_axes: int) -> list[list[int]]:
-    """Split in two at the median along the axis that its members vary most in, and each half again, until there are
-    n_leaves parts of equal size."""
+def places_one(x: Tensor, n_axes: int) -> Tensor:
+    """Where the rows (n, dim) lie on the principal axes, which a sample of them has, approximately: (n, axes)."""
     n, n_axes = len(x), min(n_axes, max(4, len(x) // 10))
     count = min(n, max(8, min(math.isqrt(16 * n), n // 4)))
     sample = x[[i * n // count for i in range(count)]]
@@ -151,20 +144,7 @@ def axes_one(x: Tensor, n_leaves: int, n_axes: int) -> list[list[int]]:
     for _ in range(2):
         axes, factor = torch.linalg.qr((sample.T @ (sample @ axes)).double())
         axes = (axes * factor.diagonal().sign()).float()
-    along = (x - mean) @ axes
-    bounds = [c * n // n_leaves for c in range(n_leaves + 1)]
-
-    def split(members: Tensor, first: int, width: int) -> list[list[int]]:
-        if width == 1:
-            return [members.tolist()]
-        half = first + width // 2
-        if half >= n_leaves:
-            return split(members, first, width // 2)
-        axis = along[members].var(0, correction=0).argmax()
-        members, left = members[along[members, axis].argsort(stable=True)], bounds[half] - bounds[first]
-        return split(members[:left], first, width // 2) + split(members[left:], half, width // 2)
-
-    return split(torch.arange(n), 0, 2 ** math.ceil(math.log2(n_leaves)))
+    return (x - mean) @ axes
 
 
 def meetings(rounds, n: int, size: int) -> Tensor:
@@ -183,7 +163,7 @@ def global_one(q, k, count: int) -> list[int]:
     return best(k @ q.mean(0), count)
 
 
-def with_rest(q, k, v, counts: Tensor, scaling: float) -> Tensor:
+def with_mean_key(q, k, v, counts: Tensor, scaling: float) -> Tensor:
     """`attend_counted` with one key more for each query, the mean of those not seen, in the place of all of them."""
     q, k, v = q.double(), k.double(), v.double()
     unseen = (counts == 0).double()
@@ -207,24 +187,17 @@ def over_chosen(name, tensors, settings, scaling, count) -> Tensor:
         if name == "smyrf":
             return attend_counted(q, k, v, counts, scaling)
         counts[:, global_one(fq, fk, own.get("global_tokens", 0))] = 1
-        return (with_rest if own["rest"] else attend_counted)(q, k, v, counts.clamp(max=1), scaling)
+        return (with_mean_key if own["mean_key"] else attend_counted)(q, k, v, counts.clamp(max=1), scaling)
 
     return each_sequence(*tensors, one)
 
 
 def key_clusters(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
     def count(tokens, h, q, k, own):
-        others = [j for j in range(len(q)) if j not in global_one(q, k, own["global_tokens"])]
-        clusters = []
-        if others:
-            n_leaves = math.ceil(len(others) / own["cluster_size"])
-            leaves = axes_one(k[others], n_leaves, min(own["axes"], k.shape[-1]))
-            clusters = [[others[j] for j in leaf] for leaf in leaves]
-        counts = torch.zeros(len(q), len(q))
-        for i in range(len(q)):
-            scores = [q[i] @ k[c].mean(0) * scaling + math.log(len(c)) for c in clusters]
-            counts[i, [j for c in best(torch.tensor(scores), own["n_hashes"]) for j in clusters[c]]] = 1
-        return counts
+        sizes = {name: own[name] for name in ("n_hashes", "cluster_size", "global_tokens")}
+        n_axes = min(own["axes"], k.shape[-1])
+        seen = naive_key_clusters(q, k, lambda keys: places_one(keys, n_axes), **sizes, scaling=scaling)
+        return seen.float()
 
     return over_chosen("key-clusters", (query, key, value, padding_mask), settings, scaling, count)
 
@@ -234,7 +207,7 @@ def lsh(query, key, value, padding_mask=None, *, scaling, generator=None, name="
     draws = draw_directions(query.shape[1], query.shape[3] + 2, n_hashes, generator)
 
     def count(tokens, h, q, k, own):
-        return meetings(zip(*hash_one(q, k, draws[h][: own["n_hashes"]]), strict=True), len(q), own["cluster_size"])
+        return naive_lsh(q, k, draws[h][: own["n_hashes"]], own["cluster_size"])
 
     return over_chosen(name, (query, key, value, padding_mask), settings, scaling, count)
 
@@ -245,10 +218,10 @@ def smyrf(query, key, value, padding_mask=None, **settings) -> Tensor:
 
 def random(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
     n_hashes = most("random", "n_hashes", settings, query, padding_mask)
-    of_query, of_key = draw_values(query.shape[2], query.shape[1], n_hashes, generator)
+    query_order, key_order = draw_order(query.shape[2], query.shape[1], n_hashes, generator)
 
     def count(tokens, h, q, k, own):
-        rounds = [(of_query[h, r, tokens], of_key[h, r, tokens]) for r in range(own["n_hashes"])]
+        rounds = [(query_order[h, r, tokens], key_order[h, r, tokens]) for r in range(own["n_hashes"])]
         return meetings(rounds, len(q), own["cluster_size"])
 
     return over_chosen("random", (query, key, value, padding_mask), settings, scaling, count)

@@ -5,10 +5,10 @@
     pairs(name, query, key, ...)                     how often each query meets each key
     coverage(name, query, key, ...)                  what share of the pairs, and of softmax's mass, that is
     cost(name, length, head_dim, ...)                its multiply-adds, as a ratio to softmax attention's
-    settings_for(name, length, share)                settings that spend a given share of the pairs
+    settings_for(name, length, share)                the sizes that a share of the pairs comes to
+    register(kind)                                   one of your own: a subclass of `Attention` or `SparseAttention`
 
-In a model they are chosen with `albert_lsh.load_model(..., attention=name)`. A new attention is a class in a file
-beside this one, and its line in ATTENTIONS.
+In a model they are chosen with `albert_lsh.load_model(..., attention=name)`.
 """
 
 import reprlib
@@ -16,51 +16,52 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from albert_lsh.attention.clustered import ImprovedClustered
-from albert_lsh.attention.controls import TopK, Window
-from albert_lsh.attention.core import Attention, Budgeted, check_whole, keys_of
-from albert_lsh.attention.hashed import LSH, Random, Smyrf
-from albert_lsh.attention.hyper import Hyper
+from albert_lsh.attention.controls import Random, TopK, Window
+from albert_lsh.attention.core import Attention, Budgeted, SparseAttention, check_whole
 from albert_lsh.attention.key_clusters import KeyClusters
-from albert_lsh.attention.keys import MASKED, clear_padding, count_tokens, token_mask
-from albert_lsh.attention.nystrom import Nystrom
-from albert_lsh.attention.reformer import Reformer
+from albert_lsh.attention.keys import Keys
+from albert_lsh.attention.lsh import LSH
+from albert_lsh.attention.published.improved_clustered import ImprovedClustered
+from albert_lsh.attention.published.nystrom import Nystrom
+from albert_lsh.attention.published.reformer import Reformer
+from albert_lsh.attention.published.smyrf import Smyrf
+from albert_lsh.attention.published.yoso import Yoso, YosoE
+from albert_lsh.attention.rows import MASKED, clear_padding, count_tokens, token_mask
 from albert_lsh.attention.shared_qk import SharedQK, SharedQKLSH
 from albert_lsh.attention.softmax import Softmax, SoftmaxEager
-from albert_lsh.attention.yoso import Linear, Yoso, YosoE
 
 __all__ = [
     "ATTENTIONS",
+    "GROUPS",
+    "Attention",
     "Coverage",
+    "Keys",
+    "SparseAttention",
     "attend",
     "check",
-    "check_evaluation",
     "check_tensors",
     "check_version",
     "check_whole",
     "cost",
     "coverage",
+    "make",
     "names",
     "pairs",
     "recorded",
+    "register",
     "setting_names",
     "settings_for",
 ]
 
-ATTENTIONS: dict[str, type[Attention]] = {
-    kind.name: kind
-    for kind in (
-        Softmax, SoftmaxEager, Reformer, SharedQK, SharedQKLSH, KeyClusters, LSH, Window, Random, TopK, Smyrf,
-        Hyper, ImprovedClustered, Nystrom, Linear, Yoso, YosoE,
-    )
-}  # fmt: skip
-# Versions of what was once called by an attention's name, and how a model that has them can be had.
-EARLIER = {
-    ("lsh", 1): "it hashed nothing, and commit 0405aaae of albert-lsh is the last that has it",
-    ("lsh", 2): "it hashed nothing, and is 'key-clusters' now: write that name into the model's config.json",
+GROUPS: dict[str, tuple[type[Attention], ...]] = {
+    "softmax": (Softmax, SoftmaxEager),
+    "the original's": (Reformer, SharedQK, SharedQKLSH),
+    "ours": (KeyClusters, LSH),
+    "controls": (Window, Random, TopK),
+    "published": (Smyrf, ImprovedClustered, Nystrom, Yoso, YosoE),
 }
+ATTENTIONS: dict[str, type[Attention]] = {kind.name: kind for kinds in GROUPS.values() for kind in kinds}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 HIGHEST_SEED = 2**63 - 1
 
@@ -68,6 +69,20 @@ HIGHEST_SEED = 2**63 - 1
 def names() -> list[str]:
     """The attentions there are."""
     return list(ATTENTIONS)
+
+
+def register(kind: type[Attention]) -> type[Attention]:
+    """Make an attention of your own known by its `name`, to `attend`, to models and to runs; a decorator of its class.
+
+    Raises:
+        ValueError: no subclass of `Attention` with a name, or a name that another one has.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Attention) and isinstance(getattr(kind, "name", None), str)):
+        raise ValueError(f"{reprlib.repr(kind)} is no subclass of albert_lsh.attention.Attention with a name")
+    if kind.name in ATTENTIONS:
+        raise ValueError(f"attention {kind.name!r} is there already")
+    ATTENTIONS[kind.name] = kind
+    return kind
 
 
 def setting_names() -> set[str]:
@@ -82,6 +97,11 @@ def kind_of(name: str) -> type[Attention]:
     return ATTENTIONS[name]
 
 
+def chooses_keys(name: str) -> bool:
+    """Whether an attention may leave out pairs by choosing keys."""
+    return name == "reformer" or issubclass(kind_of(name), SparseAttention)
+
+
 def make(name: str, settings: dict[str, Any] | None = None) -> Attention:
     """The attention of a name with its settings; ValueError if there is none, or it cannot have them."""
     kind = kind_of(name)
@@ -93,7 +113,7 @@ def make(name: str, settings: dict[str, Any] | None = None) -> Attention:
 def check(name: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
     """The full settings of an attention: its defaults, with `settings` over them.
 
-    Settings that follow from `share` or `keys` are None. Those of an old record become today's.
+    Settings that follow from `share` or `keys` are None.
 
     Raises:
         ValueError: no attention of that name, a setting that it does not have, or a value that it cannot take.
@@ -112,71 +132,29 @@ def recorded(name: str, settings: dict[str, Any]) -> dict[str, Any]:
 def check_version(name: str, version: int) -> None:
     """Raise ValueError unless the code has the method that a record or model was made with."""
     if version != (current := kind_of(name).version):
-        how = EARLIER.get((name, version), "install a newer release of albert-lsh")
-        raise ValueError(f"attention {name!r} is of version {version}, here it is {current}: {how}")
-
-
-def check_evaluation(name: str, settings: dict[str, Any], changes: dict[str, Any] | None) -> dict[str, Any]:
-    """The full settings of an attention in evaluation: `changes` over those that it is trained with.
-
-    A budget takes the place of the settings that follow from it, and they of a budget.
-
-    Raises:
-        ValueError: as `check` does; a convolution, whose weights only training gives; reformer, which is made with its
-            settings.
-    """
-    if not isinstance(changes, dict | None):
-        raise ValueError(f"evaluation_settings={reprlib.repr(changes)} must be a dictionary of settings")
-    changes, full, budget = changes or {}, check(name, settings), {"share", "keys"}
-    if name == "reformer" and changes:
-        raise ValueError(f"evaluation_settings={changes!r}: 'reformer' has in evaluation the settings it was made with")
-    if "conv_kernel_size" in changes:
-        raise ValueError("evaluation_settings: conv_kernel_size has weights, which have to be trained with it")
-    following = ATTENTIONS[name].open
-    if changes.keys() & budget:
-        full = {k: v for k, v in full.items() if k not in {*budget, *following} or isinstance(v, bool)}
-    elif changes.keys() & set(following[:2]):
-        full = {k: v for k, v in full.items() if k not in budget}
-    try:
-        return check(name, {**full, **changes})
-    except ValueError as error:
-        raise ValueError(f"evaluation_settings: {error}") from error
+        raise ValueError(f"attention {name!r} is of version {version}, here it is {current}, which computes otherwise")
 
 
 def settings_for(
-    name: str, length: int = 256, share: float | None = None, *, keys: int | None = None, **fixed: Any
+    name: str, length: int = 256, share: float | None = None, *, keys: int | None = None, **beside: Any
 ) -> dict[str, Any]:
-    """Settings with which a query of a sequence of `length` tokens attends to at most `share` of the keys.
-
-    They are those that `share` or `keys` as a setting comes to at this length (and reformer's, which has neither as a
-    setting). What is fixed is never changed.
+    """The sizes that `share` or `keys` comes to in a sequence of `length` tokens, and what is given beside them.
 
     Args:
         name: an attention with a budget. length: tokens of a sequence.
         share: of the pairs, above 0, at most 1; a mean key attended to is one key. keys: of a query, in its place;
             with neither a quarter of the pairs.
-        fixed: settings that are decided already, for instance global_tokens=0.
+        beside: settings that may stand beside a budget, for instance global_tokens=0.
     Returns:
-        Settings for `attend` or `load_model`, those fixed among them.
+        Settings for `attend` or `load_model`. Where the budget is too small they are the fewest keys that can be.
     Raises:
-        ValueError: an attention without a budget, a share or length out of range, a budget too small for the attention
-            or for what is fixed; a fixed setting that the attention does not have, or that it cannot take.
+        ValueError: an attention without a budget, a share, keys or length out of range, a setting that is unknown.
     """
-    made = make(name, fixed)
-    if not made.fewest:
-        able = ", ".join(known for known, kind in ATTENTIONS.items() if kind.fewest)
-        raise ValueError(f"attention={name!r} has no budget; one has: {able}")
     check_whole("length", length, 1)
     share = 0.25 if share is None and keys is None else share
-    Budgeted.make({"share": share, "keys": keys})
-    budget = keys_of(length, share, keys)
-    settings, needed = made.fit_budget(length, budget)
-    if needed > budget:
-        size = f"keys={keys}" if share is None else f"share={share}"
-        held = ", ".join(f"{setting}={value}" for setting, value in fixed.items() if value is not None)
-        few = f"{budget} keys, too few{' for ' + held if held else ''}"
-        raise ValueError(f"{name}: {size} of length={length} is {few}; {needed} would do")
-    return settings
+    made = make(name, {"share": share, "keys": keys, **beside})
+    assert isinstance(made, Budgeted)
+    return beside | made.sizes_for(length, made.budget(length))
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, padding_mask: Tensor | None) -> None:
@@ -212,14 +190,16 @@ def generator_of(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def is_recorded() -> bool:
-    """Whether this call is recorded, to be repeated with other inputs: by torch.export, torch.jit.trace or make_fx."""
+def is_traced() -> bool:
+    """Whether this call is kept, to be repeated with other inputs: by torch.export, torch.jit.trace or make_fx."""
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode  # which takes a while
+
     return torch.compiler.is_exporting() or torch.jit.is_tracing() or get_proxy_mode() is not None
 
 
-def check_recording(name: str) -> None:
-    """Raise ValueError where a call is recorded of an attention that chooses keys, landmarks or codes by its input."""
-    if is_recorded() and not name.startswith("softmax"):
+def refuse_tracing(name: str) -> None:
+    """Raise ValueError where a call is traced of an attention that chooses keys, landmarks or codes by its input."""
+    if is_traced() and not name.startswith("softmax"):
         why = "computes anew from its input in each call what an exported program would keep"
         how = "torch.jit.trace" if torch.jit.is_tracing() else "torch.export"
         raise ValueError(f"{how}: attention {name!r} {why}; switch_attention(model, 'softmax') can be exported")
@@ -246,21 +226,25 @@ def attend(
         dropout: probability with which an attention weight is dropped (from torch's global generator).
         conv_weight: (heads, conv_kernel_size), of the convolution of the values, where the attention is to have one.
         settings: the attention's own, for instance n_hashes; see `check`. One with a budget takes share= (of the pairs)
-            or keys= (of each query), and resolves it for each sequence's own length.
+            or keys= (of each query) in the place of its sizes, and resolves it for each sequence's own length.
     Returns:
         (batch, heads, length, head_dim), in query's dtype; rows of padding are zero, unless padding is taken for tokens
         (reformer with mask_padding=False).
     Raises:
         ValueError: unknown name or setting, shapes or dtypes that disagree, an empty tensor, a mask that is not bool; a
-            call that is recorded by torch.export or torch.jit.trace.
+            call that is traced by torch.export or torch.jit.trace.
     """
-    make(name, settings)
+    made = make(name, settings)
     check_tensors(query, key, value, padding_mask)
-    check_recording(name)
+    refuse_tracing(name)
     if not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
         raise ValueError(f"dropout={reprlib.repr(dropout)} must be a number, 0 to 1")
-    more = {"scaling": query.shape[-1] ** -0.5, "dropout": dropout, "generator": generator_of(seed)}
-    return ATTENTIONS[name].attend(query, key, value, padding_mask, conv_weight=conv_weight, **more, **settings)
+    options: dict[str, Any] = {"dropout": dropout, "generator": generator_of(seed)}
+    if "conv_kernel_size" in made.defaults:
+        options["conv_weight"] = conv_weight
+    elif conv_weight is not None:
+        raise ValueError(f"attention {name!r} has no convolution, and no conv_weight")
+    return made.attend(query, key, value, padding_mask, scaling=query.shape[-1] ** -0.5, **options)
 
 
 @torch.no_grad()
@@ -277,9 +261,9 @@ def pairs(
     made = make(name, settings)
     check_tensors(query, key, key, padding_mask)
     padding_mask = made.visible(padding_mask)
-    made = made.resolve(count_tokens(query, padding_mask))
+    resolved = made.resolve(count_tokens(query, padding_mask))
     query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
-    counts = made.pairs(query, key, padding_mask, generator_of(seed))
+    counts = resolved.pairs(query, key, padding_mask, generator_of(seed))
     if padding_mask is not None:
         counts = counts * padding_mask[:, None, :, None] * padding_mask[:, None, None, :]
     return counts
@@ -320,14 +304,15 @@ def coverage(
     Arguments are those of `attend`. Softmax means that of the query and key given, also for attentions that
     tie them. Where there is nothing but padding, all shares are 0.
     """
+    made = make(name, settings)
     met = pairs(name, query, key, padding_mask, seed=seed, **settings) > 0
-    padding_mask = make(name, settings).visible(padding_mask)
+    padding_mask = made.visible(padding_mask)
     query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
     mask, tokens = token_mask(query, padding_mask), count_tokens(query, padding_mask)
     scores = query.float() @ key.float().transpose(-1, -2) * query.shape[-1] ** -0.5
     weights = scores.masked_fill(~mask.unsqueeze(2), MASKED).softmax(-1)
     mass = (weights * met).sum(-1)  # (batch, heads, length); rows of padding are 0
-    misses = (met.sum(-1) < tokens[:, None, None]) & mask & make(name, settings).resolve(tokens).has_rest
+    misses = (met.sum(-1) < tokens[:, None, None]) & mask & made.resolve(tokens).has_mean_key
     all_queries, all_pairs = (max(1, query.shape[1] * int(n.sum())) for n in (tokens, tokens.square()))
     products = sum(n**2 * cost(name, n, query.shape[-1], **settings) for n in tokens.tolist() if n)
     return Coverage(

@@ -1,28 +1,25 @@
-"""What an attention is: settings with types, a computation, its cost, and how it spends a budget of keys.
+"""What an attention is: settings with types, a computation, its cost, and the sizes that a budget of keys gives it.
 
 Each attention is a class; `ATTENTIONS` lists them. An object of the class is the attention with its settings, which are
-checked once, when it is made. A budget is a setting: `share` of the pairs, or a number of `keys` for each query. The
-attention resolves it for each sequence's own length.
+checked once, when it is made: by `attend`, or when a model is loaded or switched. It has its own sizes, such as rounds
+and clusters, or a budget: `share` of the pairs, or a number of `keys` for each query. A budget becomes sizes for each
+sequence's own length (`sizes_for`).
 """
 
 import difflib
 import math
 import reprlib
-import warnings
-from itertools import count
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
-from albert_lsh.attention.clusters import Clusters
 from albert_lsh.attention.compute import attend, attend_with_mean
-from albert_lsh.attention.convolution import add_convolution
-from albert_lsh.attention.keys import Keys, clear_padding, count_tokens, token_mask
+from albert_lsh.attention.keys import ClusterKeys, Keys
+from albert_lsh.attention.rows import clear_padding, count_tokens, token_mask
 
 HIGHEST = 2**31 - 1  # of a whole number, where nothing else is said
-LAST_WITH_ALL = "commit e85e234"  # of the repository: with all settings that left
 
 
 def odd(value: int) -> int:
@@ -54,13 +51,9 @@ class Attention(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     name: ClassVar[str]
-    about: ClassVar[str]  # one line, for people
+    description: ClassVar[str] = ""  # one line, for people
     version: ClassVar[int] = 1  # of its method; kept with models and records, which another one would contradict
     defaults: ClassVar[dict[str, Any]]  # all settings
-    left: ClassVar[dict[str, tuple[Any, ...]]] = {}  # settings that left, with the values that changed nothing
-    open: ClassVar[tuple[str, ...]] = ()  # settings that a budget decides unless they are given; rounds and size first
-    usual_share: ClassVar[float | None] = None  # where neither a budget nor a setting in `open` is given
-    fewest: ClassVar[int] = 0  # keys that it can choose from a budget; 0: it has none
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -70,27 +63,19 @@ class Attention(BaseModel):
     def make(cls, settings: dict[str, Any]) -> Self:
         """The attention with these settings; None stands for one that is not given.
 
-        Settings of an old record or model become those of today, where that is the same attention.
-
         Raises:
-            ValueError: a setting that it does not have, or that left, or a value that it cannot take.
+            ValueError: a setting that it does not have, or a value that it cannot take.
         """
-        for setting in cls.left.keys() & settings.keys():
-            if settings[setting] not in cls.left[setting]:
-                shown = f"{setting}={reprlib.repr(settings[setting])}"
-                raise ValueError(f"{cls.name}: {shown} left the library; {LAST_WITH_ALL} still has it")
-        values = {setting: x for setting, x in settings.items() if setting not in cls.left and x is not None}
-        if cls.usual_share and not values.keys() & {"share", "keys", *cls.open}:
-            values["share"] = cls.usual_share
         try:
-            return cls.model_validate(values)
+            return cls.model_validate({setting: value for setting, value in settings.items() if value is not None})
         except ValidationError as failed:
             raise ValueError(cls.explain(failed)) from failed
 
     @classmethod
     def explain(cls, failed: ValidationError) -> str:
-        """What is wrong with settings, in our words: the setting, its value, and what was expected."""
-        error, known = failed.errors()[0], list(cls.model_fields)
+        """What is wrong with settings, in one line: the setting, its value, and what was expected."""
+        error = failed.errors()[0]
+        known = list(cls.model_fields)
         setting = "".join(map(str, error["loc"][:1]))
         if error["type"] == "extra_forbidden":
             near = difflib.get_close_matches(setting, known, 1)
@@ -100,40 +85,29 @@ class Attention(BaseModel):
         return f"{cls.name}: " + (f"{setting}={reprlib.repr(error['input'])} {expected}" if setting else expected)
 
     @property
-    def has_rest(self) -> bool:
+    def has_mean_key(self) -> bool:
         """Whether a query that does not see all keys sees one key more, their mean."""
-        return getattr(self, "rest", False)
-
-    def fixed(self, setting: str) -> int | None:
-        """The value of a setting that was given, None if it is open."""
-        return getattr(self, setting) if setting in self.model_fields_set else None
+        return getattr(self, "mean_key", False)
 
     def full_settings(self) -> dict[str, Any]:
         """All settings; None for those that follow from a budget."""
         return self.model_dump()
 
     def resolve(self, n_tokens: Tensor) -> Self:
-        """The same with numbers in the place of a budget. n_tokens: (batch,)."""
+        """The same with sizes in the place of a budget. n_tokens: (batch,)."""
         return self
 
     def visible(self, padding_mask: Tensor | None) -> Tensor | None:
         """The mask that it computes with; None where it takes padding for tokens."""
         return padding_mask
 
-    @classmethod
-    def attend(cls, query, key, value, padding_mask, *, scaling, dropout, generator, conv_weight=None, **settings):
-        """The attention; rows of padding, and their gradients, are zero whatever stands there, even NaN.
-
-        conv_weight: (heads, conv_kernel_size), where the settings have a convolution of the values.
-        """
-        made = cls.make(settings)
-        padding_mask = made.visible(padding_mask)
-        made = made.resolve(count_tokens(query, padding_mask))
+    def attend(self, query, key, value, padding_mask, *, scaling, dropout=0.0, generator=None) -> Tensor:
+        """The attention; rows of padding, and their gradients, are zero whatever stands there, even NaN."""
+        padding_mask = self.visible(padding_mask)
+        resolved = self.resolve(count_tokens(query, padding_mask))
         query, key, value = (clear_padding(x, padding_mask) for x in (query, key, value))
-        more = {"scaling": scaling, "dropout": dropout, "generator": generator}
-        out = made.compute(query, key, value, padding_mask, **more)
-        out = add_convolution(out, value, getattr(made, "conv_kernel_size", None), conv_weight)
-        return clear_padding(out, padding_mask)
+        options = {"scaling": scaling, "dropout": dropout, "generator": generator}
+        return clear_padding(resolved.compute(query, key, value, padding_mask, **options), padding_mask)
 
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
         """The output. Padding comes in as zeros; what comes out there is cleared."""
@@ -147,57 +121,33 @@ class Attention(BaseModel):
         """Multiply-adds of one head: two products of head_dim numbers for each pair."""
         return 2 * length**2 * head_dim
 
-    def spent(self, length: int, keys: int) -> int:
-        """How many of a budget's `keys` are not for choosing: global tokens, and the rest."""
-        return min(getattr(self, "global_tokens", 0), length) + self.has_rest
-
-    def needed(self, length: int) -> int:
-        """How many keys the settings that were given choose at least."""
-        number = self.fixed(self.open[0]) if self.open else None
-        return self.fewest * (number or 1)
-
-    def divide(self, length: int, keys: int, room: int) -> dict[str, Any]:
-        """The settings that were left open (others are not looked at), from the `room` that is left of so many keys.
-
-        Here it is one setting, which counts what takes `fewest` keys each.
-        """
-        return {self.open[0]: room // self.fewest}
-
-    def fit_budget(self, length: int, keys: int) -> tuple[dict[str, Any], int]:
-        """Settings that spend so many keys of each query, in a sequence of `length` tokens, and how many these are.
-
-        What was given is kept: where it does not fit, the budget grows to the fewest keys that hold it. All keys hold
-        everything.
-        """
-
-        def fits(keys: int) -> bool:
-            room = keys - self.spent(length, keys)
-            return room >= self.fewest and (room >= self.needed(length) or keys >= length)
-
-        keys = next(n for n in count(keys) if fits(n))
-        values = {name: getattr(self, name) for name in self.model_fields_set - {"share", "keys"}}
-        return self.divide(length, keys, keys - self.spent(length, keys)) | values, keys
-
-
-def keys_of(length: int, share: float | None, keys: int | None) -> int:
-    """How many keys a budget is in a sequence of `length` tokens."""
-    return min(int(keys or 0), length) if share is None else math.floor(share * length + 1e-9)
-
 
 class Budgeted(Attention):
-    """An attention that takes `share` or `keys`, and resolves it for each sequence."""
+    """An attention with sizes of its own, or with a budget, `share` or `keys`, that becomes sizes for each sequence."""
 
     name: ClassVar[str] = "budget"
+    sizes: ClassVar[tuple[str, ...]] = ()  # settings that a budget takes the place of
+    decided: ClassVar[tuple[str, ...]] = ()  # settings that a budget decides too, unless they are given
+    usual_share: ClassVar[float | None] = None  # where neither a budget nor a size is given
+    fewest: ClassVar[int] = 1  # keys that it chooses at least
 
     share: Share | None = None
     keys: Count | None = None
+
+    @classmethod
+    def make(cls, settings: dict[str, Any]) -> Self:
+        given = {setting for setting, value in settings.items() if value is not None}
+        if cls.usual_share and not given & {"share", "keys", *cls.sizes}:
+            settings = {**settings, "share": cls.usual_share}
+        return super().make(settings)
 
     @model_validator(mode="after")
     def check_budget(self) -> Self:
         if self.share is not None and self.keys is not None:
             raise ValueError(f"share={self.share} and keys={self.keys} cannot both be given")
-        if self.has_budget and len(sizes := self.open[:2]) == 2 and self.model_fields_set >= set(sizes):
-            raise ValueError(f"a budget leaves {sizes[0]} or {sizes[1]} open; give one of them, or no budget")
+        given = [f"{size}={getattr(self, size)}" for size in self.sizes if size in self.model_fields_set]
+        if self.has_budget and given:
+            raise ValueError(f"share or keys decides {', '.join(self.sizes)}; {given[0]} cannot be given too")
         return self
 
     @property
@@ -205,78 +155,71 @@ class Budgeted(Attention):
         return self.share is not None or self.keys is not None
 
     def full_settings(self) -> dict[str, Any]:
-        return self.model_dump() | dict.fromkeys(set(self.open) - self.model_fields_set if self.has_budget else ())
+        follow = {*self.sizes, *self.decided} - self.model_fields_set if self.has_budget else ()
+        return self.model_dump() | dict.fromkeys(follow)
+
+    def budget(self, n_tokens: int) -> int:
+        """How many keys the budget gives each query of a sequence of so many tokens."""
+        return min(int(self.keys or 0), n_tokens) if self.share is None else math.floor(self.share * n_tokens + 1e-9)
+
+    def room(self, n_tokens: int, keys: int) -> int:
+        """How many of `keys` are left for choosing, at least `fewest`, beside global tokens and the mean key."""
+        return max(self.fewest, keys - min(getattr(self, "global_tokens", 0), n_tokens) - self.has_mean_key)
+
+    def sizes_for(self, n_tokens: int, keys: int) -> dict[str, Any]:
+        """The sizes with which a query of a sequence of so many tokens attends to `keys` keys, or the fewest it can.
+
+        n_tokens may be 0, a sequence that is all padding.
+        """
+        raise NotImplementedError
 
     def resolve(self, n_tokens: Tensor) -> Self:
         if not self.has_budget:
             return self
         counts = n_tokens.tolist()
-        fitted = {n: self.fit_or_warn(n) for n in set(counts)}
-        columns = {name: [fitted[n][name] for n in counts] for name in fitted[counts[0]]}
-        same = {name: values[0] for name, values in columns.items() if len(set(values)) == 1}
-        differing = {name: torch.tensor(values, device="cpu") for name, values in columns.items() if name not in same}
-        return self.model_copy(update=same | {name: x.to(n_tokens.device) for name, x in differing.items()})
-
-    def fit_or_warn(self, length: int) -> dict[str, Any]:
-        """`fit_budget`; a warning says so where a number of rounds, or a size, that was given does not fit."""
-        keys = keys_of(length, self.share, self.keys)
-        values, needed = self.fit_budget(length, keys)
-        sizes = ", ".join(f"{name}={self.fixed(name)}" for name in self.open[:2] if self.fixed(name))
-        if needed > keys and sizes:
-            budget = f"keys={self.keys}" if self.share is None else f"share={self.share}"
-            said = f"{budget} of length={length} does not hold {sizes}; {min(needed, length)} keys are seen"
-            warnings.warn(said, stacklevel=2)
-        return values
+        sizes = {n: self.sizes_for(n, self.budget(n)) for n in set(counts)}
+        update: dict[str, Any] = {}
+        for size in sizes[counts[0]]:
+            values = [sizes[n][size] for n in counts]
+            alike = len(set(values)) == 1
+            update[size] = values[0] if alike else torch.tensor(values, device="cpu").to(n_tokens.device)
+        return self.model_copy(update=update)
 
 
-class InRounds(Attention):
-    """How a budget becomes n_hashes rounds of clusters of a size."""
-
-    size_name: ClassVar[str] = "cluster_size"
-    smallest: ClassVar[int] = 1  # cluster that there may be
-    clusters_seen: ClassVar[int] = 1  # by a query in a round
-    fewest: ClassVar[int] = 1  # smallest * clusters_seen
-
-    def needed(self, length: int) -> int:
-        return self.clusters_seen * (self.fixed("n_hashes") or 1) * (self.fixed(self.size_name) or self.smallest)
-
-    def divide(self, length: int, keys: int, room: int) -> dict[str, Any]:
-        """Four rounds, if there is room for so many."""
-        room //= self.clusters_seen
-        if (size := self.fixed(self.size_name)) is not None:
-            return {"n_hashes": max(1, room // size)}
-        rounds = self.fixed("n_hashes") or min(4, room // self.smallest)
-        return {"n_hashes": rounds, self.size_name: max(self.smallest, room // rounds)}
+def rounds_of(keys: int, smallest: int) -> tuple[int, int]:
+    """A number of rounds, four if there are keys enough, and the size of their clusters, at least `smallest`."""
+    rounds = min(4, keys // smallest)
+    return rounds, max(smallest, keys // rounds)
 
 
-class ChoosesKeys(Budgeted):
+class SparseAttention(Budgeted):
     """Softmax attention over the keys that `choose_keys` names.
 
-    A subclass may have the setting `rest`: one key more for each query, the mean of all keys that it does not see, with
-    the logarithm of their number added to its score.
+    A subclass may have the setting `mean_key`: one key more for each query, the mean of all keys that it does not see,
+    with the logarithm of their number added to its score (`compute.mean_key`).
     """
 
-    def choose_keys(self, query, key, mask, scaling, generator) -> Keys | Clusters:
+    def choose_keys(self, query, key, mask, scaling, generator) -> Keys | ClusterKeys:
         """The keys of each query. query, key: float32; mask: (batch, heads, length) bool, True for tokens."""
         raise NotImplementedError
 
     @torch.no_grad()
-    def keys_for(self, query, key, padding_mask, generator, scaling: float | None = None) -> Keys | Clusters:
+    def keys_for(self, query, key, padding_mask, generator, scaling: float | None = None) -> Keys | ClusterKeys:
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         with torch.autocast(query.device.type, enabled=False):
             return self.choose_keys(query.float(), key.float(), token_mask(query, padding_mask), scaling, generator)
 
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
-        """Gradients flow to the queries, to the keys and values seen, and through the rest; the choice has none."""
+        """Gradients flow to the queries, to the keys and values seen, and through the mean key; the choice has none."""
         keys = self.keys_for(query, key, padding_mask, generator, scaling)
         options = {"scaling": scaling, "dropout": dropout}
-        if self.has_rest:
+        if self.has_mean_key:
             return attend_with_mean(query, key, value, keys, token_mask(query, padding_mask), **options)
         return attend(query, key, value, keys, **options)[0]
 
     def pairs(self, query, key, padding_mask, generator) -> Tensor:
         return self.keys_for(query, key, padding_mask, generator).count_pairs(query.shape[2])
 
-    def rest_products(self, length: int, pairs: float) -> float:
-        """Products of head_dim numbers for the rest: adding up keys and values seen, and attending to their mean."""
-        return (2 * length + 4 * pairs) * self.has_rest
+    def mean_key_products(self, length: int, pairs: float) -> float:
+        """Products of head_dim numbers for the mean key: adding up keys and values seen, and attending to the mean."""
+        return (2 * length + 4 * pairs) * self.has_mean_key

@@ -1,39 +1,33 @@
-"""Who sees whom: the form in which sparse attentions name the keys that queries see; and rows of tensors.
+"""Who sees whom: the two forms in which an attention names the keys that each query sees.
 
-Queries stand in blocks, and each block has one list of keys. Several rounds of blocks are one softmax, merged by their
-log-sum-exp (Kitaev et al. 2020, section 2). What chooses keys returns `Keys`, or `Clusters`, which become `Keys` where
-they are needed; what computes (`compute`) takes them.
+    Keys          queries stand in blocks, and each block has one list of keys. Several rounds of blocks are one
+                  softmax, merged by their log-sum-exp (Kitaev et al. 2020, section 2)
+    ClusterKeys   keys stand in clusters, and each query names the clusters that it chose
 
-A position equal to the length of the sequence means "no token here". Rows gathered there are zeros, so that padding
-and empty places need no special case.
+What chooses keys (`choose`) returns one of them; what computes (`compute`) takes it. Positions are long; one equal to
+the length of the sequence means "no token here".
 """
 
-import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-AT_ONCE = 2**18  # numbers in a tensor that is computed in pieces, so that it is still in the cache when it is used
-AT_ONCE_ELSEWHERE = 2**28  # on devices whose time goes to launching operations: as many as memory bears
-IN_CACHE = ("cpu",)  # devices where a tensor should stay in the cache, and where launching operations is cheap
+from albert_lsh.attention.rows import first_rows, in_place, look_up, take
 
-# The score of a place without a token. Finite, so that a query without any key gives zeros and not NaN.
-MASKED = -1e30
-# On a CPU torch.exp takes 300 times as long where it underflows. torch.exp2 does not: exp(x) is exp2(LOG2_E * x).
-LOG2_E = math.log2(math.e)
+SINGLE = 512  # tokens, up to which each query of `ClusterKeys` has a list of its own
+SMALLEST = 16  # queries in a block that is gathered by cluster, if it is full
 
 
 class Keys(NamedTuple):
     """Which keys the queries of each block see.
 
-    A query that is not padding stands exactly once in every round. Indices are long. No list names a key twice.
+    A query that is not padding stands exactly once in every round. No list names a key twice.
     """
 
-    queries: Tensor  # (batch, heads, rounds, blocks, places): positions; `length` in empty places
-    keys: Tensor  # (batch, heads, rounds, blocks, places): positions; `length` in empty places
+    queries: Tensor  # (batch, heads, rounds, blocks, places): positions
+    keys: Tensor  # (batch, heads, rounds, blocks, places): positions
     # The cluster of each query and key in every round, (batch, heads, rounds, length + 1), -1 and -2 for none. A key
     # met in several rounds then weighs once: `compute.triton` lowers its scores by the logarithm of their number
     # (Reformer, equation 6), `compute.gathered` counts it in the first of them; without dropout these are one sum.
@@ -50,9 +44,10 @@ class Keys(NamedTuple):
     def with_global(self, positions: Tensor, is_global: Tensor) -> "Keys":
         """The same with some keys that every query sees, which stand in the first round and in no other list.
 
-        positions: (batch, heads, n), `length` for none. is_global: (batch, heads, length) bool, True for them.
+        positions: (batch, heads, n). is_global: (batch, heads, length) bool, True for them.
         """
-        hidden, length = F.pad(is_global, (0, 1)), is_global.shape[-1]
+        hidden = F.pad(is_global, (0, 1))
+        length = is_global.shape[-1]
         more = positions[:, :, None, None].expand(*self.keys.shape[:4], -1).clone()
         more[:, :, 1:] = length
         keys = torch.cat([more, self.keys.masked_fill(look_up(hidden, self.keys), length)], dim=-1)
@@ -67,124 +62,6 @@ class Keys(NamedTuple):
         return counts.unflatten(-1, (length + 1, length + 1))[:, :, :length, :length]
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b in b's dtype; where that is float16, which ends at 65,504, in float32, autocast or not."""
-    if b.dtype != torch.float16:
-        return a.to(b.dtype) @ b
-    with torch.autocast(b.device.type, enabled=False):
-        return a.float() @ b.float()
-
-
-def refuse_second_derivative() -> None:
-    """Called by every backward pass of ours, which has no derivative itself: ValueError where one is asked for."""
-    if torch.is_grad_enabled():
-        raise ValueError(
-            "create_graph=True: this attention has first derivatives only; softmax-eager, linear and "
-            "improved-clustered can be differentiated twice"
-        )
-
-
-def is_in_cache(device: torch.device) -> bool:
-    """Whether small tensors and many operations are better than large ones and few."""
-    return device.type in IN_CACHE
-
-
-def slices(count: int, numbers: int, device: torch.device, in_cache: int = AT_ONCE) -> Iterator[slice]:
-    """range(count) in pieces, each of which takes `numbers` numbers: on a CPU at most `in_cache` of them at once."""
-    at_once = max(1, (in_cache if is_in_cache(device) else AT_ONCE_ELSEWHERE) // numbers)
-    for start in range(0, count, at_once):
-        yield slice(start, min(start + at_once, count))
-
-
-def count_tokens(query: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """The number of tokens in each sequence without padding: (batch,), long."""
-    if padding_mask is None:
-        return torch.full((query.shape[0],), query.shape[2], device=query.device)
-    return padding_mask.sum(-1)
-
-
-def token_mask(query: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Which positions hold a token: (batch, heads, length) bool."""
-    batch, heads, length, _ = query.shape
-    mask = query.new_ones(batch, length, dtype=torch.bool) if padding_mask is None else padding_mask
-    return mask[:, None].expand(batch, heads, length)
-
-
-def clear_padding(rows: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Rows (batch, heads, length, dim) with zeros in padding, whatever stood there."""
-    return rows if padding_mask is None else torch.where(padding_mask[:, None, :, None], rows, 0)
-
-
-def per_sequence(value: int | Tensor, dims: int) -> int | Tensor:
-    """A setting, one number or one for each sequence (batch,), so that it broadcasts over `dims` dimensions."""
-    return value.view(-1, *[1] * (dims - 1)) if isinstance(value, Tensor) else value
-
-
-def largest(value: int | Tensor) -> int:
-    """The largest value of a setting in a batch."""
-    return int(value.max()) if isinstance(value, Tensor) else value
-
-
-def in_place(mask: Tensor) -> Tensor:
-    """Each position as a block of its own: (batch, heads, length, 1); `length` where mask has no token."""
-    length = mask.shape[-1]
-    return torch.arange(length, device=mask.device).expand_as(mask).masked_fill(~mask, length).unsqueeze(-1)
-
-
-def cut(order: Tensor, n_tokens: Tensor, size: int | Tensor) -> Tensor:
-    """Cut sorted tokens into ceil(n / size) clusters whose sizes differ by one at most.
-
-    Args:
-        order: (batch, heads, rounds, length), sorted positions, padding last.
-        n_tokens: (batch,), tokens of each sequence.
-        size: the most tokens in a cluster; one number, or (batch,).
-    Returns:
-        (batch, heads, rounds, clusters, places) positions; `length` in empty places. A sequence that needs fewer
-        clusters than another one of the batch has empty ones at the end.
-    """
-    batch, heads, rounds, length = order.shape
-    size = size.clamp(max=length) if isinstance(size, Tensor) else min(size, length)
-    needed = (-(-n_tokens // size)).clamp(min=1)[:, None]
-    most, widest = (int(needed.max()), int(size.max())) if isinstance(size, Tensor) else (-(-length // size), size)
-    cluster = torch.arange(most + 1, device=order.device)
-    start = (cluster.clamp(max=needed) * n_tokens[:, None]) // needed  # (batch, clusters + 1)
-    rank = start[:, :-1, None] + torch.arange(widest, device=order.device)  # (batch, clusters, places)
-    empty = (rank >= start[:, 1:, None])[:, None, None].expand(batch, heads, rounds, -1, -1)
-    rank = rank.clamp(max=length - 1)[:, None, None].expand_as(empty)
-    positions = order.gather(-1, rank.flatten(3)).view_as(rank)
-    return positions.masked_fill(empty, length)
-
-
-def take(rows: Tensor, index: Tensor) -> Tensor:
-    """Rows of (batch, heads, length, dim) at index (batch, heads, ...): (batch, heads, ..., dim), zeros at `length`."""
-    batch, heads, length, dim = rows.shape
-    rows = F.pad(rows, (0, 0, 0, 1)).reshape(-1, dim)
-    first = first_rows(batch, heads, length, rows.device).view(batch, heads, *[1] * (index.dim() - 2))
-    return rows.index_select(0, (first + index).flatten()).view(*index.shape, dim)
-
-
-def first_rows(batch: int, heads: int, length: int, device: torch.device) -> Tensor:
-    """Where each sequence and head begins, (batch, heads, 1, 1), in a table of their rows with one more after each."""
-    step = length + 1
-    return torch.arange(0, batch * heads * step, step, device=device).view(batch, heads, 1, 1)
-
-
-def means_of_groups(rows: Tensor, group: Tensor, count: int) -> Tensor:
-    """The mean row of each group, (batch, heads, count, dim); zeros for an empty one. Linear in the length.
-
-    rows: (batch, heads, length, dim). group: (batch, heads, length), of each row; `count` for padding.
-    """
-    index, ones = group.unsqueeze(-1), torch.ones_like(rows[..., :1])
-    sums = rows.new_zeros(*rows.shape[:2], count + 1, rows.shape[-1]).scatter_add(2, index.expand_as(rows), rows)
-    sizes = rows.new_zeros(*rows.shape[:2], count + 1, 1).scatter_add(2, index, ones)
-    return (sums / sizes.clamp(min=1))[:, :, :count]
-
-
-def look_up(table: Tensor, index: Tensor) -> Tensor:
-    """Entries of a table (batch, heads, n) at index (batch, heads, ...)."""
-    return table.gather(2, index.flatten(2)).view_as(index)
-
-
 def cluster_tables(queries: Tensor, keys: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """`Keys.clusters` for rounds of clusters of queries and keys, (batch, heads, rounds, clusters, places) each."""
 
@@ -196,3 +73,74 @@ def cluster_tables(queries: Tensor, keys: Tensor, length: int) -> tuple[Tensor, 
         return table
 
     return owners(queries, -1), owners(keys, -2)
+
+
+class ClusterKeys(NamedTuple):
+    """A query sees the members of the clusters that it chose, and the global tokens, which no cluster has.
+
+    The number of clusters stands for "no cluster".
+    """
+
+    mask: Tensor  # (batch, heads, length) bool, True where there is a token
+    tokens: Tensor  # (batch, heads, n) positions of global tokens
+    members: Tensor  # (batch, heads, clusters, places) positions, each in one cluster
+    chosen: Tensor  # (batch, heads, length, n): clusters, each at most once; those of padding are not looked at
+
+    def lists(self) -> Keys:
+        """The same as lists of keys: a query's own in short sequences, in longer ones those of a cluster for many."""
+        length, (count, size) = self.mask.shape[2], self.members.shape[2:]
+        if length > SINGLE:
+            queries, owner = by_cluster(self.mask, self.chosen, count, max(SMALLEST, size))
+        else:
+            queries, owner = in_place(self.mask).unsqueeze(2), self.chosen.unsqueeze(2)
+        members = F.pad(self.members, (0, 0, 0, 1), value=length)
+        keys = members.gather(2, owner.flatten(2).unsqueeze(-1).expand(-1, -1, -1, size)).view(*queries.shape[:4], -1)
+        seen_by_all = F.pad(self.tokens[:, :, None, None], (0, 0, 0, 0, 0, keys.shape[2] - 1), value=length)
+        return Keys(queries, torch.cat([seen_by_all.expand(*keys.shape[:4], -1), keys], dim=-1))
+
+    def count_pairs(self, length: int) -> Tensor:
+        """How often each query meets each key: (batch, heads, length, length), int. Quadratic in the length."""
+        return self.lists().count_pairs(length)
+
+    def sum_unseen(self, rows: Tensor) -> Tensor:
+        """For each query the sum of the rows of the keys that it does not see: (batch, heads, length, dim).
+
+        rows: (batch, heads, length, dim), zeros in padding.
+        """
+        batch, heads, length, dim = rows.shape
+        count = self.members.shape[2]
+        if length <= SINGLE:  # products with zeros and ones are quicker than gathered rows
+            has = rows.new_zeros(batch, heads, count, length + 1).scatter_(3, self.members, 1.0)[..., :-1]
+            unseen = rows.new_ones(batch, heads, length, count + 1).scatter_(3, self.chosen, 0.0)[..., :-1]
+            return unseen @ (has @ rows)
+        sums = take(rows, self.members).sum(3)  # (batch, heads, clusters, dim)
+        table, first = F.pad(sums, (0, 0, 0, 1)).reshape(-1, dim), first_rows(batch, heads, count, sums.device)
+        seen = F.embedding_bag((self.chosen + first).flatten(0, 2), table, mode="sum")
+        return sums.sum(2, keepdim=True) - seen.view(*self.chosen.shape[:3], dim)
+
+
+def by_cluster(mask: Tensor, chosen: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
+    """Queries gathered by the clusters that they chose, so that each list of keys serves many.
+
+    In each round a query asks for one of its clusters; those that ask for the same one stand together.
+
+    Args:
+        mask: (batch, heads, length) bool. chosen: (batch, heads, length, n), cluster `count` for none.
+        size: the most queries in a block.
+    Returns:
+        (batch, heads, n, blocks, size) positions, and the cluster of each block (batch, heads, n, blocks).
+    """
+    length = mask.shape[2]
+    # In ascending order a round has few different clusters, and its blocks are full.
+    clusters = chosen.masked_fill(~mask.unsqueeze(-1), count).sort(dim=-1).values.transpose(2, 3)
+    clusters, order = clusters.sort(dim=-1, stable=True)  # (batch, heads, n, length)
+    queries_of = clusters.new_zeros(*clusters.shape[:3], count + 1).scatter_add(-1, clusters, torch.ones_like(clusters))
+    needed = (queries_of + size - 1) // size  # blocks of each cluster
+    first, start = queries_of.cumsum(-1) - queries_of, needed.cumsum(-1) - needed
+    rank = torch.arange(length, device=mask.device) - first.gather(-1, clusters)
+    place = (start.gather(-1, clusters) + rank // size) * size + rank % size
+    total = int(needed.sum(-1).max())
+    position = in_place(mask).transpose(2, 3).expand_as(order).gather(-1, order)
+    queries = position.new_full((*clusters.shape[:3], total * size), length).scatter(-1, place, position)
+    owner = position.new_full((*clusters.shape[:3], total), count).scatter(-1, place // size, clusters)
+    return queries.unflatten(-1, (total, size)), owner

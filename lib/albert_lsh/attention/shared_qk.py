@@ -7,8 +7,8 @@ itself only when there is nothing else.
     shared-qk-lsh   tokens are sorted by hash bucket and cut into chunks; a token sees its own chunk and the one before
 
 With the same rotations `shared-qk-lsh` gives what reformer-pytorch's `LSHAttention` gives, and like it counts a key
-once for every round in which it is met. With `rest` a query sees one key more: the mean of all tokens, seen or not; the
-logarithm of their number is added to its score.
+once for every round in which it is met. With `mean_key` a query sees one key more: the mean of all tokens, seen or not;
+the logarithm of their number is added to its score.
 
 With `causal` a token sees only tokens before it, and itself where it sees none of them. So a model's output for the
 first token, [CLS], does not depend on the text.
@@ -22,11 +22,12 @@ import torch.nn.functional as F
 from pydantic import model_validator
 from torch import Tensor
 
-from albert_lsh.attention.compute import attend, with_mean_key
-from albert_lsh.attention.core import Attention, ChoosesKeys, Count, InRounds, Size
-from albert_lsh.attention.keys import MASKED, Keys, cut, largest, per_sequence, product, token_mask
-from albert_lsh.attention.order import sort_tokens
-from albert_lsh.attention.select import generators_of_rounds, normal_numbers
+from albert_lsh.attention.choose.hashing import cut, generators_of_rounds, normal_numbers, only_rounds, sort_tokens
+from albert_lsh.attention.compute import attend
+from albert_lsh.attention.compute.mean_key import mean_of_all, with_mean_key
+from albert_lsh.attention.core import Attention, Count, Size, SparseAttention, rounds_of
+from albert_lsh.attention.keys import Keys
+from albert_lsh.attention.rows import MASKED, largest, product, token_mask
 
 # Reformer's score for a token's own key: far below any other, and far above that of padding.
 SELF = -5e4
@@ -54,7 +55,7 @@ def only_others(counts: Tensor, padding_mask: Tensor | None, causal: bool = Fals
 
 class SharedQK(Attention):
     name = "shared-qk"
-    about = "pretrained projections, keys tied to queries, no hashing"
+    description = "pretrained projections, keys tied to queries, no hashing"
 
     causal: bool = False
 
@@ -73,58 +74,59 @@ class SharedQK(Attention):
         return only_others(super().pairs(query, key, padding_mask, generator), padding_mask, self.causal)
 
 
-class SharedQKLSH(InRounds, ChoosesKeys):
+class SharedQKLSH(SparseAttention):
     name = "shared-qk-lsh"
-    about = "the same with Reformer's hashing"
-    open = ("n_hashes", "bucket_size")
-    size_name = "bucket_size"
-    smallest = clusters_seen = 2
-    fewest = 4
+    description = "the same with Reformer's hashing"
+    sizes = ("n_hashes", "bucket_size")
+    fewest = 4  # two chunks of two tokens
 
     bucket_size: Size = 64
     n_hashes: Count = 8
-    rest: bool = False
+    mean_key: bool = False
     causal: bool = False
 
     @model_validator(mode="after")
     def check_causal(self) -> Self:
-        if self.rest and self.causal:
-            raise ValueError("rest and causal cannot both be True: the mean of all tokens has later ones in it")
+        if self.mean_key and self.causal:
+            raise ValueError("mean_key and causal cannot both be True: the mean of all tokens has later ones in it")
         return self
+
+    def sizes_for(self, n_tokens: int, keys: int) -> dict[str, int]:
+        """A query sees two chunks of every round."""
+        n_hashes, bucket_size = rounds_of(self.room(n_tokens, keys) // 2, smallest=2)
+        return {"n_hashes": n_hashes, "bucket_size": bucket_size}
 
     def choose_keys(self, query, key, mask, scaling, generator) -> Keys:
         """The keys of each chunk and the one before, in every round."""
         n_tokens, length = mask[:, 0].sum(-1), query.shape[2]
         buckets = find_buckets(query, n_tokens, self.bucket_size, largest(self.n_hashes), generator)
-        chunks = cut(sort_tokens(buckets, mask), n_tokens, self.bucket_size)
+        chunks = cut(sort_tokens(buckets, mask), n_tokens, self.bucket_size)  # (batch, heads, rounds, chunks, places)
         keys = torch.cat([chunks, chunk_before(chunks, n_tokens, self.bucket_size, self.n_hashes)], dim=-1)
-        number = torch.arange(chunks.shape[2], device=chunks.device)[:, None, None]
-        keys = keys.masked_fill(number >= per_sequence(self.n_hashes, 5), length)
-        return Keys(chunks, keys, others_only=True, earlier_only=self.causal)
+        return Keys(chunks, only_rounds(keys, self.n_hashes, length), others_only=True, earlier_only=self.causal)
 
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
         """`key` is not used."""
-        key, keys = unit_queries(query), self.keys_for(query, key, padding_mask, generator, scaling)
+        key = unit_queries(query)
+        keys = self.keys_for(query, key, padding_mask, generator, scaling)
         out, log_sum = attend(query, key, value, keys, scaling=scaling, dropout=dropout)
-        if not self.rest:
-            return torch.where((log_sum < MASKED / 2).unsqueeze(-1), value, out)  # who sees no other sees itself
-        mask = token_mask(query, padding_mask).unsqueeze(-1)
-        count = mask.sum(2)
-        mean_key, mean_value = ((x.float() * mask).sum(2) / count.clamp(min=1) for x in (key, value))
-        return with_mean_key(query, out, log_sum, mean_key.unsqueeze(2), mean_value.unsqueeze(2), count, scaling)
+        if self.mean_key:
+            means = mean_of_all(key, value, token_mask(query, padding_mask))
+            return with_mean_key(query, out, log_sum, means, scaling)
+        return torch.where((log_sum < MASKED / 2).unsqueeze(-1), value, out)  # who sees no other sees itself
 
     def pairs(self, query, key, padding_mask, generator) -> Tensor:
         return only_others(super().pairs(query, key, padding_mask, generator), padding_mask, self.causal)
 
     def cost(self, length: int, head_dim: int) -> float:
-        """Multiply-adds of one head: the random directions, the pairs in chunks, later ones too, and the rest."""
-        directions, needed = 0, even_buckets(length, self.bucket_size)
+        """Multiply-adds of one head: the random directions, the pairs in chunks, later ones too, and the mean key."""
+        directions = 0
+        needed = even_buckets(length, self.bucket_size)
         while needed:
             directions += min(needed, MOST_BUCKETS) // 2
             needed = even_buckets(needed, MOST_BUCKETS) if needed > MOST_BUCKETS else 0
         chunks = math.ceil(length / self.bucket_size)
         pairs = length * 2 * math.ceil(length / chunks)
-        return (self.n_hashes * (directions * length + 2 * pairs) + 2 * length * self.rest) * head_dim
+        return (self.n_hashes * (directions * length + 2 * pairs) + 2 * length * self.mean_key) * head_dim
 
 
 def draw_rotations(query: Tensor, n_buckets: int, generators: list[torch.Generator]) -> Tensor:
@@ -149,7 +151,9 @@ def find_buckets(query: Tensor, n_tokens: Tensor, bucket_size: int | Tensor, n_h
     has as many buckets as its own tokens need, however far it is padded. More than `MOST_BUCKETS` are combinations of
     several such choices, so that hashing stays linear in the length (section 2 of the Reformer paper has two factors).
     """
-    needed, weight, generators = even_buckets(n_tokens, bucket_size), 1, generators_of_rounds(n_hashes, generator)
+    needed = even_buckets(n_tokens, bucket_size)
+    weight = 1
+    generators = generators_of_rounds(n_hashes, generator)
     bucket = query.new_zeros(*query.shape[:2], n_hashes, query.shape[2], dtype=torch.long)
     while needed.any():
         here = needed.clamp(max=MOST_BUCKETS)

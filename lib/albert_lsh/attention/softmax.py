@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.core import Attention
-from albert_lsh.attention.keys import MASKED, product
+from albert_lsh.attention.rows import MASKED, product
 
 # Tokens up to which torch's fused backward takes longer than plain products in bfloat16. With 12 heads of 64 and 32
 # sequences of 30 tokens forward and backward take five times as long, with 16 of 200 tokens 1.8 times (one core of an
@@ -15,7 +15,7 @@ SLOW_LENGTH = 256
 
 class SoftmaxEager(Attention):
     name = "softmax-eager"
-    about = "the same, storing the L x L matrix"
+    description = "the same, storing the L x L matrix"
 
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
         """Step by step, as ALBERT's first implementations had it: the matrix of weights is kept for backward."""
@@ -27,13 +27,13 @@ class SoftmaxEager(Attention):
 
 class Softmax(SoftmaxEager):
     name = "softmax"
-    about = "every token sees every token"
+    description = "every token sees every token"
 
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator=None) -> Tensor:
         """`torch.nn.functional.scaled_dot_product_attention`; step by step where that is faster."""
         trains = torch.is_grad_enabled() and query.requires_grad
         if trains and query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.shape[2] <= SLOW_LENGTH:
-            more = {"scaling": scaling, "dropout": dropout, "generator": generator}
-            return super().compute(query, key, value, padding_mask, **more)
+            options = {"scaling": scaling, "dropout": dropout, "generator": generator}
+            return super().compute(query, key, value, padding_mask, **options)
         mask = None if padding_mask is None else padding_mask[:, None, None, :]
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)

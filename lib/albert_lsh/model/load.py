@@ -4,7 +4,10 @@
 the model's config, so `save_pretrained` and `load_model(path)` bring them back.
 """
 
+import copy
 import logging
+import os
+import reprlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,28 +17,19 @@ from typing import Any, TypeVar
 import torch
 import transformers
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from albert_lsh import attention as attentions
 from albert_lsh import pretrained
 from albert_lsh.files import reading
-from albert_lsh.model.config import (
-    INTERFACE,
-    OFFLINE,
-    ModelError,
-    check_type,
-    choice,
-    keep_choice,
-    load_config,
-    max_positions,
-    saved_choice,
-)
-from albert_lsh.model.layers import convolve_values, drop_residual, transplant
+from albert_lsh.interface import INTERFACE, ModelAttention, ModelError, check_type, max_positions, transformers_model
 from albert_lsh.model.padding import start_padding
-from albert_lsh.model.passes import transformers_model
+from albert_lsh.model.projections import convolve_values, drop_residual, transplant
 
 logger = logging.getLogger(__name__)
 
+OFFLINE = 'task="mini-mrpc", model="mini" need none'
 Module = TypeVar("Module", bound=nn.Module)
 HEADS = {
     "base": transformers.AutoModel,
@@ -56,6 +50,46 @@ def without_bars() -> Iterator[None]:
     finally:
         if shown:
             transformers_logging.enable_progress_bar()
+
+
+def load_config(name_or_path: str | PreTrainedConfig, *, revision: str | None = None, **overrides):
+    """The config of a model that `load_model` knows.
+
+    ALBERT's activation, gelu_new, becomes gelu_pytorch_tanh: the same function as one operation, in place of eight.
+
+    revision: a branch, tag or commit of its repository on the Hub; None: the newest.
+
+    Raises:
+        ModelError: no such model, or one that cannot be reached; an override that is no option of its config; a
+            revision of what is not on the Hub.
+    """
+    is_config = isinstance(name_or_path, PreTrainedConfig)
+    if revision is not None and (is_config or os.path.isdir(pretrained.folder_of(str(name_or_path)))):
+        raise ModelError(f"revision={revision!r} is of a repository on the Hub, and model={name_or_path!r} is none")
+    if isinstance(name_or_path, PreTrainedConfig):
+        config = copy.deepcopy(name_or_path)
+        unknown = {name: value for name, value in overrides.items() if not hasattr(config, name)}
+        config.update(overrides)
+        name_or_path = config.model_type  # in messages
+    elif isinstance(name_or_path, str | os.PathLike):
+        path = pretrained.folder_of(name_or_path)
+        what = f"no such folder, and the Hub gave no model of that name (a typing error, or no network? {OFFLINE})"
+        if os.path.isdir(path):
+            what = "its config.json cannot be read"
+        if os.path.isfile(os.path.join(inner := os.path.join(path, "model"), "config.json")):
+            what += f" (a run's folder? its model is {inner!r})"
+        with reading(ModelError, f"model={name_or_path!r}: {what}"):
+            at = revision or "main"
+            config, unknown = AutoConfig.from_pretrained(path, revision=at, return_unused_kwargs=True, **overrides)
+    else:
+        raise ModelError(f"model={reprlib.repr(name_or_path)} must be a name on the Hub, a folder or a config")
+    if unknown:
+        hint = "; an attention's settings go into settings={...}" if unknown.keys() & attentions.setting_names() else ""
+        raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}{hint}")
+    check_type(config, name_or_path)
+    if getattr(config, "hidden_act", None) == "gelu_new":  # DistilBERT calls it otherwise
+        config.hidden_act = "gelu_pytorch_tanh"
+    return config
 
 
 def changed_class(
@@ -131,11 +165,10 @@ def load_model(
 ) -> PreTrainedModel:
     """A Transformers model with one of our attentions.
 
-    `switch_attention` also gives it to some of the passes alone, or with other settings in evaluation;
-    `save_memory` trains it in less memory.
+    `switch_attention` also gives it to some of the passes alone; `save_memory` trains it in less memory.
 
     Args:
-        name_or_path: a model on the Hub or a folder (a type in `config.SUPPORTED`); a model of the package ("nano",
+        name_or_path: a model on the Hub or a folder (a type in `interface.SUPPORTED`); a model of the package ("nano",
             "nano-key-clusters"); "mini", a small ALBERT with random weights for the embedded tasks; or a config, for a
             model of that shape with random weights.
         head: "base", "classification", "question-answering", "masked-lm" or "pretraining".
@@ -157,21 +190,19 @@ def load_model(
     if not isinstance(head, str) or head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
     options = load_config(name_or_path, revision=revision, **config)
-    saved = saved_choice(options, name_or_path)
-    kept = saved
+    saved = dict(ModelAttention.of(options, name_or_path))
     if attention not in (None, saved["attention"]):
-        kept = {"attention": attention, "seed": saved["seed"], "residual": saved["residual"]}
-    if settings is not None:
-        kept = kept | {"settings": settings, "evaluation_settings": None}
-    chosen = choice(options, **(kept if seed is None else kept | {"seed": seed}))
-    keep_choice(options, chosen)
+        saved = {"attention": attention, "seed": saved["seed"], "residual": saved["residual"]}
+    given = {"settings": settings, "seed": seed}
+    kept = ModelAttention.make(options, **saved | {name: value for name, value in given.items() if value is not None})
+    kept.keep(options)
     try:
         model_class = HEADS[head]._model_mapping[type(options)]  # type: ignore[index]
     except KeyError as error:
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) has no {head!r} head") from error
-    if chosen["attention"] == "reformer":
-        model_class = changed_class(model_class, lambda model: transplant(model, chosen["settings"]))
-    elif size := chosen["settings"].get("conv_kernel_size"):
+    if kept["attention"] == "reformer":
+        model_class = changed_class(model_class, lambda model: transplant(model, kept["settings"]))
+    elif size := kept["settings"].get("conv_kernel_size"):
         model_class = changed_class(model_class, lambda model: convolve_values(model, size))
     is_new = name_or_path == "mini" or isinstance(name_or_path, PreTrainedConfig)
     model = (
@@ -180,7 +211,7 @@ def load_model(
     model.base_model.register_forward_pre_hook(check_length, with_kwargs=True)
     if getattr(model.config, "padded_length", None) is not None:
         start_padding(model)
-    if not chosen["residual"]:
+    if not kept["residual"]:
         drop_residual(model)
     return model.eval()
 
@@ -191,7 +222,6 @@ def switch_attention(
     settings: dict[str, Any] | None = None,
     seed: int = 0,
     passes: list[int] | None = None,
-    evaluation_settings: dict[str, Any] | None = None,
 ) -> Module:
     """Give a model of Transformers one of our attentions, or other settings, in place; no weight changes.
 
@@ -203,23 +233,21 @@ def switch_attention(
         attention, settings, seed: as in `load_model`; what is not given takes its default.
         passes: numbers of the passes through the layers, from 0, that have this attention, the others having softmax;
             for instance list(range(4, 12)) for the last eight of ALBERT-base's twelve. None: all.
-        evaluation_settings: laid over the settings while the model is in evaluation mode, for instance more hashes
-            than it is trained with.
     Returns:
         The model.
     Raises:
         ValueError: unknown attention, setting or pass; "reformer", to or from, which has projections of its own.
-        ModelError (a ValueError): no encoder of a type in `config.SUPPORTED`.
+        ModelError (a ValueError): no encoder of a type in `interface.SUPPORTED`.
     """
     inner = transformers_model(model)
     check_type(inner.config, type(inner).__name__)
-    before = saved_choice(inner.config, type(inner).__name__)
+    before = ModelAttention.of(inner.config, type(inner).__name__)
     if "reformer" in (attention, before["attention"]):
         raise ValueError(f"{before['attention']!r} cannot become {attention!r}: reformer has projections of its own")
-    chosen = choice(inner.config, attention, settings, seed, passes, evaluation_settings, residual=before["residual"])
-    if size := chosen["settings"].get("conv_kernel_size"):
+    kept = ModelAttention.make(inner.config, attention, settings, seed, passes, residual=before["residual"])
+    if size := kept["settings"].get("conv_kernel_size"):
         convolve_values(inner, size)
-    keep_choice(inner.config, chosen)
+    kept.keep(inner.config)
     return model
 
 
@@ -232,7 +260,8 @@ def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
     Raises:
         ValueError: the model has as many positions already, or is RoBERTa, whose positions begin behind padding.
     """
-    config, embeddings = model.config, model.base_model.get_submodule("embeddings")
+    config = model.config
+    embeddings = model.base_model.get_submodule("embeddings")
     if length <= (present := max_positions(config)):
         raise ValueError(f"length={length} must be above the {present} positions that the model has")
     if config.max_position_embeddings != present:
@@ -256,7 +285,8 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrained
     Raises:
         ModelError: there is no tokenizer.
     """
-    source, sides = pretrained.tokenizer_of(name_or_path), {"padding_side": "right", "truncation_side": "right"}
+    source = pretrained.tokenizer_of(name_or_path)
+    sides = {"padding_side": "right", "truncation_side": "right"}
     what = f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"
     with reading(ModelError, what):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main", **sides)
@@ -264,7 +294,8 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrained
         reads = "a vocabulary of special tokens alone reads no text"
         raise ModelError(f"model={name_or_path!r}: no tokenizer files; {reads}")
     # Transformers 5 makes ALBERT's only on request, and a pipeline does not ask; RoBERTa's are all 0.
-    kinds, names = tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"], tokenizer.model_input_names
+    kinds = tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"]
+    names = tokenizer.model_input_names
     if any(kinds) and "token_type_ids" not in names:
         tokenizer.model_input_names = [*names, "token_type_ids"]
     return tokenizer

@@ -26,12 +26,12 @@ from transformers import BatchEncoding, PreTrainedModel
 
 from albert_lsh.data import load_data
 from albert_lsh.files import OneLineError, write_atomically
-from albert_lsh.model.layers import attention_modules, draw_projections, drop_residual
 from albert_lsh.model.load import load_model, load_tokenizer
+from albert_lsh.model.projections import attention_modules, draw_projections, drop_residual
 from albert_lsh.record import choose_threads, provenance
 from albert_lsh.run import Count, NameOrPath, Seed
 from albert_lsh.sources import find_task
-from albert_study.candidates import TableSettings
+from albert_study.probe.variants import TableSettings
 from albert_study.show import add_legend, new_figure
 
 AT_ONCE = 4  # texts of a batch: hashing is fastest so

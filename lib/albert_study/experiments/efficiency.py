@@ -24,11 +24,11 @@ from torch import Tensor
 from transformers import AlbertConfig, PreTrainedModel
 
 from albert_lsh import attention
-from albert_lsh.model.layers import save_memory
 from albert_lsh.model.load import load_model
+from albert_lsh.model.memory import save_memory
 from albert_lsh.record import provenance
 from albert_lsh.run import Count, Device, Place, Precision, Settings, on_this_machine
-from albert_study.candidates import GrowingTable
+from albert_study.probe.variants import GrowingTable
 
 HEADS, HEAD_DIM, VOCABULARY = 12, 64, 30_000  # ALBERT-base's
 STEP_TOKENS = 1024  # a training step has two sequences, or one if two are more tokens
@@ -51,10 +51,12 @@ class Contender(NamedTuple):
     longest: int = 2**24  # tokens; longer sequences need more than 24 GB
 
     def settings(self, length: int, keys: int) -> dict[str, Any]:
-        """reformer-pytorch: in each round a query sees its bucket and the one before it, keys / rounds in all."""
+        """With a number of rounds: a query sees keys / rounds keys in each, with buckets its own and the one before."""
         keys = min(keys, length)
-        if self.attention == "reformer":
-            return self.fixed | {"bucket_size": keys // self.fixed["n_hashes"] // 2}
+        if "n_hashes" in self.fixed:
+            in_round = keys // self.fixed["n_hashes"]
+            in_buckets = self.attention in ("reformer", "shared-qk-lsh")
+            return self.fixed | ({"bucket_size": in_round // 2} if in_buckets else {"cluster_size": in_round})
         return self.fixed | ({"keys": keys} if self.budget else {})
 
     def build(self, length: int, keys: int) -> Attend:
@@ -73,11 +75,11 @@ CONTENDERS = {
     "shared-qk": Contender("shared-qk", {}, quadratic=True),
     "reformer-pytorch": Contender("reformer", SEVERAL, longest=2**15),
     "reformer-pytorch, one round": Contender("reformer", ONE, longest=2**15),
-    "shared-qk-lsh": Contender("shared-qk-lsh", SEVERAL, budget=True),
-    "lsh": Contender("lsh", SEVERAL, budget=True),
-    "lsh, one round": Contender("lsh", ONE, budget=True),
+    "shared-qk-lsh": Contender("shared-qk-lsh", SEVERAL),
+    "lsh": Contender("lsh", SEVERAL),
+    "lsh, one round": Contender("lsh", ONE),
     "key-clusters": Contender("key-clusters", {}, budget=True),
-    "random": Contender("random", ONE, budget=True),
+    "random": Contender("random", ONE),
     "window": Contender("window", {}, budget=True, quadratic=True),
     "top-k": Contender("top-k", {}, budget=True, quadratic=True),
     "nystrom": Contender("nystrom", {}, budget=True),
@@ -107,7 +109,6 @@ class Efficiency(Settings):
     slowest: Annotated[float, Field(ge=0)] = 50.0
     memory: bool = True
     output_dir: Place = Field("results/runs/notebook/efficiency", validate_default=True)
-    figures_dir: Place = Field("results/runs/notebook/efficiency", validate_default=True)
 
     def completed(self, place: str) -> Self:
         for name, known in (("cases", CONTENDERS), ("step_cases", STEPS)):
@@ -334,3 +335,44 @@ def measure_memory(settings: Efficiency, table: GrowingTable) -> None:
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 row = {"bytes": pool.submit(peak_memory, kind, case, length, settings).result()}
             table.put({"case": case, **unit}, [row | provenance(settings.device)])
+
+
+# How time grows with the length
+
+
+def slopes(table: pd.DataFrame, value: str) -> pd.Series:
+    """The power of the length with which each case grows, fitted on log axes from 2,048 tokens on."""
+    cases = table[table["length"] >= 2048].groupby("case", sort=False)
+    fits = {case: np.polyfit(np.log(of["length"]), np.log(of[value]), 1)[0] for case, of in cases if len(of) > 1}
+    return pd.Series(fits, dtype=float)
+
+
+def crossing_bounds(table: pd.DataFrame) -> pd.DataFrame:
+    """The length from which each case is faster than softmax: columns `above` and `up_to`, NaN if it never is.
+
+    Both are the same number, interpolated on log axes, if case and softmax were measured on one machine at one commit
+    around it. Otherwise the length lies between the two. Lengths where the machines differ are left out.
+    `above` is 0 if a case is faster at the smallest length.
+
+    Args:
+        table: a row a case and length, with seconds, device and commit.
+    """
+    table = table.assign(where=table["device"] + " " + table["commit"])
+    values = ("seconds", "device", "where")
+    seconds, device, where = (table.pivot(index="length", columns="case", values=value) for value in values)
+    bounds = {}
+    for case in table["case"][table["case"] != "softmax"].unique():
+        ratio = (seconds[case] / seconds["softmax"])[device[case] == device["softmax"]]
+        lengths, slower = ratio.index.to_numpy(float), np.flatnonzero(ratio >= 1)
+        last = slower[-1] if len(slower) else -1
+        if last == len(ratio) - 1:
+            bounds[case] = (np.nan, np.nan)
+        elif last < 0:
+            bounds[case] = (0.0, lengths[0])
+        elif where.loc[lengths[last : last + 2], [case, "softmax"]].stack().nunique() > 1:
+            bounds[case] = (lengths[last], lengths[last + 1])
+        else:
+            near = slice(last, last + 2)
+            crossing = np.exp(np.interp(0, -np.log(ratio.to_numpy()[near]), np.log(lengths[near])))
+            bounds[case] = (crossing, crossing)
+    return pd.DataFrame.from_dict(bounds, orient="index", columns=["above", "up_to"])

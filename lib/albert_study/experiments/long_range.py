@@ -26,9 +26,9 @@ from transformers import BertConfig, EvalPrediction, PreTrainedModel, Trainer, d
 from transformers.trainer_utils import PredictionOutput
 
 from albert_lsh.files import delete, lock, write_atomically
+from albert_lsh.interface import mean_attended
 from albert_lsh.metrics import chance, majority, scores
 from albert_lsh.model.load import load_model, switch_attention
-from albert_lsh.model.passes import mean_attended
 from albert_lsh.record import check_made, choose_threads, environment, read_result, record_of, write_result
 from albert_lsh.run import (
     OPEN,
@@ -44,8 +44,8 @@ from albert_lsh.run import (
     on_this_machine,
 )
 from albert_lsh.train import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
-from albert_study.candidates import candidates_of
 from albert_study.experiments import long_tasks
+from albert_study.probe.variants import variants_of
 
 EVALUATIONS = 10  # of a run, where eval_steps is not given
 EXAMINED_EXAMPLES = 4  # examples in which pairs attended are counted
@@ -166,7 +166,7 @@ class LongRange(LongRecipe):
         update |= {"eval_steps": self.eval_steps or math.ceil(self.steps / EVALUATIONS)}
         settings = self.model_copy(update=update | on_this_machine(self.device, self.precision))
         for named in filter(None, (settings.variants, settings.evaluate)):
-            candidates_of(named)
+            variants_of(named)
         if unfit := [label for label in settings.variants if Path(label).name != label]:
             raise ValueError(f"variants: {unfit[0]!r} cannot be the name of a folder")
         if unknown := [label for label in self.only if label not in settings.variants]:
@@ -181,7 +181,7 @@ class LongRange(LongRecipe):
     def runs(self) -> list[LongRun]:
         """One for each variant that is to be trained."""
         shared, runs = {name: getattr(self, name) for name in LongRecipe.model_fields}, []
-        for label, attention, settings, _ in candidates_of(self.variants):
+        for label, attention, settings in variants_of(self.variants):
             if label in (self.only or self.variants):
                 folder = f"{self.output_dir}/{self.task}-{self.max_length}/{label}/seed-{self.seed}"
                 attended = {"label": label, "attention": attention, "attention_settings": settings}
@@ -277,7 +277,7 @@ def test_scores(run: LongRun, trainer: Trainer, test: Dataset, batches: list[dic
     """
     model: Any = trainer.model
     results = accuracy(trainer.predict(test))
-    for variant in candidates_of(run.evaluate) if run.evaluate else []:
+    for variant in variants_of(run.evaluate) if run.evaluate else []:
         switch_attention(model, variant.attention, variant.settings, run.seed)
         results[f"accuracy, {variant.label}"] = accuracy(trainer.predict(test))["accuracy"]
         results[f"cost, {variant.label}"] = mean_attended(model, batches).cost

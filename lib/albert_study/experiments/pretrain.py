@@ -10,9 +10,7 @@ checkpoint; one is written every `eval_steps`.
 
 import hashlib
 import json
-import shutil
 import sys
-import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -37,9 +35,9 @@ from transformers import (
 
 from albert_lsh import attention as attentions
 from albert_lsh.files import delete, lock, write_atomically
-from albert_lsh.model.layers import save_memory
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, max_positions, without_bars
-from albert_lsh.model.passes import mean_attended
+from albert_lsh.interface import max_positions, mean_attended
+from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, without_bars
+from albert_lsh.model.memory import save_memory
 from albert_lsh.record import check_made, choose_threads, environment, read_result, resolved, write_result
 from albert_lsh.run import (
     Count,
@@ -60,7 +58,6 @@ from albert_study.experiments import corpus, first_weights
 # From base on as in ALBERT (Lan et al. 2020, table 1): width, layers, heads.
 SIZES = {"nano": (256, 6, 4), "small": (384, 12, 6), "base": (768, 12, 12)}
 SIZES |= {"large": (1024, 24, 16), "xlarge": (2048, 24, 16)}
-DRY_STEPS = 2
 EXAMINED_SEQUENCES = 32  # held-out sequences in which attended pairs are counted
 POSITIONS = 512  # learned by a new model, or max_length if that is more
 
@@ -69,7 +66,6 @@ class Pretraining(Settings):
     """The parameters of pretrain.ipynb, which explains each."""
 
     notebook: ClassVar[str] = "pretrain.ipynb"
-    where: ClassVar[tuple[str, ...]] = (*Settings.where, "dry_run")
     text: NameOrPath = corpus.EMBEDDED
     text_column: str = "text"
     text_config: str | None = None
@@ -77,7 +73,6 @@ class Pretraining(Settings):
     vocabulary: Annotated[Count, Field(ge=100)] = 8000
     size: Literal["nano", "small", "base", "large", "xlarge"] = "nano"
     start: NameOrPath | None = None
-    first_weights: Literal["counted", "random"] = "counted"  # of a new model: see `begin_as_bag_of_words`
     attention: str = "softmax"
     attention_settings: dict[str, Any] = Field(default={}, validate_default=True)
     seed: Seed = 0
@@ -95,7 +90,6 @@ class Pretraining(Settings):
     device: Device = "auto"
     recompute: bool = False
     resume: bool = True
-    dry_run: bool = False
     output_dir: Place | None = None
 
     @field_validator("attention_settings")
@@ -110,23 +104,17 @@ class Pretraining(Settings):
             raise ValueError("attention='reformer' is the students' transplant; to pretrain take shared-qk-lsh")
         if self.start and self.tokenizer:
             raise ValueError(f"tokenizer={self.tokenizer!r}: start={self.start!r} has a tokenizer of its own")
-        if self.start and self.first_weights == "random":
-            raise ValueError(f"first_weights='random': start={self.start!r} has weights of its own")
         return self
 
     def completed(self, place: str) -> Self:
-        """In a folder of its own, one more for every change of the parameters; a dry run in a temporary one."""
+        """In a folder of its own, one more for every change of the parameters."""
         named = ("size", "start", "attention", "seed", "results_root")
         usual = type(self).model_validate({name: getattr(self, name) for name in named}).identity()
         changes = {name: value for name, value in self.identity().items() if value != usual[name]}
         digest = hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:6]
         name = f"{Path(self.start).name if self.start else self.size}-{self.attention}" + f"-{digest}" * bool(changes)
         folder = self.output_dir or f"{self.results_root}/results/pretraining/{name}/seed-{self.seed}"
-        update: dict[str, Any] = {"output_dir": folder, **on_this_machine(self.device, self.precision)}
-        if self.dry_run:
-            steps = min(self.steps, DRY_STEPS)
-            update |= {"steps": steps, "eval_sequences": self.batch_size, "output_dir": tempfile.mkdtemp()}
-        return self.model_copy(update=update)
+        return self.model_copy(update={"output_dir": folder, **on_this_machine(self.device, self.precision)})
 
     @property
     def folder(self) -> Path:
@@ -299,7 +287,7 @@ class Pretrained(NamedTuple):
 def pretrain(run: Pretraining) -> Pretrained:
     """Train, evaluate and save: output_dir/model, history.csv, held-out.csv and, last, result.json.
 
-    A finished run is read instead. A dry run does two steps, and leaves nothing behind.
+    A finished run is read instead.
 
     Raises:
         ParameterError: output_dir holds another run, or the parameters do not fit a model. CorpusError: see
@@ -331,7 +319,7 @@ def train(run: Pretraining, arguments: TrainingArguments) -> Pretrained:
         checkpoint = newest(run.folder / "checkpoints", decisive, resume=run.resume)
         material = prepare_text(run, arguments.world_size)
     model = prepare_albert(run, material.tokenizer)
-    if not run.start and not checkpoint and run.first_weights == "counted":
+    if not run.start and not checkpoint:
         first_weights.begin_as_bag_of_words(model, material.ids)
     trainer = PretrainingTrainer(
         model=model, args=arguments, train_dataset=material.train, eval_dataset=material.held_out,
@@ -350,8 +338,6 @@ def train(run: Pretraining, arguments: TrainingArguments) -> Pretrained:
         write_result(run.folder, record, history)
         delete(run.folder / "tokenizer")
         delete(run.folder / "checkpoints")
-        if run.dry_run:
-            shutil.rmtree(run.folder)
     trainer.accelerator.wait_for_everyone()
     return Pretrained(model, material.tokenizer, history, record)
 

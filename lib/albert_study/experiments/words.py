@@ -28,8 +28,8 @@ from albert_lsh.run import Count, NameOrPath, Names
 from albert_lsh.sources import find_task
 from albert_lsh.squad import score
 from albert_lsh.tasks import TASKS
-from albert_study.candidates import TableSettings
-from albert_study.records import published
+from albert_study.probe.variants import TableSettings
+from albert_study.records import COLUMNS, published
 
 REGULARISATION = (0.1, 1.0, 10.0)  # to choose from
 ORIGINAL = "the original study"  # how sources of its numbers begin
@@ -105,6 +105,16 @@ def scores_of(task: Task, train: Dataset, examples: Dataset) -> dict[str, float]
     model = RidgeCV(REGULARISATION) if isinstance(task, Regression) else classes
     model.fit(features(task, train, counted), np.asarray(train["label"]))
     return metrics.scores(task.metrics, np.asarray(examples["label"]), model.predict(features(task, examples, counted)))
+
+
+def bag_of_words(name: str, task: Task, data: DatasetDict) -> pd.DataFrame:
+    """The rows of what counting words scores on a task, as `records.load` has them of a study."""
+    train, examples, *_ = data.values()
+    values = scores_of(task, train, examples)
+    values["headline"] = values[task.headline]
+    row = {"study": "bag-of-words", "kind": "bag of words", "task": name, "arm": "bag of words", "attention": ""}
+    rows = [row | {"measure": measure, "value": value} for measure, value in values.items()]
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def write_scores(settings: BagOfWords) -> pd.DataFrame:

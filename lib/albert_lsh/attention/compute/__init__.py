@@ -1,25 +1,28 @@
-"""Attention over chosen keys: one door, behind which the fastest way is taken that device and settings allow.
+"""Softmax over the keys that each query sees. `attend` is the door; `pick` chooses the backend behind it.
 
-masked      short sequences: all scores, most of them masked
-grouped     clusters of keys on a CPU: one cluster at a time, with all queries that chose it
-gathered    every device, dtype and dropout: the rows of the keys seen, block by block
-triton      a GPU that Triton knows: kernels that gather their rows themselves
+    masked      all scores in one product, most of them masked: the fastest for short sequences
+    grouped     `ClusterKeys` of long sequences on a CPU: one cluster at a time, with all queries that chose it
+    gathered    every device, dtype and dropout: the rows of the keys seen, block by block
+    triton      a GPU that Triton knows: kernels that gather their rows themselves
+
+`mean_key` merges one key more into what they give, the mean of the keys that a query does not see.
 """
 
 import warnings
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.clusters import Clusters
 from albert_lsh.attention.compute.gathered import Gathered
 from albert_lsh.attention.compute.grouped import Grouped
-from albert_lsh.attention.compute.masked import Masked, MaskedClusters
-from albert_lsh.attention.keys import Keys, is_in_cache, refuse_second_derivative
+from albert_lsh.attention.compute.masked import Masked
+from albert_lsh.attention.compute.mean_key import MeanKey, with_mean_key
+from albert_lsh.attention.keys import ClusterKeys, Keys
+from albert_lsh.attention.rows import is_in_cache, refuse_second_derivative
 
 # Computing all scores and masking most of them is faster than gathering keys in sequences of up to MASKED_LENGTH
 # tokens, and where each query has a list of its own with more than 1 / MASKED_PART of the keys (measured on a CPU).
@@ -34,8 +37,23 @@ OLDEST = (8, 0)  # compute capability that Triton asks for; a T4 has 7.5
 KERNELS_ON_CPU = False  # tests set it: tensors on the CPU too, which only Triton's interpreter can do
 
 
+class Backend(Protocol):
+    """How the softmax over some keys is computed; batch and heads are one dimension here."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Output (rows, length, dim) and log-sum-exp (rows, length), of tensors (rows, length, dim)."""
+
+    def backward(
+        self, query: Tensor, key: Tensor, value: Tensor, up: Tensor, total: Tensor, delta: Tensor
+    ) -> list[Tensor]:
+        """Gradients of query, key and value.
+
+        up: of the output. total: the log-sum-exp. delta: (rows, length), up times output, less the gradient of total.
+        """
+
+
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, keys: Keys | Clusters, *, scaling: float, dropout: float = 0.0
+    query: Tensor, key: Tensor, value: Tensor, keys: Keys | ClusterKeys, *, scaling: float, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Softmax over the keys that each query sees.
 
@@ -47,40 +65,27 @@ def attend(
         (batch, heads, length, head_dim) in query's dtype, and the log-sum-exp (batch, heads, length) of the scores,
         float32. Both have gradients. Rows of padding are undefined.
     """
-    if isinstance(keys, Clusters):
-        if are_grouped(query, key, value, keys, dropout):
-            return compute(Grouped(keys, scaling, dropout), query, key, value)
+    backend = pick(query, key, value, keys, scaling, dropout)
+    rows = [x.flatten(0, 1).contiguous() for x in (query, key, value)]
+    with torch.autocast(query.device.type, enabled=False):
+        out, log_sum = SparseSoftmax.apply(backend, *rows)
+    return out.unflatten(0, query.shape[:2]), log_sum.unflatten(0, query.shape[:2])
+
+
+def pick(
+    query: Tensor, key: Tensor, value: Tensor, keys: Keys | ClusterKeys, scaling: float, dropout: float
+) -> Backend:
+    """The fastest backend that device, dtype, length and keys allow."""
+    kernels = can_use_kernels(query, key, value, dropout)
+    if isinstance(keys, ClusterKeys):
+        length, count = query.shape[2], keys.members.shape[2]
+        few = length > MASKED_LENGTH and count**2 <= MOST_GROUPED * length
+        if few and is_in_cache(query.device) and not kernels:
+            return Grouped(keys, scaling, dropout)
         keys = keys.lists()
-    if can_use_kernels(query, key, value, dropout) and not keys.earlier_only:
-        way = import_module("albert_lsh.attention.compute.triton").Kernels(keys.flat(), scaling)
-    else:
-        way = (Masked if is_short(keys, query.shape[2]) else Gathered)(keys.flat(), scaling, dropout)
-    return compute(way, query, key, value)
-
-
-def attend_with_mean(query, key, value, keys, mask: Tensor, *, scaling: float, dropout: float = 0.0) -> Tensor:
-    """`attend` with one key more for each query, the mean of those that it does not see; the output alone.
-
-    mask: (batch, heads, length) bool, True where there is a token. keys and values are zeros elsewhere.
-    """
-    clusters = keys if isinstance(keys, Clusters) else None
-    if clusters is not None:
-        if are_grouped(query, key, value, clusters, dropout):
-            return compute(Grouped(clusters, scaling, dropout, with_mean=True), query, key, value)[0]
-        if query.shape[2] <= MASKED_LENGTH:
-            return compute(MaskedClusters(clusters, scaling, dropout), query, key, value)[0]
-        keys = clusters.lists()
-    out, log_sum = attend(query, key, value, keys, scaling=scaling, dropout=dropout)
-    k, v = key.float(), value.float()
-    means = mean_unseen(k, v, keys, mask) if clusters is None else clusters.mean_unseen(k, v)
-    return with_mean_key(query, out, log_sum, *means, scaling)
-
-
-def are_grouped(query: Tensor, key: Tensor, value: Tensor, clusters: Clusters, dropout: float) -> bool:
-    """Whether clusters are computed one at a time: large ones of long sequences, on a CPU, without Triton's kernels."""
-    length, count = query.shape[2], clusters.members.shape[2]
-    few = length > MASKED_LENGTH and count**2 <= MOST_GROUPED * length
-    return few and is_in_cache(query.device) and not can_use_kernels(query, key, value, dropout)
+    if kernels and not keys.earlier_only:
+        return import_module("albert_lsh.attention.compute.triton").Kernels(keys.flat(), scaling)
+    return (Masked if is_short(keys, query.shape[2]) else Gathered)(keys.flat(), scaling, dropout)
 
 
 def is_short(keys: Keys, length: int) -> bool:
@@ -90,34 +95,50 @@ def is_short(keys: Keys, length: int) -> bool:
     return each_once and (many or length <= MASKED_LENGTH)
 
 
-def compute(way: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp, computed in this way."""
-    rows = [x.flatten(0, 1).contiguous() for x in (query, key, value)]
-    with torch.autocast(query.device.type, enabled=False):
-        out, log_sum = ChosenAttention.apply(way, *rows)
-    return out.unflatten(0, query.shape[:2]), log_sum.unflatten(0, query.shape[:2])
-
-
-class ChosenAttention(torch.autograd.Function):
-    """Softmax over the keys that each query sees, and its log-sum-exp; batch and heads are one here."""
+class SparseSoftmax(torch.autograd.Function):
+    """Output and log-sum-exp of a backend, with the gradients of both; batch and heads are one here."""
 
     @staticmethod
-    def forward(ctx: Any, way: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        out, total = way.forward(query, key, value)
+    def forward(ctx: Any, backend: Backend, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        out, total = backend.forward(query, key, value)
         ctx.save_for_backward(query, key, value, out, total)
-        ctx.way = way
+        ctx.backend = backend
         ctx.set_materialize_grads(False)
         return out, total
 
     @staticmethod
-    def backward(ctx: Any, up: Tensor | None, of_total: Tensor | None) -> tuple[Tensor | None, ...]:
-        """A way needs `delta`, upstream gradient times output, less the gradient of the log-sum-exp."""
+    def backward(ctx: Any, up: Tensor | None, grad_total: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         query, key, value, out, total = ctx.saved_tensors
         up = torch.zeros_like(out) if up is None else up
         delta = (up.float() * out.float()).sum(-1)
-        delta = delta if of_total is None else delta - of_total
-        return None, *ctx.way.backward(query, key, value, up, total, delta)
+        delta = delta if grad_total is None else delta - grad_total
+        return None, *ctx.backend.backward(query, key, value, up, total, delta)
+
+
+def attend_with_mean(query, key, value, keys, mask: Tensor, *, scaling: float, dropout: float = 0.0) -> Tensor:
+    """`attend` with one key more for each query, the mean of those that it does not see; the output alone.
+
+    mask: (batch, heads, length) bool, True where there is a token. keys and values are zeros elsewhere.
+    """
+    out, log_sum = attend(query, key, value, keys, scaling=scaling, dropout=dropout)
+    return with_mean_key(query, out, log_sum, mean_unseen(key.float(), value.float(), keys, mask), scaling)
+
+
+def mean_unseen(key: Tensor, value: Tensor, keys: Keys | ClusterKeys, mask: Tensor) -> MeanKey:
+    """The mean of the keys that each query does not see. key, value: float32, zeros in padding."""
+    if isinstance(keys, ClusterKeys):
+        rows = torch.cat([key, value, mask.unsqueeze(-1).to(key.dtype)], dim=-1)  # the sum of ones is their number
+        key_sum, value_sum, count = keys.sum_unseen(rows).split([key.shape[-1], value.shape[-1], 1], dim=-1)
+    else:
+        # Attention with queries of zero weighs all keys alike: it gives the mean of what is seen, and how much that is.
+        zeros = torch.zeros_like(key)
+        key_seen, log_count = attend(zeros, key, key, keys, scaling=1.0)
+        value_seen, _ = attend(zeros, key, value, keys, scaling=1.0)
+        seen = log_count.detach().exp().round().unsqueeze(-1)  # (batch, heads, length, 1)
+        count = (mask.sum(-1)[..., None, None] - seen).clamp(min=0)
+        key_sum, value_sum = (x.sum(2, keepdim=True) - m * seen for x, m in ((key, key_seen), (value, value_seen)))
+    return MeanKey(key_sum / count.clamp(min=1), value_sum / count.clamp(min=1), count.squeeze(-1))
 
 
 def can_use_kernels(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
@@ -142,34 +163,3 @@ def has_triton() -> bool:
 def warn_of(dim: int) -> None:
     """Say once that rows are too long."""
     warnings.warn(f"head dimension {dim} is above {WIDEST}: attention without Triton's kernels, slowly", stacklevel=4)
-
-
-def with_mean_key(query, out, log_sum, mean_key, mean_value, count, scaling: float) -> Tensor:
-    """The output of `attend` with one key more for each query, the mean of `count` keys, all of which it stands for.
-
-    It has the mean of their values, and the logarithm of their number is added to its score.
-
-    Args:
-        mean_key, mean_value: (batch, heads, length or 1, head_dim). count: (batch, heads, length or 1).
-    """
-    score = (query.float() * mean_key).sum(-1) * scaling + count.clamp(min=1).log()
-    weight = torch.sigmoid(score - log_sum).masked_fill(count == 0, 0.0).unsqueeze(-1)
-    return torch.lerp(out.float(), mean_value, weight).to(query.dtype)
-
-
-def mean_unseen(key: Tensor, value: Tensor, keys: Keys, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean key and value (batch, heads, length, head_dim) and number (batch, heads, length) of the keys not seen.
-
-    key, value: float32, zeros in padding. mask: (batch, heads, length) bool, True where there is a token.
-    """
-    # Attention with queries of zero weighs all keys alike: it gives the mean of what is seen, and how much that is.
-    zeros = torch.zeros_like(key)
-    seen_keys, log_count = attend(zeros, key, key, keys, scaling=1.0)
-    seen_values, _ = attend(zeros, key, value, keys, scaling=1.0)
-    seen_count = log_count.detach().exp().round().unsqueeze(-1)
-    count = mask.sum(-1)[..., None, None] - seen_count
-    of_keys, of_values = (
-        (rows.sum(2, keepdim=True) - seen * seen_count) / count.clamp(min=1)
-        for rows, seen in ((key, seen_keys), (value, seen_values))
-    )
-    return of_keys, of_values, count.clamp(min=0).squeeze(-1)

@@ -1,4 +1,4 @@
-"""Attention over gathered keys: on every device, in every dtype, and with dropout of weights.
+"""Gathered keys: on every device, in every dtype, and with dropout of weights.
 
 Every round gathers the rows of its blocks, a few blocks at a time, so that they stay in the cache and no scores are
 stored. From each block's output and log-sum-exp the rounds are merged. In the backward pass the same blocks are
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.compute.masked import Listed
-from albert_lsh.attention.keys import MASKED, slices
+from albert_lsh.attention.rows import MASKED, slices
 
 
 class Gathered(Listed):
@@ -25,7 +25,8 @@ class Gathered(Listed):
             The number of the round; queries and keys (blocks, places), rows of flat tensors, whose last one stands in
             empty places; and the bias (blocks, queries or 1, keys). A pair counts in the first round in which it meets.
         """
-        keys, n = self.keys, rows.stop - rows.start
+        keys = self.keys
+        n = rows.stop - rows.start
         offset = torch.arange(n, device=keys.keys.device)[:, None, None] * length
         tables = [narrow(table[rows], keys.keys.shape[2]) for table in keys.clusters or ()]
         for number in range(keys.keys.shape[1]):
@@ -36,8 +37,8 @@ class Gathered(Listed):
                     hidden = hidden | equal(narrow(queries, length), narrow(listed, length))
                 if keys.earlier_only:
                     hidden = hidden | (listed.unsqueeze(-2) > queries.unsqueeze(-1))
-                for of_query, of_key in zip(*(table[:, :number].unbind(1) for table in tables), strict=True):
-                    hidden = hidden | equal(cluster_of(queries, of_query), cluster_of(listed, of_key))
+                for query_table, key_table in zip(*(table[:, :number].unbind(1) for table in tables), strict=True):
+                    hidden = hidden | equal(cluster_of(queries, query_table), cluster_of(listed, key_table))
                 bias = hidden.float().mul_(MASKED)
                 flat = [(x + offset).masked_fill(x == length, n * length).flatten(0, 1) for x in (queries, listed)]
                 yield number, flat[0], flat[1], bias.flatten(0, 1)
@@ -71,9 +72,9 @@ class Gathered(Listed):
             deltas = F.pad(delta[rows].flatten(), (0, 1))
             sums = [torch.zeros(len(queries), n, device=up.device, dtype=torch.float32) for n in (dim, dim, width)]
             for _, at_query, at_key, bias in self.blocks(rows, length, dim + width):
-                q, of_out = gather(queries, at_query, dim, width)
+                q, grad_out = gather(queries, at_query, dim, width)
                 k, v = gather(sources, at_key, dim, width)
-                parts = self.gradients(bias, q, k, v, of_out, totals[at_query], deltas[at_query])
+                parts = self.gradients(bias, q, k, v, grad_out, totals[at_query], deltas[at_query])
                 for place, index, part in zip(sums, (at_query, at_key, at_key), parts, strict=True):
                     place.index_add_(0, index.flatten(), part.flatten(0, 1).float())
             for grad, place in zip(grads, sums, strict=True):

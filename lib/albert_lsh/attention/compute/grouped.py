@@ -1,4 +1,4 @@
-"""Attention over clusters of keys on a CPU: one head and one cluster at a time, with the queries that chose it.
+"""Clusters of keys on a CPU, in long sequences: one head and one cluster at a time, with the queries that chose it.
 
 Sorted by cluster, keys and their gradients are slices. Queries stand there once for each cluster that they chose: in a
 "slot". There is no empty place and no mask; products are of whole clusters with all their queries, as experts of a
@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.clusters import Clusters
 from albert_lsh.attention.compute.masked import Pieces
-from albert_lsh.attention.compute.means import Means
-from albert_lsh.attention.keys import LOG2_E, MASKED
+from albert_lsh.attention.keys import ClusterKeys
+from albert_lsh.attention.rows import LOG2_E, MASKED
 
 
 class Groups(NamedTuple):
@@ -30,23 +29,23 @@ class Groups(NamedTuple):
     at_query: Tensor  # (slots,) positions, by cluster
     queries_of: list[int]  # how many see each cluster
     slots: Tensor  # (length, n) of each query, int32; where it sees fewer clusters the number of slots, an empty one
-    sees: Tensor  # (clusters, length) bool
 
 
 class Grouped(Pieces):
-    """A piece is a cluster with its queries. Dropout drops no weight of a mean key."""
+    """A piece is a cluster with its queries."""
 
-    def __init__(self, clusters: Clusters, scaling: float, dropout: float, with_mean: bool = False):
-        super().__init__(scaling, dropout, clusters.mask.device)
-        self.clusters, self.with_mean = [x.flatten(0, 1) for x in clusters], with_mean
+    def __init__(self, keys: ClusterKeys, scaling: float, dropout: float):
+        super().__init__(scaling, dropout, keys.mask.device)
+        self.keys = [x.flatten(0, 1) for x in keys]
 
     def groups(self, head: int) -> Groups:
-        mask, tokens, members, chosen = (x[head] for x in self.clusters)
+        mask, tokens, members, chosen = (x[head] for x in self.keys)
         length, count = len(mask), len(members) + 1
         # The global tokens are cluster 0, which all queries see; `count` is for nothing: in padding, and where a query
         # chose fewer clusters. Its slots come last, and are cut off.
         chosen = F.pad(chosen.mT + 1, (0, 0, 1, 0)).masked_fill_(~mask, count)
-        tokens, filled = tokens[tokens < length], members < length
+        tokens = tokens[tokens < length]
+        filled = members < length
         sees = chosen.new_zeros(count + 1, length, dtype=torch.bool).scatter_(0, chosen, True)
         number = sees.flatten().cumsum(0, dtype=torch.int32).view_as(sees)  # of a slot, from 1: by cluster, then query
         last = [0, *number[:-1, -1].tolist()]
@@ -55,14 +54,7 @@ class Grouped(Pieces):
         at_query = chosen.new_empty(last[-1] + 1).scatter_(0, slots.flatten().long(), query.flatten())[:-1]
         keys_of, queries_of = [len(tokens), *filled.sum(-1).tolist()], [b - a for a, b in pairwise(last)]
         at_key = torch.cat([tokens, members[filled]])
-        return Groups(at_key, keys_of, at_query, queries_of, slots.mT.contiguous(), sees[:-1])
-
-    def means(self, groups: Groups, query: Tensor, key: Tensor, value: Tensor) -> Means:
-        """The mean keys. Tensors are (length, dim), queries as `rows_of` gives them."""
-        sizes = groups.at_key.new_tensor(groups.keys_of)
-        first = sizes.cumsum(0) - sizes
-        of_keys, of_values = (F.embedding_bag(groups.at_key, x, first, mode="sum") for x in (key, value))
-        return Means((~groups.sees).float(), sizes, of_keys, of_values, query, 1 / LOG2_E)
+        return Groups(at_key, keys_of, at_query, queries_of, slots.mT.contiguous())
 
     def rows_of(self, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         """The tensors, queries first, of one head after another, in float32; queries times the scaling and LOG2_E.
@@ -84,7 +76,9 @@ class Grouped(Pieces):
 
         query: as `rows_of` gives it.
         """
-        k, v, n = key.index_select(0, groups.at_key), value.index_select(0, groups.at_key), len(groups.at_query)
+        k = key.index_select(0, groups.at_key)
+        v = value.index_select(0, groups.at_key)
+        n = len(groups.at_query)
         outs = empty(value, n + 1)
         highest, sums = outs.new_full((n + 1,), MASKED), outs.new_ones(n + 1)
         slots = (x.split(groups.queries_of) for x in (groups.at_query, outs[:n], highest[:n], sums[:n]))
@@ -100,19 +94,10 @@ class Grouped(Pieces):
                 out.zero_()
         highest, sums = (x.index_select(0, groups.slots.flatten()).view_as(groups.slots) for x in (highest, sums))
         top = highest.amax(-1)
-        if self.with_mean:
-            means = self.means(groups, query, key, value)
-            of_mean = means.scores * LOG2_E
-            top = torch.maximum(top, of_mean)
         factors = highest.sub_(top.unsqueeze(-1)).exp2_()
         sum_of_weights = (factors * sums).sum(-1)
-        if self.with_mean:
-            of_mean = of_mean.sub_(top).exp2_()
-            sum_of_weights += of_mean
         factors /= sum_of_weights.unsqueeze(-1)
         out = F.embedding_bag(groups.slots, outs, per_sample_weights=factors, mode="sum")
-        if self.with_mean:
-            out += means.parts(of_mean / sum_of_weights).mT @ means.values
         return out, (top + sum_of_weights.log2()) / LOG2_E
 
     def backward(self, *tensors: Tensor) -> list[Tensor]:
@@ -120,42 +105,40 @@ class Grouped(Pieces):
         self.restart()
         for head, rows in enumerate(self.rows_of(tensors)):
             groups = self.groups(head)
-            of_query, of_key, of_value = self.gradients_of_head(groups, *rows)
-            grads[0][head] = of_query
-            for grad, of_rows in zip(grads[1:], (of_key, of_value), strict=True):
-                grad[head].index_copy_(0, groups.at_key, of_rows.to(grad.dtype))
+            grad_query, grad_key, grad_value = self.gradients_of_head(groups, *rows)
+            grads[0][head] = grad_query
+            for grad, grad_rows in zip(grads[1:], (grad_key, grad_value), strict=True):
+                grad[head].index_copy_(0, groups.at_key, grad_rows.to(grad.dtype))
         return grads
 
     def gradients_of_head(self, groups, query, key, value, up, total, delta) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of the query as it was before `rows_of`, of sorted keys and of sorted values.
 
-        total: the log-sum-exp that `attend_head` returned. delta: see `ChosenAttention`.
+        total: the log-sum-exp that `attend_head` returned. delta: see `compute.Backend`.
         """
-        k, v, n = key.index_select(0, groups.at_key), value.index_select(0, groups.at_key), len(groups.at_query)
-        of_slots, of_k, of_v = empty(query, n + 1), *(torch.empty_like(x) for x in (k, v))
+        k = key.index_select(0, groups.at_key)
+        v = value.index_select(0, groups.at_key)
+        n = len(groups.at_query)
+        grad_slots = empty(query, n + 1)
+        grad_k, grad_v = (torch.empty_like(x) for x in (k, v))
         totals, deltas = (x.index_select(0, groups.at_query) for x in (total * LOG2_E, delta))
-        slots = (x.split(groups.queries_of) for x in (groups.at_query, totals, deltas, of_slots[:n]))
-        keys = (x.split(groups.keys_of) for x in (k, v, of_k, of_v))
-        for at, log2_sum, shift, of_q, kk, vv, of_kk, of_vv in zip(*slots, *keys, strict=True):
+        slots = (x.split(groups.queries_of) for x in (groups.at_query, totals, deltas, grad_slots[:n]))
+        keys = (x.split(groups.keys_of) for x in (k, v, grad_k, grad_v))
+        for at, log2_sum, shift, grad_q, kk, vv, grad_kk, grad_vv in zip(*slots, *keys, strict=True):
             if len(at) and len(kk):
-                q, of_out = query.index_select(0, at), up.index_select(0, at)
+                q = query.index_select(0, at)
+                grad_out = up.index_select(0, at)
                 weights = (kk @ q.mT).sub_(log2_sum).exp2_()
-                dropped, of_weights = self.drop(weights, vv @ of_out.mT)
-                of_scores = of_weights.sub_(shift).mul_(weights)
-                torch.mm(dropped, of_out, out=of_vv)
-                torch.mm(of_scores, q, out=of_kk)
-                torch.mm(of_scores.mT, kk, out=of_q)
+                dropped, grad_weights = self.drop(weights, vv @ grad_out.mT)
+                grad_scores = grad_weights.sub_(shift).mul_(weights)
+                torch.mm(dropped, grad_out, out=grad_vv)
+                torch.mm(grad_scores, q, out=grad_kk)
+                torch.mm(grad_scores.mT, kk, out=grad_q)
             else:
-                for nothing in (of_q, of_kk, of_vv):
+                for nothing in (grad_q, grad_kk, grad_vv):
                     nothing.zero_()
-        of_query = F.embedding_bag(groups.slots, of_slots, mode="sum")
-        if self.with_mean:
-            of_q, of_keys, of_values = self.means(groups, query, key, value).gradients(total, up, delta)
-            owner = torch.repeat_interleave(groups.at_key.new_tensor(groups.keys_of))
-            of_query += of_q
-            of_k += of_keys.index_select(0, owner)
-            of_v += of_values.index_select(0, owner)
-        return of_query.mul_(self.scaling), of_k.div_(LOG2_E), of_v  # scores were products of scaled queries
+        grad_query = F.embedding_bag(groups.slots, grad_slots, mode="sum")
+        return grad_query.mul_(self.scaling), grad_k.div_(LOG2_E), grad_v  # scores were products of scaled queries
 
 
 def empty(like: Tensor, rows: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Attention of short sequences: all scores in one product, most of them masked, which beats gathering rows.
+"""Short sequences: all scores in one product, most of them masked, which beats gathering rows.
 
 Sequences and heads are computed a few at a time, so that their scores stay in the cache, and once more in the backward
 pass, so that none are stored.
@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.clusters import Clusters
-from albert_lsh.attention.compute.means import Means
-from albert_lsh.attention.keys import AT_ONCE, LOG2_E, MASKED, Keys, product, slices
+from albert_lsh.attention.keys import Keys
+from albert_lsh.attention.rows import AT_ONCE, MASKED, product, slices
 
 TENSORS = 8  # of the size of a piece's scores, at once; counted on a GPU, where one piece may fill the memory
 
@@ -53,7 +52,7 @@ class Listed(Pieces):
 
     def weigh(self, bias: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (..., queries, keys) and the log-sum-exp of the scores (..., queries), float32."""
-        scores = torch.add(bias, product(q, k.transpose(-1, -2)).float(), alpha=self.scaling)
+        scores = torch.add(bias, product(q, k.transpose(-1, -2)), alpha=self.scaling).float()
         weights = scores.softmax(-1)
         return weights, scores.amax(-1) - weights.amax(-1).log()  # the largest weight is exp(its score - log-sum-exp)
 
@@ -63,12 +62,13 @@ class Listed(Pieces):
         return product(self.drop(weights)[0], v), log_sum
 
     def gradients(self, bias, q, k, v, up, total, delta) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v. total: log-sum-exp over all pieces. delta: see `ChosenAttention`."""
+        """Gradients of q, k and v. total: log-sum-exp over all pieces. delta: see `compute.Backend`."""
         weights, log_sum = self.weigh(bias, q, k)
         weights *= (log_sum - total).exp().unsqueeze(-1)
-        dropped, of_weights = self.drop(weights, product(up, v.transpose(-1, -2)).float())
-        of_scores = of_weights.sub_(delta.unsqueeze(-1)).mul_(weights).mul_(self.scaling)
-        return product(of_scores, k), product(of_scores.transpose(-1, -2), q), product(dropped.transpose(-1, -2), up)
+        dropped, grad_weights = self.drop(weights, product(up, v.transpose(-1, -2)))
+        grad_scores = (grad_weights - delta.unsqueeze(-1)).mul_(weights).mul_(self.scaling)
+        grad_k, grad_v = product(grad_scores.transpose(-1, -2), q), product(dropped.transpose(-1, -2), up)
+        return product(grad_scores, k), grad_k, grad_v
 
 
 class Masked(Listed):
@@ -102,66 +102,3 @@ class Masked(Listed):
 def together(parts: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
     """The tensors of all pieces, one after another."""
     return [torch.cat(tensors) if len(tensors) > 1 else tensors[0] for tensors in zip(*parts, strict=True)]
-
-
-class MaskedClusters(Pieces):
-    """A piece is some sequences and heads, as in `Masked`, whose queries see clusters, and the mean of other keys.
-
-    Scores are (rows, keys, queries), times LOG2_E: a key's row of biases is that of its cluster;
-    reducing them over keys is quick. Dropout drops no weight of a mean key.
-    """
-
-    def __init__(self, clusters: Clusters, scaling: float, dropout: float):
-        super().__init__(scaling, dropout, clusters.mask.device)
-        self.clusters = [x.flatten(0, 1) for x in clusters]
-
-    def pieces(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[slice, Tensor, Means, Tensor]]:
-        """Some rows; their scores, MASKED where a key is not seen; their means; 1 where a cluster has a key, else 0."""
-        length, count = query.shape[1], self.clusters[2].shape[1]
-        for rows in slices(len(query), TENSORS * length**2, query.device, TENSORS * AT_ONCE):
-            q, k, v, mask, tokens, members, chosen = (x[rows] for x in (query, key, value, *self.clusters))
-            # Two rows more than there are clusters: all queries see the global tokens, and none what is in padding.
-            biases = torch.full((len(q), count + 2, length), MASKED, device=q.device, dtype=torch.float32)
-            biases.scatter_(1, chosen.mT, 0.0)[:, count] = 0.0
-            has = torch.zeros(len(q), count + 2, length + 1, device=q.device, dtype=torch.float32)
-            has[:, :count].scatter_(2, members, 1.0)
-            has[:, count].scatter_(1, tokens, 1.0)
-            has = has[..., :length]
-            has[:, count + 1] = ~mask
-            scores = has.mT @ biases  # one number each, the others are zeros
-            if q.dtype == k.dtype == torch.float32:
-                scores.baddbmm_(k, q.mT, alpha=self.scaling * LOG2_E)
-            else:
-                scores.add_(product(k, q.mT), alpha=self.scaling * LOG2_E)
-            has, unseen = has[:, :-1], biases[:, :-1] / MASKED
-            of_keys, of_values = (has @ torch.cat([k, v], dim=-1).float()).split([k.shape[-1], v.shape[-1]], dim=-1)
-            yield rows, scores, Means(unseen, has.sum(-1), of_keys, of_values, q, self.scaling), has
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Output, and the log-sum-exp over the keys seen and the mean key."""
-        out, total = query.new_empty(value.shape), query.new_empty(query.shape[:2], dtype=torch.float32)
-        self.restart()
-        for rows, scores, means, _ in self.pieces(query, key, value):
-            of_mean = means.scores * LOG2_E
-            top = torch.maximum(scores.amax(1), of_mean)
-            weights, of_mean = scores.sub_(top.unsqueeze(1)).exp2_(), of_mean.sub_(top).exp2_()
-            sums = weights.sum(1).add_(of_mean)
-            seen = product(self.drop(weights)[0].mT, value[rows]).float()
-            mixed = torch.baddbmm(seen, means.parts(of_mean).mT, means.values)
-            out[rows], total[rows] = mixed.div_(sums.unsqueeze(-1)), (top + sums.log2()) / LOG2_E
-        return out, total
-
-    def backward(self, query, key, value, up, total, delta) -> list[Tensor]:
-        grads = [torch.empty_like(x) for x in (query, key, value)]
-        self.restart()
-        for rows, scores, means, has in self.pieces(query, key, value):
-            q, k, v, of_out = (x[rows] for x in (query, key, value, up))
-            weights = scores.sub_(total[rows].unsqueeze(1) * LOG2_E).exp2_()
-            dropped, of_weights = self.drop(weights, product(v, of_out.mT).float())
-            of_scores = of_weights.sub_(delta[rows].unsqueeze(1)).mul_(weights)
-            parts = product(of_scores.mT, k), product(of_scores, q), product(dropped, of_out)
-            of_query, *of_sums = means.gradients(total[rows], of_out, delta[rows])
-            more = of_query, *(has.mT @ x for x in of_sums)
-            for grad, part, other, factor in zip(grads, parts, more, (self.scaling, self.scaling, 1.0), strict=True):
-                grad[rows] = part.float().add_(other).mul_(factor)
-        return grads

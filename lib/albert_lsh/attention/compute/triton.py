@@ -1,4 +1,4 @@
-"""Attention over chosen keys on a GPU: Triton kernels that gather their rows from where they lie.
+"""A GPU that Triton knows: kernels that gather their rows from where they lie.
 
 A program takes a tile of one block's queries and goes through the block's keys tile by tile, as FlashAttention 2 does
 (Dao 2023, algorithms 1 and 2). The block's positions say where a tile's rows lie, as in the hash-sparse kernels of
@@ -18,7 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from albert_lsh.attention.keys import MASKED, Keys
+from albert_lsh.attention.keys import Keys
+from albert_lsh.attention.rows import MASKED
 
 NOTHING = tl.constexpr(MASKED)
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
@@ -53,7 +54,7 @@ def product(a, b):
     """a @ b, summed in float32.
 
     "ieee" is for float32 only: the tensor cores' format for it keeps ten bits, and results would not be those of the
-    other ways. The interpreter multiplies the bits of bfloat16 as whole numbers, therefore float32 there.
+    other backends. The interpreter multiplies the bits of bfloat16 as whole numbers, therefore float32 there.
     """
     if INTERPRETED:
         a, b = a.to(tl.float32), b.to(tl.float32)
@@ -82,14 +83,14 @@ def load_rows(source, row, index, n, DIM: tl.constexpr, WIDE: tl.constexpr):
 
 
 @triton.jit
-def tile_scores(q, k, at_query, at_key, row, scaling, of_query, of_key, length, n_rounds, OTHERS: tl.constexpr):
+def tile_scores(q, k, at_query, at_key, row, scaling, q_table, k_table, length, n_rounds, OTHERS: tl.constexpr):
     """Scores of a tile; -inf where there is no key. at_query, at_key: positions of the tile's rows."""
     scores = product(q, tl.trans(k)) * scaling
-    if of_query is not None:
+    if q_table is not None:
         met = tl.zeros(scores.shape, tl.int32)
         for other in range(0, n_rounds):
             table = (row * n_rounds + other) * (length + 1)
-            alike = tl.load(of_query + table + at_query)[:, None] == tl.load(of_key + table + at_key)[None, :]
+            alike = tl.load(q_table + table + at_query)[:, None] == tl.load(k_table + table + at_key)[None, :]
             met += alike.to(tl.int32)
         scores -= tl.log(tl.maximum(met, 1).to(tl.float32))
     seen = (at_key < length)[None, :]
@@ -101,7 +102,7 @@ def tile_scores(q, k, at_query, at_key, row, scaling, of_query, of_key, length, 
 @tuned("out", "total")
 @triton.jit(do_not_specialize=["number"])
 def forward(
-    query, key, value, out, total, queries, keys, of_query, of_key,
+    query, key, value, out, total, queries, keys, q_table, k_table,
     scaling, number, length, n_rounds, n_clusters, query_places, key_places,
     about_queries, about_keys, OTHERS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     WIDE: tl.constexpr, VALUE_WIDE: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
@@ -123,7 +124,7 @@ def forward(
         at_key = positions(keys, block, place, key_places, length)
         k, _at_k, _real_k = load_rows(key, row, at_key, length, DIM, WIDE)
         v, _at_v, _real_v = load_rows(value, row, at_key, length, VALUE_DIM, VALUE_WIDE)
-        scores = tile_scores(q, k, at_query, at_key, row, scaling, of_query, of_key, length, n_rounds, OTHERS)
+        scores = tile_scores(q, k, at_query, at_key, row, scaling, q_table, k_table, length, n_rounds, OTHERS)
         higher = tl.maximum(highest, tl.max(scores, 1))
         shrunk = tl.exp(highest - higher)
         weights = tl.exp(scores - higher[:, None])
@@ -134,16 +135,16 @@ def forward(
     tl.store(total + row * length + at_query, highest + tl.log(weight), mask=real)
 
 
-@tuned("of_q", "of_k", "of_v")
+@tuned("grad_q", "grad_k", "grad_v")
 @triton.jit(do_not_specialize=["number"])
 def backward(
-    query, key, value, upstream, total, delta, of_q, of_k, of_v,
-    queries, keys, of_query, of_key,
+    query, key, value, upstream, total, delta, grad_q, grad_k, grad_v,
+    queries, keys, q_table, k_table,
     scaling, number, length, n_rounds, n_clusters, query_places, key_places,
     about_queries, about_keys, OTHERS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     WIDE: tl.constexpr, VALUE_WIDE: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
 ):  # fmt: skip
-    """Add the gradients of a round to of_q, of_k and of_v.
+    """Add the gradients of a round to grad_q, grad_k and grad_v.
 
     total: log-sum-exp over everything that a query sees; delta: the product of its output and upstream gradient.
 
@@ -165,26 +166,26 @@ def backward(
         at_key = positions(keys, block, place, key_places, length)
         k, at_k, real_k = load_rows(key, row, at_key, length, DIM, WIDE)
         v, at_v, real_v = load_rows(value, row, at_key, length, VALUE_DIM, VALUE_WIDE)
-        scores = tile_scores(q, k, at_query, at_key, row, scaling, of_query, of_key, length, n_rounds, OTHERS)
+        scores = tile_scores(q, k, at_query, at_key, row, scaling, q_table, k_table, length, n_rounds, OTHERS)
         weights = tl.exp(scores - log_sum[:, None])
-        of_scores = weights * (product(up, tl.trans(v)) - mean[:, None])
-        weights, of_scores = weights.to(q.dtype), of_scores.to(q.dtype)
-        summed += product(of_scores, k)
-        grad_k = product(tl.trans(of_scores), q) * scaling
-        tl.atomic_add(of_k + at_k, grad_k, mask=real_k, sem="relaxed")
-        grad_v = product(tl.trans(weights), up)
-        tl.atomic_add(of_v + at_v, grad_v, mask=real_v, sem="relaxed")
-    before = tl.load(of_q + at_q, mask=real_q, other=0.0)
-    tl.store(of_q + at_q, before + summed * scaling, mask=real_q)
+        grad_scores = weights * (product(up, tl.trans(v)) - mean[:, None])
+        weights, grad_scores = weights.to(q.dtype), grad_scores.to(q.dtype)
+        summed += product(grad_scores, k)
+        more_k = product(tl.trans(grad_scores), q) * scaling
+        tl.atomic_add(grad_k + at_k, more_k, mask=real_k, sem="relaxed")
+        more_v = product(tl.trans(weights), up)
+        tl.atomic_add(grad_v + at_v, more_v, mask=real_v, sem="relaxed")
+    before = tl.load(grad_q + at_q, mask=real_q, other=0.0)
+    tl.store(grad_q + at_q, before + summed * scaling, mask=real_q)
 
 
 class Kernels:
     """Softmax over the keys that each query sees; batch and heads are one here. Rows of padding are zeros."""
 
     def __init__(self, keys: Keys, scaling: float):
-        of_query, of_key = (table.contiguous() for table in keys.clusters) if keys.clusters else (None, None)
+        q_table, k_table = (table.contiguous() for table in keys.clusters) if keys.clusters else (None, None)
         queries, listed = keys.queries.contiguous(), keys.keys.contiguous()
-        self.tables: dict[str, Any] = dict(queries=queries, keys=listed, of_query=of_query, of_key=of_key)
+        self.tables: dict[str, Any] = dict(queries=queries, keys=listed, q_table=q_table, k_table=k_table)
         self.others_only, self.scaling = keys.others_only, scaling
 
     def launch(self, kernel: Any, **tensors: Tensor) -> None:
@@ -209,9 +210,9 @@ class Kernels:
         return out.to(query.dtype), total
 
     def backward(self, query, key, value, up, total, delta) -> list[Tensor]:
-        of_q, of_k, of_v = sums = [torch.zeros_like(x, dtype=torch.float32) for x in (query, key, value)]
+        grad_q, grad_k, grad_v = sums = [torch.zeros_like(x, dtype=torch.float32) for x in (query, key, value)]
         inputs = dict(query=query, key=key, value=value, upstream=up.contiguous(), total=total, delta=delta)
-        self.launch(backward, **inputs, of_q=of_q, of_k=of_k, of_v=of_v)
+        self.launch(backward, **inputs, grad_q=grad_q, grad_k=grad_k, grad_v=grad_v)
         return [x.to(query.dtype) for x in sums]
 
 

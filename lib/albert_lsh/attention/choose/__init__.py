@@ -1,0 +1,1 @@
+"""What keys are chosen by: `hashing` (random projections, sorting, places in the text) and `kd_tree` (clusters)."""

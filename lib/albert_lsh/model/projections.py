@@ -1,0 +1,167 @@
+"""Changes around the attention of a model: new projections, a convolution of the values, no residual connection."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.models.albert.modeling_albert import AlbertAttention
+
+from albert_lsh.attention.published.convolution import Convolution
+from albert_lsh.attention.published.reformer import ReformerSelfAttention
+from albert_lsh.interface import ModelAttention, ModelError, attend, begin_pass, check_residual
+
+
+def attention_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules that hold the query, key and value projections, or replace them, in the order of the layers."""
+    named = ("query", "key", "value"), ("q_lin", "k_lin", "v_lin")  # the latter in DistilBERT
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, ReformerSelfAttention) or any(all(hasattr(module, n) for n in names) for names in named)
+    ]
+
+
+def convolve_values(model: PreTrainedModel, size: int) -> None:
+    """Give every attention a convolution of the values that begins at zero; one of the same size stays as it is."""
+    for module in attention_modules(model):
+        present = getattr(module, "convolution", None)
+        if present is None or present.weight.shape[1] != size:
+            new = Convolution(model.config.num_attention_heads, size)
+            like = next(module.parameters(), None)  # of a quantised module there are none
+            module.convolution = new if like is None else new.to(like)  # its device and dtype
+
+
+class ReformerAttention(ReformerSelfAttention):
+    """reformer-pytorch's attention, called as Transformers calls a model's own."""
+
+    def forward(self, hidden_states: Tensor, attention_mask: Any = None, **kwargs) -> tuple[Tensor, None]:
+        current, mask = begin_pass(self, attention_mask, hidden_states.device, **kwargs)
+        return super().forward(hidden_states, mask, current_pass=current)
+
+
+class AlbertReformerAttention(nn.Module):
+    """AlbertAttention with its projections replaced; residual, dropout and LayerNorm as they are."""
+
+    def __init__(self, config, **settings):
+        super().__init__()
+        self.reformer = ReformerAttention(config, **settings)
+        self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: Tensor, attention_mask: Any = None, **kwargs) -> tuple[Tensor, None]:
+        out, _ = self.reformer(hidden_states, attention_mask, **kwargs)
+        return self.LayerNorm(hidden_states + self.output_dropout(out)), None
+
+
+class AttentionAlone(nn.Module):
+    """In the place of the output part of BERT's attention: neither dense layer, dropout, residual nor LayerNorm."""
+
+    def forward(self, attention_output: Tensor, block_input: Tensor) -> Tensor:
+        return attention_output
+
+
+def refuse_distilbert(model: PreTrainedModel, what: str) -> None:
+    """DistilBERT's projections have names of their own, which nothing here replaces."""
+    if model.config.model_type == "distilbert":
+        raise ModelError(f"{what} needs new projections, which a DistilBERT cannot be given here; take a BERT")
+
+
+def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
+    """Replace every attention's projections by reformer-pytorch's, initialised as the model initialises its own.
+
+    settings: of `reformer`. With residual False the package's layer takes the place of the whole attention block: what
+    the feed-forward part reads, and adds to its own output, is that layer's output.
+
+    Raises:
+        ModelError: the model is a DistilBERT.
+    """
+    refuse_distilbert(model, "attention 'reformer'")
+    model.config.attention_probs_dropout_prob = 0.0  # of the package's layer; the config, and so a record, says it
+    own = {name: value for name, value in settings.items() if name != "residual"}
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            new: nn.Module
+            if type(child).__name__ == "AlbertAttention":
+                new = (AlbertReformerAttention if settings["residual"] else ReformerAttention)(model.config, **own)
+            elif type(child).__name__.endswith("SelfAttention") and hasattr(child, "query"):
+                new = ReformerAttention(model.config, **own)
+                if settings["residual"]:
+                    parent.get_submodule("output").dense = nn.Identity()  # replaced by the package's to_out
+                else:
+                    parent.output = AttentionAlone()
+            else:
+                continue
+            setattr(parent, name, new)
+            new.apply(model._init_weights)
+
+
+def draw_projections(model: PreTrainedModel) -> PreTrainedModel:
+    """Draw every query, key, value and output projection anew, in place; returns the model.
+
+    From torch's global generator, as Transformers initialises them: weights with the standard deviation
+    config.initializer_range, biases zero. All other weights stay. `reformer` has new projections anyway.
+
+    Raises:
+        ValueError: the model's attention is `reformer`, or it is a DistilBERT.
+    """
+    refuse_distilbert(model, "projections='new'")
+    if any(isinstance(module, ReformerSelfAttention) for module in model.modules()):
+        raise ValueError("projections: 'reformer' has new ones already")
+    module: Any
+    for module in model.modules():
+        inner, outer = (module.self, module.output) if hasattr(module, "self") else (module, module)
+        if hasattr(inner, "query") and hasattr(outer, "dense"):
+            for linear in (inner.query, inner.key, inner.value, outer.dense):
+                nn.init.normal_(linear.weight, std=model.config.initializer_range)
+                nn.init.zeros_(linear.bias)
+    return model
+
+
+Base: Any = AlbertAttention  # its type annotations forbid a `PassCounter` as mask
+
+
+class AlbertAttentionWithoutResidual(Base):
+    """AlbertAttention whose LayerNorm has the output projection alone."""
+
+    def forward(self, hidden_states: Tensor, attention_mask: Any = None, **kwargs) -> tuple[Tensor, None]:
+        query, key, value = (
+            project(hidden_states).unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        options = {"dropout": self.attention_dropout.p if self.training else 0.0, "scaling": self.scaling}
+        context, _ = attend(self, query, key, value, attention_mask, **options, **kwargs)
+        return self.LayerNorm(self.output_dropout(self.dense(context.flatten(2)))), None
+
+
+def nothing_added(module: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Forward pre-hook of the output part of BERT's attention: what it adds, the block's input, becomes zeros."""
+    attention_output, block_input = inputs
+    return attention_output, torch.zeros_like(block_input)
+
+
+def drop_residual(model: PreTrainedModel) -> PreTrainedModel:
+    """Remove the residual connection around every attention, in place; returns the model. No weight changes.
+
+    The block's output is LayerNorm(dropout(dense(context))); the residual connection of the feed-forward part stays.
+    The model's config keeps it, and `load_model` removes it again.
+
+    Raises:
+        ValueError: the model's attention is `reformer`, or it is a DistilBERT.
+    """
+    config = model.config
+    check_residual(config.albert_lsh["attention"], False)
+    if config.model_type == "distilbert":
+        raise ModelError("residual=False is not there for a DistilBERT; take a BERT")
+    module: Any
+    inner: Any
+    for module in list(model.modules()):
+        inner = getattr(module, "self", None)
+        if type(module).__name__ == "AlbertAttention":
+            module.__class__ = AlbertAttentionWithoutResidual
+            module.has_residual = False
+        elif hasattr(inner, "query") and getattr(inner, "has_residual", True):
+            module.output.register_forward_pre_hook(nothing_added)
+            inner.has_residual = False
+    ModelAttention.make(config, **{**config.albert_lsh, "residual": False}).keep(config)
+    return model
