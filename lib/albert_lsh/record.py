@@ -13,30 +13,21 @@ about examples need no new run. The latter has numbers only, never a text, and a
 import hashlib
 import json
 import os
-import platform
 import re
-import subprocess
-import sys
-import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from albert_lsh import attention as attentions
-from albert_lsh.files import OneLineError, commit_of, relative_to_root, repository_root, write_atomically
+from albert_lsh.files import OneLineError, relative_to_root, write_atomically
 from albert_lsh.interface import todays_settings
-from albert_lsh.kinds import LOCAL
+from albert_lsh.machine import environment, revisions
 from albert_lsh.run import ParameterError
-from albert_lsh.tasks import TASKS
 
 # The parts of Trainer's arguments and of a model's config that decide a result.
 RECIPE = (
@@ -48,8 +39,6 @@ SHAPE = (
     "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
     "max_position_embeddings", "hidden_dropout_prob", "attention_probs_dropout_prob",
 )  # fmt: skip
-THREADS = "OMP_NUM_THREADS"  # where it is set, it holds
-LOOK = 0.3  # seconds in which other programs are watched
 SCHEMA = 4  # of result.json
 RETIRED = "lsh-tree"  # version 1 of `key-clusters`: results/archive/ has its records, and rows of it are not read
 OLD_NAMES = 3  # the schema before it, which differs in the names of attentions alone
@@ -57,7 +46,6 @@ OLD_NAMES = 3  # the schema before it, which differs in the names of attentions 
 LEFT: dict[str, Any] = {"evaluation_settings": {}, "passes": None, "data_dir": None, "tensorboard": False}
 LEFT |= {"eval_steps": None, "warmup_share": 0.1, "weight_decay": 0.01, "feed_forward_chunk": None}
 LIMIT = 200_000  # bytes of predictions.parquet
-PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -320,102 +308,9 @@ def read_predictions(path: Path) -> pd.DataFrame:
         raise OneLineError(f"{path} cannot be read: {error}") from error
 
 
-# Where a run ran -------------------------------------------------------------------------------------------------
-
-
-def seconds_of_others() -> float:
-    """CPU seconds that other programs have used since the machine started."""
-    everything, this = psutil.cpu_times(), os.times()
-    return everything.user + everything.system + getattr(everything, "nice", 0.0) - this.user - this.system
-
-
-def choose_threads(device: str) -> int:
-    """Let torch compute on as many threads as cores are free, at least one, and say so; on a CPU only.
-
-    Small operations on all cores of a busy machine wait for one another: a run that took 13 seconds with one thread
-    took 98 with two, beside another on two cores.
-    """
-    if device != "cpu" or THREADS in os.environ:
-        return torch.get_num_threads()
-    before = seconds_of_others()
-    time.sleep(LOOK)
-    busy = (seconds_of_others() - before) / LOOK
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = max(1, cores - round(busy))
-    if threads != torch.get_num_threads():
-        torch.set_num_threads(threads)
-        print(f"threads: {threads} of {cores} cores; other programs use {busy:.1f}; {THREADS} sets another number")
-    return threads
-
-
-def peak_memory(on_gpu: bool) -> int:
-    """The most bytes allocated on the GPU, or resident in this process."""
-    if on_gpu:
-        return torch.cuda.max_memory_allocated()
-    if sys.platform == "win32":
-        return psutil.Process().memory_info().peak_wset
-    import resource  # which Windows does not have
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def environment(device: str) -> dict[str, Any]:
-    """Versions, device ("cpu" or "cuda"), threads of the CPU, commit (with "-dirty" if the code differs), date."""
-    installed = {distribution.name: distribution.version for distribution in distributions()}
-    return {
-        "python": platform.python_version(),
-        "packages": {name: installed.get(name) for name in PACKAGES},
-        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
-        "threads": torch.get_num_threads(),
-        "commit": commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
 def provenance(device: str) -> dict[str, str]:
     """`environment` for the rows of a measured table, every value a text, and the schema: that of `result.json`."""
     values = environment(device)
     packages = " ".join(f"{name}=={number}" for name, number in values.pop("packages").items())
     values |= {"threads": str(values["threads"]), "commit": values["commit"] or "unknown"}  # none outside a checkout
     return {**values, "packages": packages, "schema": str(SCHEMA)}
-
-
-def revisions(
-    model: str | None, task: str | None, revision: str | None = None, data_revision: str | None = None
-) -> dict[str, str]:
-    """The commits of the Hub's repositories that a run's model and data came from, as the cache has them.
-
-    Of one's own files it is the digest that stands for a commit.
-    """
-    data = TASKS[task].dataset if task in TASKS else "/".join((task or "").split("/")[:2])
-    is_file = (data_revision or "").startswith(LOCAL)
-    commits = {
-        "model": commit_of(model or "", "model", revision),
-        "data": data_revision if is_file else commit_of(data, "dataset", data_revision),
-    }
-    return {part: commit for part, commit in commits.items() if commit}
-
-
-def processor() -> str:
-    """The CPU's name, and the instructions that torch uses on it: bf16 is computed otherwise without AVX512."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = (line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    return f"cpu, {next(names, platform.machine())}, {torch.backends.cpu.get_cpu_capability()}"
-
-
-def commit() -> str | None:
-    """The checkout's commit, with "-dirty" when code or studies were changed since; None without one."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(repository_root()), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    if not Path(__file__).is_relative_to(repository_root()):
-        return None  # the working directory may be in somebody else's repository
-    try:
-        changed = git("status", "--porcelain", "--", "lib", "studies")  # notebooks are edited where they are run
-        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
