@@ -25,7 +25,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from albert_lsh.files import write_atomically
-from albert_lsh.record import environment
+from albert_lsh.machine import environment
 from test_notebooks import NOTEBOOKS, ROOT, ROWS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

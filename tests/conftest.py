@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, configuration, settings
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # tests need no network; without one the Hub's clients would try for long
+
 # Triton decides when it is first imported, and much imports it. Nothing but `test_triton` makes use of it on a CPU.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"

@@ -7,7 +7,7 @@ import sys
 import pytest
 from datasets import Dataset
 
-from albert_lsh.record import revisions
+from albert_lsh.machine import revisions
 from hub import Hub
 
 LOAD = "from albert_lsh import load_data; print(*load_data('sst2')['train']['sentence'])\n"
@@ -28,6 +28,7 @@ def hub(tmp_path):
     rows = {split: Dataset.from_dict({"sentence": [text], "label": [1], "idx": [0]}) for split, text in texts.items()}
     server = Hub(0, tmp_path, "sst2", rows)
     places = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "cache")}
+    places["HF_HUB_OFFLINE"] = "0"
     yield {**os.environ, **places, "HF_HUB_DISABLE_XET": "1"}
     server.shutdown()
 
@@ -40,7 +41,7 @@ def load(environment, code=LOAD):
 
 def test_a_record_names_the_commit_that_the_data_came_from(hub):
     asked = "print(revisions('nano', 'sst2'))\n"
-    before, _, after = load(hub, f"from albert_lsh.record import revisions\n{asked}{LOAD}{asked}").splitlines()
+    before, _, after = load(hub, f"from albert_lsh.machine import revisions\n{asked}{LOAD}{asked}").splitlines()
     assert before == "{}"  # nothing was loaded yet, and the embedded model comes from no Hub
     assert after == str({"data": "0" * 40})
 
@@ -53,7 +54,7 @@ def test_a_commit_of_model_and_data_is_asked_for_and_recorded(hub):
         "labels": ["bad", "good"],
         "data_revision": "0" * 40,
     }
-    code = "from albert_lsh import Run, find_task, load_data; from albert_lsh.record import revisions; "
+    code = "from albert_lsh import Run, find_task, load_data; from albert_lsh.machine import revisions; "
     code += (
         f"run = Run.parse({run}); data = load_data(run.about); print(*data['train']['label'], run.about.repository, "
     )

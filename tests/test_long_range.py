@@ -1,13 +1,15 @@
 """Long sequences: their data, parameters, a run end to end, an interrupted one, and the tables."""
 
 import json
+from unittest.mock import Mock
 
+import datasets
 import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
 
-from albert_lsh import record_passes
+from albert_lsh import record_passes, tasks
 from albert_lsh.files import OneLineError
 from albert_lsh.kinds import TaskError
 from albert_study.experiments import long_tasks
@@ -73,21 +75,23 @@ def test_trees_are_drawn_as_by_the_original_and_the_same_every_time():
     assert set(encode_tree(data["test"]["text"][0])) <= set(range(1, 16))
 
 
-def test_reviews_are_read_as_bytes_and_cut(tmp_path):
+def test_reviews_are_read_as_bytes_and_cut(tmp_path, monkeypatch):
     folder = tmp_path / "imdb"  # laid out like stanfordnlp/imdb
+    monkeypatch.setattr(tasks, "load_dataset", lambda *_, **__: datasets.load_dataset(str(folder)))
     for split, count in (("train", 30), ("test", 20)):
         rows = {"text": [f"Filmé {n}: {'good' if n % 2 else 'bad'} {'x' * n}" for n in range(count)]}
         rows = Dataset.from_dict(rows | {"label": [n % 2 for n in range(count)]})
         rows.to_parquet(folder / "plain_text" / f"{split}-00000-of-00001.parquet")
-    data = ask(tmp_path, task="text", data_dir=str(folder), train_examples=None, eval_examples=None).load_data()
+    data = ask(tmp_path, task="text", train_examples=None, eval_examples=None).load_data()
     assert {split: len(rows) for split, rows in data.items()} == {"train": 30, "validation": 20, "test": 20}
     assert data["test"]["length"] == [min(len(text.encode()), 32) for text in data["test"]["text"]]
     assert long_tasks.encode_bytes("Aé") == [66, 196, 170]
     batch = pad([data["test"][0], data["test"][19]])
     assert batch["attention_mask"].sum(1).tolist() == [len(data["test"][0]["text"].encode()), 32]
     assert batch["labels"].tolist() == [0, 1]
-    with pytest.raises(TaskError, match="task='text': the data could not be loaded from '.*nowhere'"):
-        ask(tmp_path, task="text", data_dir=str(tmp_path / "nowhere")).load_data()
+    monkeypatch.setattr(tasks, "load_dataset", Mock(side_effect=ConnectionError))
+    with pytest.raises(TaskError, match="task='text': the data could not be loaded from 'stanfordnlp/imdb'"):
+        ask(tmp_path, task="text").load_data()
 
 
 def test_what_is_not_given_is_as_published_and_each_change_of_an_unnamed_run_has_its_folder(tmp_path):
@@ -156,9 +160,8 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path, killed_after):
     killed_after(5, train_all, broken, data)
     folders = [tmp_path / name / "listops-32" / "key-clusters" / "seed-0" for name in ("whole", "broken")]
     assert not (folders[1] / "result.json").exists()
-    another = broken.model_copy(update={"data_dir": str(tmp_path)})  # another folder may hold other data
-    with pytest.raises(OneLineError, match="checkpoints of a run with another data_dir"):
-        train_all(another, data)
+    with pytest.raises(OneLineError, match="checkpoints of a run with another learning_rate"):
+        train_all(broken.model_copy(update={"learning_rate": 0.5}), data)
     resumed = train_all(broken, data)
     assert not (folders[1] / "checkpoints").exists()
     pd.testing.assert_frame_equal(*(pd.read_csv(folder / "history.csv") for folder in folders))

@@ -117,6 +117,7 @@ def test_squads_json_is_known_by_what_it_holds(tmp_path, before, first, mark):
         ([1, 2.5, 4], None, (), 1.0),
         ([1.0, 0.0, 1.0, 0], None, ("0", "1"), 1),
         ([1, 0, 1.0, 0], [1, 0], ("1", "0"), 0),
+        ([1.0, 0.0, 1.0, 0.0], ["1.0", "0.0"], ("1.0", "0.0"), 0),
     ],
 )
 def test_labels_are_classes_or_numbers(tmp_path, labels, given, names, first):

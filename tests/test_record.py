@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from albert_lsh import record
+from albert_lsh import machine
 from albert_lsh.files import write_atomically
 from albert_lsh.record import (
     SCHEMA,
@@ -72,14 +72,14 @@ def test_writing_leaves_the_old_file_when_it_fails(tmp_path):
 
 
 def test_a_run_takes_the_cores_that_are_free_and_says_so(monkeypatch, capsys):
-    before, used = torch.get_num_threads(), iter([10.0, 10.0 + 99 * record.LOOK])
-    monkeypatch.setattr(record, "seconds_of_others", lambda: next(used))
+    before, used = torch.get_num_threads(), iter([10.0, 10.0 + 99 * machine.LOOK])
+    monkeypatch.setattr(machine, "seconds_of_others", lambda: next(used))
     monkeypatch.setenv("OMP_NUM_THREADS", str(before))
-    assert record.choose_threads("cpu") == before  # somebody has chosen
+    assert machine.choose_threads("cpu") == before  # somebody has chosen
     monkeypatch.delenv("OMP_NUM_THREADS")
     try:
         torch.set_num_threads(2)
-        assert record.choose_threads("cpu") == torch.get_num_threads() == 1
+        assert machine.choose_threads("cpu") == torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
     assert "threads: 1 of" in capsys.readouterr().out

@@ -77,10 +77,11 @@ def results(task: Task, record: dict[str, Any]) -> list[EvalResult]:
 
 
 def command(run: dict[str, Any], notebook: str) -> str:
-    """What is typed to have the run again; what is None, False or empty is so in the notebooks."""
+    """What is typed to have the run again; what is None, False or empty by default is so in the notebooks."""
+    usual = Run.defaults()
     parameters = {
         name: value
         for name, value in run.items()
-        if name not in Run.where and value is not None and value is not False and value != {}
+        if name not in Run.where and not (value in (None, False, {}) and value == usual.get(name, value))
     }
     return f"papermill notebooks/{notebook} out.ipynb -y {shlex.quote(json.dumps(parameters))}"

@@ -45,13 +45,13 @@ def is_out_of_memory(error: Exception) -> bool:
 
 @contextmanager
 def explain_out_of_memory(less: str) -> Iterator[None]:
-    """Turn a failed allocation into a ValueError that says what takes `less`."""
+    """Turn a failed allocation into an error that says what takes `less`."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise ValueError(f"out of memory; {less} takes less") from error
+        raise OneLineError(f"out of memory; {less} takes less") from error
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def lock(folder: Path, name: str = "run", wait: float = WAIT) -> Iterator[None]:
     except Timeout as error:
         raise FolderInUseError(f"{folder} is in use by another process (waited {wait:g} s)") from error
     except OSError as error:
-        raise ValueError(f"{folder} cannot be locked: {error}") from error
+        raise OneLineError(f"{folder} cannot be locked: {error}") from error
     with held:
         yield
 

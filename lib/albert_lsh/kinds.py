@@ -271,7 +271,7 @@ class Task:
         inputs = (dict(zip(("text", "text_pair"), pair, strict=False)) for pair in texts)
         for number, classes in enumerate(classify(inputs, truncation=True, max_length=longest), 1):  # likeliest first
             if not all(math.isfinite(entry["score"]) for entry in classes):
-                raise ValueError(f"example {number}: the model's scores are not finite")
+                raise OneLineError(f"example {number}: the model's scores are not finite")
             scores = {entry["label"]: entry["score"] for entry in classes}
             of_classes = {**classes[0], "scores": {name: scores[name] for name in names}}
             yield of_classes if self.labels else {"value": classes[0]["score"]}
@@ -292,8 +292,9 @@ class Classification(Task):
         """In all splits labels are names, or in all they are the numbers of named classes."""
         numbers = {name: number for number, name in enumerate(self.labels)}
         labels = {cell: plain(cell) for cell in cells if cell is not None}
-        if not {*labels.values()} <= numbers.keys() and {*labels.values()} <= {*map(str, range(self.num_labels))}:
-            numbers = {str(number): number for number in range(self.num_labels)}
+        by_number = {str(number): number for number in range(self.num_labels)}
+        if {*labels.values()} <= by_number.keys() and any(not {*pair} & numbers.keys() for pair in labels.items()):
+            numbers = by_number
         known = {cell: numbers.get(cell, numbers.get(label)) for cell, label in labels.items()}
         return {cell: number for cell, number in known.items() if number is not None}, ClassLabel(names=[*self.labels])
 

@@ -13,6 +13,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import ChunkPipeline
 
 from albert_lsh import squad
+from albert_lsh.files import OneLineError
 from albert_lsh.model.load import longest_input
 
 QUESTION_ANSWERING = "extractive-question-answering"
@@ -57,7 +58,7 @@ class QuestionAnsweringPipeline(Base):
     def __call__(self, inputs: Any = None, *, question: Any = None, context: Any = None, **kwargs) -> Any:
         if inputs is None and isinstance(question, list | tuple) and isinstance(context, list | tuple):
             if len(question) != len(context):
-                raise ValueError(f"question has {len(question)} texts, context {len(context)}; they must be as many")
+                raise OneLineError(f"question has {len(question)} texts, context {len(context)}; they must be as many")
             inputs = [{"question": q, "context": c} for q, c in zip(question, context, strict=True)]
         if isinstance(inputs, list) and not inputs:
             return []
@@ -66,12 +67,12 @@ class QuestionAnsweringPipeline(Base):
     def _sanitize_parameters(self, **options):
         if unknown := ", ".join(options.keys() - {"max_length", "no_answer"}):
             known = "max_length, no_answer, batch_size"
-            raise ValueError(f"{unknown}: no option of {QUESTION_ANSWERING!r}; there are: {known}")
+            raise OneLineError(f"{unknown}: no option of {QUESTION_ANSWERING!r}; there are: {known}")
         longest, length = longest_input(self.model, self.tokenizer), options.get("max_length")
         if length is not None and (type(length) is not int or not 8 <= length <= longest):
-            raise ValueError(f"max_length={length!r} must be a whole number, 8 to {longest}")
+            raise OneLineError(f"max_length={length!r} must be a whole number, 8 to {longest}")
         if not isinstance(no_answer := options.get("no_answer"), bool | None):
-            raise ValueError(f"no_answer={no_answer!r} must be True or False")
+            raise OneLineError(f"no_answer={no_answer!r} must be True or False")
         reading, choosing = ({name: options[name]} if name in options else {} for name in ("max_length", "no_answer"))
         return reading, {}, choosing
 
@@ -79,7 +80,7 @@ class QuestionAnsweringPipeline(Base):
         """The windows of one question, each with the examples and windows that `postprocess` needs."""
         for name in ("question", "context"):
             if not isinstance(inputs, dict) or not isinstance(inputs.get(name), str):
-                raise ValueError(f"input={reprlib.repr(inputs)} must have question and context, both texts")
+                raise OneLineError(f"input={reprlib.repr(inputs)} must have question and context, both texts")
         longest = max_length or longest_input(self.model, self.tokenizer)
         examples, windows = squad.windows_of(inputs["question"], inputs["context"], self.tokenizer, max_length=longest)
         names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in windows.column_names]

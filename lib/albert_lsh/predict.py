@@ -80,9 +80,9 @@ def from_line(place: str, line: str, task: Task) -> dict[str, str]:
 
 
 def saved_task(model: str) -> Task:
-    """The task that a model was fine-tuned on, as `train` saves it with it; ValueError where it does not say."""
+    """The task that a model was fine-tuned on, as `train` saves it with it; TaskError where it does not say."""
     if not (saved := getattr(load_config(model), SAVED_TASK, None)):
-        raise ValueError(f"model={model!r} does not say which task it was fine-tuned on; name it with --task")
+        raise TaskError(f"model={model!r} does not say which task it was fine-tuned on; name it with --task")
     return replace(task_of(saved), no_answer=saved["no_answer"])
 
 

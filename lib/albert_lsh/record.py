@@ -13,30 +13,21 @@ about examples need no new run. The latter has numbers only, never a text, and a
 import hashlib
 import json
 import os
-import platform
 import re
-import subprocess
-import sys
-import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from albert_lsh import attention as attentions
-from albert_lsh.files import commit_of, relative_to_root, repository_root, write_atomically
+from albert_lsh.files import OneLineError, relative_to_root, write_atomically
 from albert_lsh.interface import todays_settings
-from albert_lsh.kinds import LOCAL
+from albert_lsh.machine import environment, revisions
 from albert_lsh.run import ParameterError
-from albert_lsh.tasks import TASKS
 
 # The parts of Trainer's arguments and of a model's config that decide a result.
 RECIPE = (
@@ -48,8 +39,6 @@ SHAPE = (
     "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
     "max_position_embeddings", "hidden_dropout_prob", "attention_probs_dropout_prob",
 )  # fmt: skip
-THREADS = "OMP_NUM_THREADS"  # where it is set, it holds
-LOOK = 0.3  # seconds in which other programs are watched
 SCHEMA = 4  # of result.json
 RETIRED = "lsh-tree"  # version 1 of `key-clusters`: results/archive/ has its records, and rows of it are not read
 OLD_NAMES = 3  # the schema before it, which differs in the names of attentions alone
@@ -57,7 +46,6 @@ OLD_NAMES = 3  # the schema before it, which differs in the names of attentions 
 LEFT: dict[str, Any] = {"evaluation_settings": {}, "passes": None, "data_dir": None, "tensorboard": False}
 LEFT |= {"eval_steps": None, "warmup_share": 0.1, "weight_decay": 0.01, "feed_forward_chunk": None}
 LIMIT = 200_000  # bytes of predictions.parquet
-PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -75,15 +63,15 @@ def read_result(path: Path) -> dict[str, Any]:
         complete, schema = result["status"] == "complete", result.get("schema")
         whole = "checksum" not in result or result["checksum"] == checksum_of(result)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}); {again}") from error
+        raise OneLineError(f"{path} is damaged ({error}); {again}") from error
     if not whole:
-        raise ValueError(f"{path} is damaged (its checksum is another); {again}")
+        raise OneLineError(f"{path} is damaged (its checksum is another); {again}")
     if complete and schema not in (OLD_NAMES, SCHEMA):
-        raise ValueError(
+        raise OneLineError(
             f"{path} has schema {schema}; this version of albert-lsh reads schema {OLD_NAMES} and {SCHEMA}"
         )
     if not complete or not {"parameters", "metrics"} <= set(result):
-        raise ValueError(f"{path} is not of a complete run; {again}")
+        raise OneLineError(f"{path} is not of a complete run; {again}")
     if "epochs" in (parameters := result["parameters"]):  # a fine-tuning run's
         result["parameters"] = {k: v for k, v in parameters.items() if k not in LEFT or v != LEFT[k]}
     return with_todays_settings(with_todays_names(result) if schema == OLD_NAMES else result)
@@ -291,7 +279,7 @@ def write_predictions(path: Path, table: pd.DataFrame) -> None:
     """
     texts = [name for name in table if table[name].dtype == object or pd.api.types.is_string_dtype(table[name])]
     if unknown := [name for name in texts if name not in ("id", "split")]:
-        raise ValueError(f"{path.name}: column {unknown[0]!r} holds text; predictions are numbers")
+        raise OneLineError(f"{path.name}: column {unknown[0]!r} holds text; predictions are numbers")
     # Differences of whole numbers and of ids, bytes of floats side by side.
     kinds = {"i": "DELTA_BINARY_PACKED", "u": "DELTA_BINARY_PACKED", "f": "BYTE_STREAM_SPLIT", "b": "PLAIN"}
     packed = {name: kinds.get(table[name].dtype.kind, "DELTA_BYTE_ARRAY") for name in table if name != "split"}
@@ -317,60 +305,7 @@ def read_predictions(path: Path) -> pd.DataFrame:
     try:
         return pq.read_table(path).to_pandas()
     except (OSError, pa.ArrowInvalid) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-
-
-# Where a run ran -------------------------------------------------------------------------------------------------
-
-
-def seconds_of_others() -> float:
-    """CPU seconds that other programs have used since the machine started."""
-    everything, this = psutil.cpu_times(), os.times()
-    return everything.user + everything.system + getattr(everything, "nice", 0.0) - this.user - this.system
-
-
-def choose_threads(device: str) -> int:
-    """Let torch compute on as many threads as cores are free, at least one, and say so; on a CPU only.
-
-    Small operations on all cores of a busy machine wait for one another: a run that took 13 seconds with one thread
-    took 98 with two, beside another on two cores.
-    """
-    if device != "cpu" or THREADS in os.environ:
-        return torch.get_num_threads()
-    before = seconds_of_others()
-    time.sleep(LOOK)
-    busy = (seconds_of_others() - before) / LOOK
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = max(1, cores - round(busy))
-    if threads != torch.get_num_threads():
-        torch.set_num_threads(threads)
-        print(f"threads: {threads} of {cores} cores; other programs use {busy:.1f}; {THREADS} sets another number")
-    return threads
-
-
-def peak_memory(on_gpu: bool) -> int:
-    """The most bytes allocated on the GPU, or resident in this process."""
-    if on_gpu:
-        return torch.cuda.max_memory_allocated()
-    if sys.platform == "win32":
-        return psutil.Process().memory_info().peak_wset
-    import resource  # which Windows does not have
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def environment(device: str) -> dict[str, Any]:
-    """Versions, device ("cpu" or "cuda"), threads of the CPU, commit (with "-dirty" if the code differs), date."""
-    installed = {distribution.name: distribution.version for distribution in distributions()}
-    return {
-        "python": platform.python_version(),
-        "packages": {name: installed.get(name) for name in PACKAGES},
-        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
-        "threads": torch.get_num_threads(),
-        "commit": commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+        raise OneLineError(f"{path} cannot be read: {error}") from error
 
 
 def provenance(device: str) -> dict[str, str]:
@@ -379,43 +314,3 @@ def provenance(device: str) -> dict[str, str]:
     packages = " ".join(f"{name}=={number}" for name, number in values.pop("packages").items())
     values |= {"threads": str(values["threads"]), "commit": values["commit"] or "unknown"}  # none outside a checkout
     return {**values, "packages": packages, "schema": str(SCHEMA)}
-
-
-def revisions(
-    model: str | None, task: str | None, revision: str | None = None, data_revision: str | None = None
-) -> dict[str, str]:
-    """The commits of the Hub's repositories that a run's model and data came from, as the cache has them.
-
-    Of one's own files it is the digest that stands for a commit.
-    """
-    data = TASKS[task].dataset if task in TASKS else "/".join((task or "").split("/")[:2])
-    is_file = (data_revision or "").startswith(LOCAL)
-    commits = {
-        "model": commit_of(model or "", "model", revision),
-        "data": data_revision if is_file else commit_of(data, "dataset", data_revision),
-    }
-    return {part: commit for part, commit in commits.items() if commit}
-
-
-def processor() -> str:
-    """The CPU's name, and the instructions that torch uses on it: bf16 is computed otherwise without AVX512."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = (line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    return f"cpu, {next(names, platform.machine())}, {torch.backends.cpu.get_cpu_capability()}"
-
-
-def commit() -> str | None:
-    """The checkout's commit, with "-dirty" when code or studies were changed since; None without one."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(repository_root()), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    if not Path(__file__).is_relative_to(repository_root()):
-        return None  # the working directory may be in somebody else's repository
-    try:
-        changed = git("status", "--porcelain", "--", "lib", "studies")  # notebooks are edited where they are run
-        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None

@@ -22,6 +22,8 @@ import pandas as pd
 from datasets import Dataset
 from numpy.lib.stride_tricks import sliding_window_view
 
+from albert_lsh.files import OneLineError
+
 OUTSIDE = (-1, -1)  # offsets of a token outside of the context, or of white space alone
 CLS = 0  # position of the CLS token in every window
 N_BEST, MAX_ANSWER_TOKENS = 20, 30  # answers that are kept, and the most tokens in one, as in the original recipe
@@ -93,7 +95,7 @@ def _windows(batch: dict[str, list], tokenizer: Any, max_length: int) -> dict[st
     room = max_length - tokenizer.num_special_tokens_to_add(pair=True) - stride
     for question, ids in zip(questions, tokenizer(questions, add_special_tokens=False)["input_ids"], strict=True):
         if len(ids) >= room:
-            raise ValueError(f"question={question!r} leaves no room for its context in max_length={max_length}")
+            raise OneLineError(f"question={question!r} leaves no room for its context in max_length={max_length}")
     # Transformers 5 makes ALBERT's token types only when asked for them; RoBERTa's are all 0 and left out.
     kinds = any(tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"])
     cut = {"truncation": "only_second", "max_length": max_length, "stride": stride, "return_token_type_ids": kinds}
@@ -125,7 +127,7 @@ def _first_answer(example_id: str, context: str, answers: dict[str, list]) -> tu
         return None
     text, start = answers["text"][0], answers["answer_start"][0]
     if start < 0 or context[start : start + len(text)] != text:
-        raise ValueError(f"example {example_id}: its answer {text!r} is not at character {start} of its context")
+        raise OneLineError(f"example {example_id}: its answer {text!r} is not at character {start} of its context")
     start += len(text) - len(text.lstrip())
     return start, start + len(text.strip())
 
@@ -191,7 +193,7 @@ def best_answers(
     finite = (np.isfinite(start_logits) & np.isfinite(end_logits)).all(axis=1)
     if not finite.all():
         number = examples["id"].index(cut["example_id"][int(finite.argmin())])
-        raise ValueError(f"question={examples['question'][number]!r}: the model's logits are not finite")
+        raise OneLineError(f"question={examples['question'][number]!r}: the model's logits are not finite")
     null: dict[str, float] = defaultdict(lambda: np.inf)
     spans: dict[str, list] = defaultdict(list)
     rows = cut.select_columns(["example_id", "offset_mapping"]).with_format("numpy")
@@ -280,7 +282,7 @@ def check_ids(ids: Iterable[str], answered: Iterable[str]) -> None:
     wrong = {key for key, count in counts.items() if count > 1} or counts.keys() ^ set(answered)
     if wrong:
         names = f"{len(wrong)} of {len(counts)} example ids are"
-        raise ValueError(f"{names} repeated, without an answer or unknown, for instance {min(wrong)!r}")
+        raise OneLineError(f"{names} repeated, without an answer or unknown, for instance {min(wrong)!r}")
 
 
 def normalize(text: str) -> str:
@@ -320,7 +322,7 @@ def score(examples: Dataset, answers: Mapping[str, str]) -> dict[str, float]:
         ValueError: no examples; ids missing, unknown or repeated.
     """
     if not len(examples):
-        raise ValueError("there are no examples to score")
+        raise OneLineError("there are no examples to score")
     pairs = np.array([*question_scores(examples, answers).values()])  # (n, 2)
     answerable = np.array([bool(gold["text"]) for gold in examples["answers"]])
     groups = {"": answerable | True}

@@ -33,7 +33,7 @@ from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainerCallba
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from albert_lsh import metrics, record
+from albert_lsh import machine, metrics, record
 from albert_lsh.card import write_card
 from albert_lsh.data import encode, load_data
 from albert_lsh.files import OneLineError, delete, explain_out_of_memory, lock, write_atomically
@@ -103,9 +103,9 @@ def fit(run: Run, data: DatasetDict | None = None, encoded: DatasetDict | None =
 
 def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: DatasetDict) -> PreTrainedModel:
     """Train and score a run's model, and write all that `fit` reads; the record comes last."""
-    record.choose_threads(run.device)
+    machine.choose_threads(run.device)
     unanswered = without_answers(task) if task.is_own else {}  # read before training: files may change meanwhile
-    started, model = record.environment(run.device), prepare_model(run)
+    started, model = machine.environment(run.device), prepare_model(run)
     _, first, *others = encoded
     trainer = prepare_trainer(run, model, tokenizer, encoded["train"], encoded[first])
     evaluated: Any = None  # logits of the newest evaluation
@@ -432,7 +432,7 @@ def train_loop(trainer: Trainer, checkpoint: Path | None) -> tuple[pd.DataFrame,
         model.forward = getattr(model, "_original_forward", model.forward)  # accelerate leaves its autocast there
         trainer.evaluate()
     clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))  # a resume makes another
-    return history_of(trainer), {"train_seconds": clock.seconds, "peak_memory_bytes": record.peak_memory(on_gpu)}
+    return history_of(trainer), {"train_seconds": clock.seconds, "peak_memory_bytes": machine.peak_memory(on_gpu)}
 
 
 def history_of(trainer: Trainer) -> pd.DataFrame:

@@ -27,9 +27,10 @@ from transformers.trainer_utils import PredictionOutput
 
 from albert_lsh.files import delete, lock, write_atomically
 from albert_lsh.interface import mean_attended
+from albert_lsh.machine import choose_threads, environment
 from albert_lsh.metrics import chance, majority, scores
 from albert_lsh.model.load import load_model, switch_attention
-from albert_lsh.record import check_made, choose_threads, environment, read_result, record_of, write_result
+from albert_lsh.record import check_made, read_result, record_of, write_result
 from albert_lsh.run import (
     OPEN,
     Count,

@@ -36,9 +36,10 @@ from transformers import (
 from albert_lsh import attention as attentions
 from albert_lsh.files import delete, lock, write_atomically
 from albert_lsh.interface import max_positions, mean_attended
+from albert_lsh.machine import choose_threads, environment
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, without_bars
 from albert_lsh.model.memory import save_memory
-from albert_lsh.record import check_made, choose_threads, environment, read_result, resolved, write_result
+from albert_lsh.record import check_made, read_result, resolved, write_result
 from albert_lsh.run import (
     Count,
     Device,

@@ -21,8 +21,9 @@ from albert_lsh.data import load_data
 from albert_lsh.files import OneLineError
 from albert_lsh.interface import max_positions
 from albert_lsh.kinds import QuestionAnswering
+from albert_lsh.machine import choose_threads
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
-from albert_lsh.record import choose_threads, provenance
+from albert_lsh.record import provenance
 from albert_lsh.run import Count, NameOrPath
 from albert_lsh.sources import find_task
 from albert_study.intervals import paired_ratio
