@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from albert_lsh.errors import OneLineError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from albert_lsh import attention as attentions
