@@ -11,8 +11,8 @@ BIN := .venv/bin
 # make recompute            all tables, figures and pages from saved predictions alone, in two minutes
 # make site                 report/results.html, the page to explore, from results/
 # make docs                 docs/api/, pages on the library's public names
-# make faults               200 faults and more, two hours: killed, starved, damaged (docs/faults.md)
-# make colab                every notebook in what Colab preinstalls (docs/colab.md)
+# make faults               more than 100 faults, for hours: runs and studies killed and damaged
+# make colab                every notebook in what Colab preinstalls (docs/running.md)
 # make install              what the others begin with: .venv, with the locked versions
 # make format               rewrite style
 # make lock                 write the versions that are installed, with hashes and licences (uv)
@@ -83,7 +83,7 @@ lock:
 	$(BIN)/pip list --format=freeze --exclude-editable --exclude pip --exclude setuptools | sed 's/+[a-z0-9.]*$$//' > requirements.lock
 	echo torch | $(HASHED) --output-file tools/locked/torch.txt -
 	$(HASHED) --all-extras $(OF_TORCH) --output-file tools/locked/packages.txt pyproject.toml
-	$(BIN)/python tools/licences.py > docs/licences.md
+	$(BIN)/python tools/licences.py > tools/locked/licences.md
 
 refresh:
 	$(BIN)/python tools/refresh.py

@@ -1,4 +1,4 @@
-"""Every notebook as Colab runs it, in what Colab preinstalls: `make colab` (docs/colab.md).
+"""Every notebook as Colab runs it, in what Colab preinstalls: `make colab` (CONTRIBUTING.md).
 
 An environment has those packages of Colab's list, at its versions, that installing the project would bring, and no
 others. Each notebook starts in the environment as it was, in an empty folder, and its own set-up

@@ -90,7 +90,7 @@ def times(seconds):
 
 
 def test_a_case_timed_elsewhere_than_softmax_is_not_interpolated_and_on_another_machine_does_not_count():
-    """How lengths between are interpolated is held by docs/efficiency.md."""
+    """How lengths between are interpolated is held by results/tables/efficiency.md."""
     bounds = crossing_bounds(times({"softmax": [1, 4, 16], "case": [0.5, 1, 2]}))
     assert bounds.loc["case"].tolist() == [0, 2048]  # faster at the smallest length
     table = times({"softmax": [1, 4, 16], "case": [2, 8, 8]})

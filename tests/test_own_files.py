@@ -82,6 +82,14 @@ def test_what_a_column_holds_may_change_after_many_rows(tmp_path, late, labels):
         assert sum(map(len, load_data(task).values())) == 10_202
 
 
+def test_names_may_be_digits_as_papermill_hands_them_over(tmp_path):
+    (tmp_path / "own.csv").write_text("1,2,3\n" + "".join(f"{n},{n},{n % 2}\n" for n in range(20)))
+    task = parse(tmp_path, "own.csv", text_columns=[1, 2], label_column=3, labels=[1, 0]).about
+    assert (task.columns, task.label, task.labels) == (("1", "2"), "3", ("1", "0"))
+    rows = load_data(task)["train"]
+    assert [1 - int(text) % 2 for text in rows["1"]] == rows["label"][:]
+
+
 ENTRY = {"id": "0", "question": "Where?", "answers": [{"text": "Ulm", "answer_start": 0}]}
 
 

@@ -50,7 +50,7 @@ def test_a_flipped_bit_of_a_record_is_noticed_and_another_schema_not_read(tmp_pa
 
 def test_a_parameter_or_setting_that_a_record_lacks_counts_with_its_default():
     run = Run.parse({"task": "mini-mrpc", "attention": "random"})
-    older = {k: v for k, v in run.recorded().items() if k not in ("folds", "projections", "weight_decay")}
+    older = {k: v for k, v in run.recorded().items() if k not in ("folds", "projections", "accumulation")}
     older["attention_settings"] = {"share": 0.25}
     assert differences({"parameters": older}, run.identity(), run.defaults()) == []
     block = {"task": "mini-mrpc", "attention": "reformer", "output_dir": run.output_dir}
@@ -59,9 +59,9 @@ def test_a_parameter_or_setting_that_a_record_lacks_counts_with_its_default():
     for changes, other in (({}, 0), ({"residual": True, "mask_padding": True}, 0), ({"residual": False}, 1)):
         today = Run.parse({**block, "attention_settings": changes})
         assert len(differences({"parameters": before}, today.identity(), today.defaults())) == other
-    other = run.model_copy(update={"weight_decay": 0.0, "seed": 1}).identity()
+    other = run.model_copy(update={"accumulation": 2, "seed": 1}).identity()
     said = differences({"parameters": older}, other, run.defaults())
-    assert said == ["seed=0, not 1", "weight_decay=0.01, not 0.0"]
+    assert said == ["seed=0, not 1", "accumulation=1, not 2"]
 
 
 def test_writing_leaves_the_old_file_when_it_fails(tmp_path):

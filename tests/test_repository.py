@@ -17,6 +17,7 @@ import pandas as pd
 import papermill
 import pytest
 import yaml
+from nbconvert import PythonExporter
 from packaging.requirements import Requirement
 
 import albert_lsh
@@ -34,7 +35,8 @@ from checkouts import ROOT, committed
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS, *(ROOT / path for path in committed("results/*.md"))]
 PLAIN = Table(["", "a"], [["row", "1"]], "note")
 
 
@@ -85,8 +87,12 @@ def refresh():
     return refresh
 
 
-def test_address_and_tables_are_carried_to_where_they_are_shown(refresh):
-    refreshed = refresh.refreshed()
+@pytest.fixture(scope="module")
+def refreshed(refresh):
+    return refresh.refreshed()
+
+
+def test_address_and_tables_are_carried_to_where_they_are_shown(refresh, refreshed):
     assert not [path.name for path, text in refreshed.items() if text != path.read_text()], "run `make refresh`"
     command = ["git", "-C", str(ROOT), "grep", "-l", refresh.address().split("//")[1], "--", ":!results"]
     holding = set(subprocess.run(command, capture_output=True, text=True).stdout.split())
@@ -140,23 +146,27 @@ def test_pages_are_reached_from_readme_and_link_to_what_there_is():
             assert target.exists(), f"{page.name}: {name}"
             assert not anchor or anchor in headings(target), f"{page.name}: {name}#{anchor}"
     from_readme = {name for page, name, _ in links if page.name == "README.md"}
-    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= from_readme
+    assert {f"docs/{page.name}" for page in DOCS} <= from_readme
+
+
+def test_pages_are_short():
+    """Words of docs/ with their tables; what is long is generated beside them, such as results/tables/."""
+    words = {page.name: len(page.read_text().split()) for page in DOCS}
+    assert sum(words.values()) <= 15_000
+    assert words["claims.md"] <= 1_500
+    assert words["original.md"] <= 900
     assert (ROOT / "README.md").stat().st_size <= 4_500
 
 
-def test_the_page_on_faults_counts_the_cases_that_are_drawn():
-    page = (ROOT / "docs/faults.md").read_text()
-    counts = re.findall(r"\.\./tests/(\w+)\.py\) \| ([\d,]+)", page)
-    assert len(counts) == 5
-    for name, count in counts:
-        limits = re.findall(r"max_examples=(\d+)", (ROOT / "tests" / f"{name}.py").read_text())
-        assert int(count.replace(",", "")) == sum(map(int, limits)), name
+def test_results_tables_have_no_page_that_is_not_made_any_more(refresh, refreshed):
+    made = {str(path.relative_to(ROOT)) for path in refreshed if refresh.TABLES in path.parents}
+    assert made == set(committed("results/tables/*.md"))
 
 
 def test_differences_in_the_text_are_those_of_the_tables():
     """Somebody types them, and tables change when seeds are added."""
     number, typed, ends = r"([+-]\d+\.\d+)", set(), ("difference", "low", "high")
-    for page in (ROOT / "README.md", ROOT / "docs/results.md", ROOT / "docs/claims.md"):
+    for page in (ROOT / "README.md", *DOCS):
         text = page.read_text()
         if page.name != "claims.md":  # whose table somebody types
             text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
@@ -178,7 +188,6 @@ def test_every_claim_has_its_evidence_its_reach_and_what_would_refute_it():
         assert [bool(cell.strip()) for cell in row.split(" | ")] == [True] * 4, row
         assert re.search(r"\d", row.split(" | ")[1]), row
     assert claims
-    assert len(page.split()) <= 1_500
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
@@ -195,7 +204,20 @@ def test_notebook_sources_are_clean_and_short_and_papermill_sees_every_parameter
         assert isinstance(statement, ast.Assign)
         ast.literal_eval(statement.value)
     names = {target.id for statement in statements for target in statement.targets}
+    assert len(names) <= 20
     assert set(papermill.inspect_notebook(str(path))) == names
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_notebooks_define_no_function_and_are_scripts_too(path):
+    text, resources = PythonExporter().from_filename(str(path))
+    assert resources["output_extension"] == ".py"
+    assert (
+        json.loads(path.read_text())["metadata"]["language_info"]["file_extension"] == ".py"
+    )  # else it is taken for text
+    nodes = [*ast.walk(ast.parse(text))]
+    assert not any(isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda) for node in nodes)
+    assert "display" not in {node.id for node in nodes if isinstance(node, ast.Name)}  # no name of Python's
 
 
 def test_executed_notebooks_show_no_text_of_others():

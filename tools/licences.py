@@ -1,4 +1,4 @@
-"""List the licence of every installed package: `python tools/licences.py > docs/licences.md` (make lock)."""
+"""List the licence of every installed package: `python tools/licences.py > tools/locked/licences.md` (make lock)."""
 
 from importlib.metadata import Distribution, distributions
 
@@ -6,7 +6,7 @@ HEAD = """# Licences of the packages
 
 What `make install` puts beside this project on Linux without a GPU, as the packages themselves name their licences;
 `make lock` rewrites this page. With torch's build for GPUs come NVIDIA's packages
-([torch.txt](../tools/locked/torch.txt) lists them), which have NVIDIA's own licences.
+([torch.txt](torch.txt) lists them), which have NVIDIA's own licences.
 
 | package | version | licence |
 | --- | --- | --- |"""

@@ -1,13 +1,15 @@
 """Copy the repository's address and the tables of results to where they are shown.
 
-    python tools/refresh.py            rewrite notebooks, README.md and docs/*.md (make refresh)
+    python tools/refresh.py            rewrite notebooks, README.md, docs/*.md and results/tables/*.md (make refresh)
 
 The address is in pyproject.toml alone. Colab opens a notebook without the repository around it, so the notebooks' first
 two cells say where the library is. A page shows a table where it says `<!-- table: NAME -->`; the names and the tables
-are those of `albert_study.tables`, and nobody types a number into them.
+are those of `albert_study.tables`, and nobody types a number into them. results/tables/ has a page for each study with
+all of its tables.
 """
 
 import html
+import inspect
 import json
 import re
 import textwrap
@@ -16,46 +18,47 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from albert_lsh import attention
+from albert_lsh.run import Run
 from albert_lsh.tasks import TASKS
 from albert_study.show import Table
 from albert_study.tables import all_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-SETUP = """# Set-up: does nothing where the library is installed; elsewhere it adds what is missing, torch untouched.
-import importlib.util
-import os
-import re
-import subprocess
-import sys
+SETUP = """# Set-up: does nothing where the library is installed; elsewhere, as in Colab, it is added, torch untouched.
+from importlib.util import find_spec
 
-KEEP_ON_DRIVE = False  # @param {type: "boolean"}
+if find_spec("albert_lsh") is None:
+    %pip install --quiet "albert-lsh @ git+ADDRESS"NOTE
+from albert_lsh.files import set_up
 
-if importlib.util.find_spec("albert_lsh") is None:
-
-    class SetUpError(Exception):
-        def _render_traceback_(self):  # the sentence alone
-            return [f"SetUpError: {self}"]
-
-    source = "ADDRESS"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", f"albert-lsh @ git+{source}"]
-    done = subprocess.run(pip, capture_output=True, text=True, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
-    if done.returncode:
-        why = re.findall("(?:fatal|ERROR): (.+)", done.stderr) or [done.stderr.strip()]
-        raise SetUpError(f"albert-lsh could not be installed from {source}NOTE: {why[0]}")
-if "COLAB_RELEASE_TAG" in os.environ:
-    from albert_lsh.files import set_up_colab
-
-    set_up_colab(KEEP_ON_DRIVE)
-before = set(globals())  # the names there are before the parameters"""
+before = set_up(globals(), keep_on_drive=False)  # True: results outlive Colab's machine, on your Google Drive"""
 NOT_YET = "(A placeholder until public.)\n\n"  # in README
-NOTE = " (a placeholder until public)"
+NOTE = "  # a placeholder until public"
 PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"
 BADGE = re.compile(r"(\[!\[Open in Colab\]\[badge\]\])\(\S+/(\w+\.ipynb)\)")
 CLONE = re.compile(r"git clone \S+ && cd \S+")
 NAMES = re.compile(r"# softmax, (?:.*\n# )*.*\n(?=attention = )")
 TASK_NAMES = {name: re.compile(rf'(?:# .*\n)*(?=task = "{name}"\n)') for name in ("mrpc", "squad")}
+COMMENT = re.compile(r"^    (\w+): .*?  # (.+)$", re.MULTILINE)  # behind a parameter of a run
+OF_LIBRARY = ("attentions", "tasks")  # tables of what there is, not of results
+# The study, or the folder of results/, of a table whose name does not begin with it.
+GROUPS = {"duplication": "long-range", "listops": "long-range", "text": "long-range", "twins": "word-order"}
+GROUPS |= {"whole-model": "efficiency", "second-models": "no-training", "faults": "reliability", "colab": "reliability"}
+TABLES = ROOT / "results" / "tables"
+HEAD = """# Tables: {group}
+
+[All tables](README.md). Made by `make refresh` from the CSV files of [results](../), which have every digit."""
+INDEX = """# All tables
+
+Every table that the project has, made by `make refresh`; [docs/results.md](../../docs/results.md) says what follows
+from them, and [the page to explore](../../report/results.html) shows every single run. A number in a table comes from a
+CSV file: of `<study>-scores`, `-variety` and `-settings` that is `<study>-scores.csv` in this folder, of others
+`<study>-differences.csv`, `-switched.csv`, `-shuffled.csv` and so on; of experiments those in
+[efficiency](../efficiency), [long_range](../long_range), [reliability](../reliability) and [runs](../runs)."""
 PLACE = re.compile(r"<!-- table: (\S+) -->(?:(?:(?!<!-- table: ).)*?<!-- end of table -->)?", re.DOTALL)
 
 
@@ -64,7 +67,7 @@ def address() -> str:
 
 
 def setup_cell() -> str:
-    """The notebooks' set-up cell, with the repository's address, which it calls a placeholder as long as it is one."""
+    """The notebooks' set-up cell, with the repository's address; it says so as long as that is a placeholder."""
     note = NOTE if PROJECT["tool"]["albert-lsh"]["address-is-placeholder"] else ""
     return SETUP.replace("ADDRESS", address()).replace("NOTE", note)
 
@@ -127,9 +130,44 @@ def notebook(name: str, text: str) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
+def run_options() -> Table:
+    """The parameters of a run with their defaults, and what the comment behind each says in run.py."""
+    said: dict[str, str] = {}
+    for kind in reversed(Run.__mro__[: Run.__mro__.index(BaseModel)]):
+        said |= dict(COMMENT.findall(inspect.getsource(kind)))
+    rows = []
+    for name, field in Run.model_fields.items():
+        default = "must be given" if field.is_required() else json.dumps(field.default)
+        rows.append([name, "" if default == "null" else default, said.get(name, "")])
+    return Table(["parameter", "default", "meaning"], rows)
+
+
+def group_of(name: str) -> str:
+    """The study that a table is of, whose name it begins with; "several" for tables of more than one."""
+    studies = {path.stem: path.stem for path in ROOT.glob("studies/**/*.yaml")} | GROUPS
+    starts = [start for start in studies if f"{name}-".startswith(f"{start}-")]
+    return studies[max(starts, key=len)] if starts else "several"
+
+
+def table_pages(tables: dict[str, Table]) -> dict[Path, str]:
+    """A page for each study with its tables, and one that lists all of them."""
+    groups: dict[str, list[str]] = {}
+    for name in tables:
+        groups.setdefault(group_of(name), []).append(name)
+    texts, index = {}, [INDEX, ""]
+    for group, names in sorted(groups.items(), key=lambda of: (of[0] != "several", of[0])):
+        parts = [HEAD.format(group=group), *(f"## {name}\n\n{markdown(tables[name])}" for name in names)]
+        texts[TABLES / f"{group}.md"] = "\n\n".join(parts) + "\n"
+        links = ", ".join(f"[{name.removeprefix(f'{group}-')}]({group}.md#{name})" for name in names)
+        index.append(f"- [{group}]({group}.md): {links}")
+    return texts | {TABLES / "README.md": "\n".join(index) + "\n"}
+
+
 def refreshed() -> dict[Path, str]:
     """Every page and notebook as it should be."""
-    tables, texts = all_tables(ROOT), {}
+    tables = all_tables(ROOT)
+    texts = table_pages({name: table for name, table in tables.items() if name not in OF_LIBRARY})
+    tables["run-options"] = run_options()
     for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.ipynb")):
         text = path.read_text(encoding="utf-8")
         texts[path] = notebook(path.name, text) if path.suffix == ".ipynb" else page(text, tables)
@@ -137,5 +175,8 @@ def refreshed() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    for target, content in refreshed().items():
+    pages = refreshed()
+    for target, content in pages.items():
         target.write_text(content, encoding="utf-8")
+    for gone in set(TABLES.glob("*.md")) - pages.keys():  # of a study that has no tables any more
+        gone.unlink()

@@ -103,14 +103,19 @@ def root_of(results_root: str | None = None) -> Path:
     return root
 
 
-def set_up_colab(keep_on_drive: bool) -> None:
-    """Say in Colab what becomes of results, and mount Drive where they are to be kept."""
+def set_up(variables: Mapping[str, Any], keep_on_drive: bool = False) -> set[str]:
+    """What a notebook calls first: the names of its variables, `globals()`, before its parameters.
+
+    In Colab it says what becomes of results, and mounts Drive where they are to be kept.
+    """
     if keep_on_drive:
         from google.colab import drive  # Colab alone has it
 
         drive.mount(str(DRIVE))
-    print("Colab deletes this machine and the results on it. To keep them, set KEEP_ON_DRIVE = True here, and below:")
-    print(f'results_root = "{DRIVE / "MyDrive" / "albert-lsh"}"')
+    if "COLAB_RELEASE_TAG" in os.environ:
+        print("Colab deletes this machine and the results on it. To keep them, set keep_on_drive=True here, and below:")
+        print(f'results_root = "{DRIVE / "MyDrive" / "albert-lsh"}"')
+    return set(variables)
 
 
 def run_folder(study: str, task: str, model: str, arm: str, seed: int, results_root: str | None = None) -> Path:

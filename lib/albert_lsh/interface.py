@@ -127,7 +127,8 @@ class ModelAttention(dict[str, Any]):
         Where `albert_lsh` is not imported, Transformers then refuses the model. Softmax would be no other model there,
         but for a residual connection that was dropped.
         """
-        config.albert_lsh, config._attn_implementation = self, INTERFACE
+        config.albert_lsh = self
+        config._attn_implementation = INTERFACE
         config.attn_implementation = INTERFACE
         if self["attention"] == "softmax" and self["residual"]:
             del config.attn_implementation
@@ -355,7 +356,8 @@ def register() -> None:
 
     @wraps(decide)
     def decide_by_config(model: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
-        config, name = model.config, type(model).__name__
+        config = model.config
+        name = type(model).__name__
         saved = getattr(config, INTERFACE, None)
         if requested_attention is None and saved:
             requested_attention = INTERFACE

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import reprlib
+import textwrap
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
@@ -174,7 +175,8 @@ class Settings(BaseModel):
         return self
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.recorded().items())})"
+        text = f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.recorded().items())})"
+        return textwrap.fill(text, 116, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
     def recorded(self) -> dict[str, Any]:
         """All parameters but `results_root`: records name no folder of a machine.

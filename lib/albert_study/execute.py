@@ -93,9 +93,15 @@ def execute(job: Job) -> None:
 
 
 def run_notebook(source: Path, target: Path, parameters: dict[str, Any], attempts: int = 3) -> None:
-    """papermill, from the repository's root; a kernel that loses a race for a port while starting is started again."""
+    """papermill, from the repository's root; a kernel that loses a race for a port while starting is started again.
+
+    Parameters that have no line in the notebook's cell go into its `options`.
+    """
     import papermill
 
+    in_cell = papermill.inspect_notebook(str(source))
+    if others := {name: value for name, value in parameters.items() if name not in in_cell}:
+        parameters = {name: value for name, value in parameters.items() if name in in_cell} | {"options": others}
     options = {"progress_bar": False, "kernel_name": "python3", "cwd": str(repository_root())}
     try:
         papermill.execute_notebook(source, target, parameters, **options)

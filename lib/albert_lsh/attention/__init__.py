@@ -304,7 +304,8 @@ def coverage(
     Arguments are those of `attend`. Softmax means that of the query and key given, also for attentions that
     tie them. Where there is nothing but padding, all shares are 0.
     """
-    made, met = make(name, settings), pairs(name, query, key, padding_mask, seed=seed, **settings) > 0
+    made = make(name, settings)
+    met = pairs(name, query, key, padding_mask, seed=seed, **settings) > 0
     padding_mask = made.visible(padding_mask)
     query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
     mask, tokens = token_mask(query, padding_mask), count_tokens(query, padding_mask)

@@ -74,7 +74,8 @@ class Attention(BaseModel):
     @classmethod
     def explain(cls, failed: ValidationError) -> str:
         """What is wrong with settings, in one line: the setting, its value, and what was expected."""
-        error, known = failed.errors()[0], list(cls.model_fields)
+        error = failed.errors()[0]
+        known = list(cls.model_fields)
         setting = "".join(map(str, error["loc"][:1]))
         if error["type"] == "extra_forbidden":
             near = difflib.get_close_matches(setting, known, 1)

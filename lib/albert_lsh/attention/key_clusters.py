@@ -46,7 +46,8 @@ def naive(
     count = -(-len(others) // cluster_size)
     if count == 0:
         return seen
-    places, start = place(key[others]), [c * len(others) // count for c in range(count + 1)]
+    places = place(key[others])
+    start = [c * len(others) // count for c in range(count + 1)]
 
     def split(members: Tensor, first: int, last: int) -> list[Tensor]:
         """Members dealt out to the clusters from `first` to before `last`, at medians; cluster c begins at start[c]."""
@@ -102,7 +103,8 @@ class KeyClusters(SparseAttention):
         has_mean = wants_mean and keys < n_tokens
         if "global_tokens" not in given:
             tokens = min(GLOBAL_TOKENS, n_tokens, keys - 1 - has_mean)
-        room, root = keys - tokens - has_mean, math.sqrt(n_tokens)
+        room = keys - tokens - has_mean
+        root = math.sqrt(n_tokens)
         size = max(2, round(root / 2 if n_tokens <= SINGLE else min(n_tokens / CLUSTERS, root)))
         if keys == n_tokens:  # all clusters
             sizes = {"n_hashes": -(-room // size), "cluster_size": size}
@@ -141,7 +143,8 @@ def choose_clusters(query: Tensor, key: Tensor, members: Tensor, n_hashes: int |
     mean_key = take(key, members).sum(3) / size.clamp(min=1).unsqueeze(-1)  # (batch, heads, clusters, head_dim)
     offset = size.log().flatten(0, 1).unsqueeze(1)  # (batch * heads, 1, clusters), -inf for an empty one
     queries, mean_keys = query.flatten(0, 1), mean_key.flatten(0, 1).mT
-    most, chosen = largest(n_hashes), []
+    most = largest(n_hashes)
+    chosen = []
     for part in slices(length, count * batch * heads, query.device):
         chosen.append(highest(torch.baddbmm(offset, queries[:, part], mean_keys, alpha=scaling), most))
     chosen = torch.cat(chosen, dim=1).unflatten(0, (batch, heads))

@@ -46,7 +46,8 @@ class Keys(NamedTuple):
 
         positions: (batch, heads, n). is_global: (batch, heads, length) bool, True for them.
         """
-        hidden, length = F.pad(is_global, (0, 1)), is_global.shape[-1]
+        hidden = F.pad(is_global, (0, 1))
+        length = is_global.shape[-1]
         more = positions[:, :, None, None].expand(*self.keys.shape[:4], -1).clone()
         more[:, :, 1:] = length
         keys = torch.cat([more, self.keys.masked_fill(look_up(hidden, self.keys), length)], dim=-1)
@@ -106,8 +107,13 @@ class ClusterKeys(NamedTuple):
 
         rows: (batch, heads, length, dim), zeros in padding.
         """
+        batch, heads, length, dim = rows.shape
+        count = self.members.shape[2]
+        if length <= SINGLE:  # products with zeros and ones are quicker than gathered rows
+            has = rows.new_zeros(batch, heads, count, length + 1).scatter_(3, self.members, 1.0)[..., :-1]
+            unseen = rows.new_ones(batch, heads, length, count + 1).scatter_(3, self.chosen, 0.0)[..., :-1]
+            return unseen @ (has @ rows)
         sums = take(rows, self.members).sum(3)  # (batch, heads, clusters, dim)
-        batch, heads, count, dim = sums.shape
         table, first = F.pad(sums, (0, 0, 0, 1)).reshape(-1, dim), first_rows(batch, heads, count, sums.device)
         seen = F.embedding_bag((self.chosen + first).flatten(0, 2), table, mode="sum")
         return sums.sum(2, keepdim=True) - seen.view(*self.chosen.shape[:3], dim)

@@ -106,7 +106,8 @@ class SharedQKLSH(SparseAttention):
 
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
         """`key` is not used."""
-        key, keys = unit_queries(query), self.keys_for(query, key, padding_mask, generator, scaling)
+        key = unit_queries(query)
+        keys = self.keys_for(query, key, padding_mask, generator, scaling)
         out, log_sum = attend(query, key, value, keys, scaling=scaling, dropout=dropout)
         if self.mean_key:
             means = mean_of_all(key, value, token_mask(query, padding_mask))
@@ -118,7 +119,8 @@ class SharedQKLSH(SparseAttention):
 
     def cost(self, length: int, head_dim: int) -> float:
         """Multiply-adds of one head: the random directions, the pairs in chunks, later ones too, and the mean key."""
-        directions, needed = 0, even_buckets(length, self.bucket_size)
+        directions = 0
+        needed = even_buckets(length, self.bucket_size)
         while needed:
             directions += min(needed, MOST_BUCKETS) // 2
             needed = even_buckets(needed, MOST_BUCKETS) if needed > MOST_BUCKETS else 0
@@ -149,7 +151,9 @@ def find_buckets(query: Tensor, n_tokens: Tensor, bucket_size: int | Tensor, n_h
     has as many buckets as its own tokens need, however far it is padded. More than `MOST_BUCKETS` are combinations of
     several such choices, so that hashing stays linear in the length (section 2 of the Reformer paper has two factors).
     """
-    needed, weight, generators = even_buckets(n_tokens, bucket_size), 1, generators_of_rounds(n_hashes, generator)
+    needed = even_buckets(n_tokens, bucket_size)
+    weight = 1
+    generators = generators_of_rounds(n_hashes, generator)
     bucket = query.new_zeros(*query.shape[:2], n_hashes, query.shape[2], dtype=torch.long)
     while needed.any():
         here = needed.clamp(max=MOST_BUCKETS)

@@ -260,7 +260,8 @@ def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
     Raises:
         ValueError: the model has as many positions already, or is RoBERTa, whose positions begin behind padding.
     """
-    config, embeddings = model.config, model.base_model.get_submodule("embeddings")
+    config = model.config
+    embeddings = model.base_model.get_submodule("embeddings")
     if length <= (present := max_positions(config)):
         raise ValueError(f"length={length} must be above the {present} positions that the model has")
     if config.max_position_embeddings != present:
@@ -284,7 +285,8 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrained
     Raises:
         ModelError: there is no tokenizer.
     """
-    source, sides = pretrained.tokenizer_of(name_or_path), {"padding_side": "right", "truncation_side": "right"}
+    source = pretrained.tokenizer_of(name_or_path)
+    sides = {"padding_side": "right", "truncation_side": "right"}
     what = f"model={name_or_path!r}: no tokenizer could be loaded (no network? {OFFLINE})"
     with reading(ModelError, what):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main", **sides)
@@ -292,7 +294,8 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrained
         reads = "a vocabulary of special tokens alone reads no text"
         raise ModelError(f"model={name_or_path!r}: no tokenizer files; {reads}")
     # Transformers 5 makes ALBERT's only on request, and a pipeline does not ask; RoBERTa's are all 0.
-    kinds, names = tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"], tokenizer.model_input_names
+    kinds = tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"]
+    names = tokenizer.model_input_names
     if any(kinds) and "token_type_ids" not in names:
         tokenizer.model_input_names = [*names, "token_type_ids"]
     return tokenizer

@@ -158,7 +158,8 @@ def drop_residual(model: PreTrainedModel) -> PreTrainedModel:
     for module in list(model.modules()):
         inner = getattr(module, "self", None)
         if type(module).__name__ == "AlbertAttention":
-            module.__class__, module.has_residual = AlbertAttentionWithoutResidual, False
+            module.__class__ = AlbertAttentionWithoutResidual
+            module.has_residual = False
         elif hasattr(inner, "query") and getattr(inner, "has_residual", True):
             module.output.register_forward_pre_hook(nothing_added)
             inner.has_residual = False

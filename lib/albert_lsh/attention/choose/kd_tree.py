@@ -87,7 +87,8 @@ def make_plan(counts: tuple[int, ...], sizes: tuple[int, ...], n_axes: int, devi
     leaves = (-(-n // size)).clamp(min=1)
     depth = torch.ceil(torch.log2(leaves.double())).long()
     first, members = torch.zeros_like(n)[:, None], n[:, None]
-    levels, above = [], 1
+    levels = []
+    above = 1
     for level in range(int(depth.max()) + 1):
         if level:
             first, members = deal(level - 1, n, leaves, depth)

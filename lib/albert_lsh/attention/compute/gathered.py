@@ -25,7 +25,8 @@ class Gathered(Listed):
             The number of the round; queries and keys (blocks, places), rows of flat tensors, whose last one stands in
             empty places; and the bias (blocks, queries or 1, keys). A pair counts in the first round in which it meets.
         """
-        keys, n = self.keys, rows.stop - rows.start
+        keys = self.keys
+        n = rows.stop - rows.start
         offset = torch.arange(n, device=keys.keys.device)[:, None, None] * length
         tables = [narrow(table[rows], keys.keys.shape[2]) for table in keys.clusters or ()]
         for number in range(keys.keys.shape[1]):

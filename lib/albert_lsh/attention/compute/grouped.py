@@ -44,7 +44,8 @@ class Grouped(Pieces):
         # The global tokens are cluster 0, which all queries see; `count` is for nothing: in padding, and where a query
         # chose fewer clusters. Its slots come last, and are cut off.
         chosen = F.pad(chosen.mT + 1, (0, 0, 1, 0)).masked_fill_(~mask, count)
-        tokens, filled = tokens[tokens < length], members < length
+        tokens = tokens[tokens < length]
+        filled = members < length
         sees = chosen.new_zeros(count + 1, length, dtype=torch.bool).scatter_(0, chosen, True)
         number = sees.flatten().cumsum(0, dtype=torch.int32).view_as(sees)  # of a slot, from 1: by cluster, then query
         last = [0, *number[:-1, -1].tolist()]
@@ -75,7 +76,9 @@ class Grouped(Pieces):
 
         query: as `rows_of` gives it.
         """
-        k, v, n = key.index_select(0, groups.at_key), value.index_select(0, groups.at_key), len(groups.at_query)
+        k = key.index_select(0, groups.at_key)
+        v = value.index_select(0, groups.at_key)
+        n = len(groups.at_query)
         outs = empty(value, n + 1)
         highest, sums = outs.new_full((n + 1,), MASKED), outs.new_ones(n + 1)
         slots = (x.split(groups.queries_of) for x in (groups.at_query, outs[:n], highest[:n], sums[:n]))
@@ -113,14 +116,18 @@ class Grouped(Pieces):
 
         total: the log-sum-exp that `attend_head` returned. delta: see `compute.Backend`.
         """
-        k, v, n = key.index_select(0, groups.at_key), value.index_select(0, groups.at_key), len(groups.at_query)
-        grad_slots, grad_k, grad_v = empty(query, n + 1), *(torch.empty_like(x) for x in (k, v))
+        k = key.index_select(0, groups.at_key)
+        v = value.index_select(0, groups.at_key)
+        n = len(groups.at_query)
+        grad_slots = empty(query, n + 1)
+        grad_k, grad_v = (torch.empty_like(x) for x in (k, v))
         totals, deltas = (x.index_select(0, groups.at_query) for x in (total * LOG2_E, delta))
         slots = (x.split(groups.queries_of) for x in (groups.at_query, totals, deltas, grad_slots[:n]))
         keys = (x.split(groups.keys_of) for x in (k, v, grad_k, grad_v))
         for at, log2_sum, shift, grad_q, kk, vv, grad_kk, grad_vv in zip(*slots, *keys, strict=True):
             if len(at) and len(kk):
-                q, grad_out = query.index_select(0, at), up.index_select(0, at)
+                q = query.index_select(0, at)
+                grad_out = up.index_select(0, at)
                 weights = (kk @ q.mT).sub_(log2_sum).exp2_()
                 dropped, grad_weights = self.drop(weights, vv @ grad_out.mT)
                 grad_scores = grad_weights.sub_(shift).mul_(weights)

@@ -52,7 +52,7 @@ class Listed(Pieces):
 
     def weigh(self, bias: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (..., queries, keys) and the log-sum-exp of the scores (..., queries), float32."""
-        scores = torch.add(bias, product(q, k.transpose(-1, -2)).float(), alpha=self.scaling)
+        scores = torch.add(bias, product(q, k.transpose(-1, -2)), alpha=self.scaling).float()
         weights = scores.softmax(-1)
         return weights, scores.amax(-1) - weights.amax(-1).log()  # the largest weight is exp(its score - log-sum-exp)
 
@@ -65,8 +65,8 @@ class Listed(Pieces):
         """Gradients of q, k and v. total: log-sum-exp over all pieces. delta: see `compute.Backend`."""
         weights, log_sum = self.weigh(bias, q, k)
         weights *= (log_sum - total).exp().unsqueeze(-1)
-        dropped, grad_weights = self.drop(weights, product(up, v.transpose(-1, -2)).float())
-        grad_scores = grad_weights.sub_(delta.unsqueeze(-1)).mul_(weights).mul_(self.scaling)
+        dropped, grad_weights = self.drop(weights, product(up, v.transpose(-1, -2)))
+        grad_scores = (grad_weights - delta.unsqueeze(-1)).mul_(weights).mul_(self.scaling)
         grad_k, grad_v = product(grad_scores.transpose(-1, -2), q), product(dropped.transpose(-1, -2), up)
         return product(grad_scores, k), grad_k, grad_v
 

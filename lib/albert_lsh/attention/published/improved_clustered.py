@@ -31,7 +31,8 @@ def assign(query: Tensor, mask: Tensor, num_clusters: int | Tensor, generator: t
     k-means begins with queries evenly spaced over the sequence. A bit of a centre is what most of its members have; a
     centre without members stays where it is. Ties go to the first cluster, and to a set bit.
     """
-    most, length = largest(num_clusters), mask.shape[-1]
+    most = largest(num_clusters)
+    length = mask.shape[-1]
     directions = draw_directions(query.shape[1], query.shape[3], BITS, generator).to(query.device)
     signs = (torch.einsum("bhld,hrd->bhlr", query, directions) >= 0) & mask.unsqueeze(-1)
     power = 2 ** torch.arange(BITS, device=query.device)
@@ -69,7 +70,8 @@ class ImprovedClustered(Budgeted):
 
         dropout: probability with which a weight, of a mean query or of a query, is dropped.
         """
-        mask, most = token_mask(query, padding_mask), largest(self.num_clusters)
+        mask = token_mask(query, padding_mask)
+        most = largest(self.num_clusters)
         with torch.autocast(query.device.type, enabled=False):
             q, k, v = query.float(), key.float(), value.float()
             cluster = assign(q, mask, self.num_clusters, generator)

@@ -50,13 +50,15 @@ class Nystrom(Convolved, Budgeted):
 
         dropout: probability with which the weight that a query gives a landmark is dropped.
         """
-        n_tokens, most = count_tokens(query, padding_mask), largest(self.num_landmarks)
+        n_tokens = count_tokens(query, padding_mask)
+        most = largest(self.num_landmarks)
         few = (n_tokens <= self.num_landmarks)[:, None, None, None]
         if few.any():
             exact = Softmax().compute(query, key, value, padding_mask, scaling=scaling, dropout=dropout)
             if few.all():
                 return exact
-        mask, number = token_mask(query, padding_mask), per_sequence(self.num_landmarks, 3)
+        mask = token_mask(query, padding_mask)
+        number = per_sequence(self.num_landmarks, 3)
         segment = (mask.cumsum(-1) - 1) * number // n_tokens[:, None, None].clamp(min=1)
         segment = segment.clamp(max=most).masked_fill(~mask, most)
         mean_query, mean_key = (means_of_groups(rows.float(), segment, most) for rows in (query, key))

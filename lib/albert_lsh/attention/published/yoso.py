@@ -124,7 +124,8 @@ class Samples(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         query, key, value, query_codes, key_codes = ctx.saved_tensors
-        grad, n_codes = upstream[0], 2**ctx.hash_code_len + 2
+        grad = upstream[0]
+        n_codes = 2**ctx.hash_code_len + 2
         factor = ctx.hash_code_len / 2 / query_codes.shape[1]
         grad_value = read_tables(key_codes, query_codes, grad, n_codes) / query_codes.shape[1]
         grads = [
