@@ -45,9 +45,9 @@ TEXTS = [
         MINI + "tasks: {mini-mrpc: {seeds: [0, 1],\n later: [1, 2], arms: {key-clusters: }}}",
         "line 3: .*key-clusters: later: 2 is not one of the",
     ),
-    (MINI + "seeds: [true]\n" + TASKS, r"seeds\[0\]=True must be a valid integer"),
+    (MINI + "seeds: [true]\n" + TASKS, r"seeds\[0\]=True must be a number"),
     ("parameters: {seed: 7}\n" + TASKS, "line 1: parameters: 'seed' is no key here; give seeds, a list"),
-    ("parameters:\n  model: mini\n  epochs: true\n" + TASKS, "line 3: .*softmax: epochs=True must be a valid"),
+    ("parameters:\n  model: mini\n  epochs: true\n" + TASKS, "line 3: .*softmax: epochs=True must be a number"),
     ("parameters: {model: mini, max_length: 1-30}\n" + TASKS, "max_length='1-30' must be a valid integer"),
     ("paramters: {model: mini}\n" + TASKS, "line 1: 'paramters' is no key here; did you mean 'parameters'"),
     (MINI + "switched: {held-out: {sharse: [0.5]}}\n" + TASKS, "held-out: 'sharse' is no key .* mean 'shares'"),
@@ -73,9 +73,9 @@ def test_what_is_no_study_is_refused_with_its_line(root, text, said):
 
 
 def test_numbers_may_be_written_as_python_does_and_what_is_meant_may_be_said_again(root):
-    text = "parameters: {model: mini, max_length: +64, learning_rate: 1e-5, weight_decay: .5}\n"
+    text = "parameters: {model: mini, max_length: +64, learning_rate: 1e-5, epochs: .5}\n"
     (job,) = load(root, text + TASKS)
-    assert (job.run.max_length, job.run.learning_rate, job.run.weight_decay) == (64, 1e-5, 0.5)
+    assert (job.run.max_length, job.run.learning_rate, job.run.epochs) == (64, 1e-5, 0.5)
     text = MINI + "tasks:\n  mini-mrpc: &a {epochs: 1, arms: {softmax: }}\n  mini-sst2: &b {<<: *a, epochs: 2}\n"
     jobs = load(root, text + "  mini-mnli: {<<: [*b, *a], batch_size: 8}\n")
     assert [job.run.epochs for job in jobs] == [1, 2, 2]
@@ -107,7 +107,7 @@ def test_an_arm_has_the_attention_of_its_name(root):
 
 def test_a_task_may_change_what_its_models_are_evaluated_under(root):
     """And the study's shares are those of every variant that names none."""
-    few, switched = {"attention": "key-clusters", "n_hashes": 1}, {"looked_into": 4, "shares": [0.125, 0.12]}
+    few, switched = {"attention": "key-clusters", "axes": 4}, {"looked_into": 4, "shares": [0.125, 0.12]}
     tasks = {"switched": {"validation": {"examples": 9, "variants": {"window": None, "more": few | {"share": 0.1}}}}}
     study = {
         "parameters": {"model": "mini", "save_model": True},

@@ -118,7 +118,8 @@ def table(
         places = [fill(label, line) for line in each] if across else range(len(each))
         for title, cell in cells.items():
             templates = [cell(line) if callable(cell) else cell for line in each]
-            column = {place: fill(*pair) for place, *pair in zip(places, templates, each, strict=True)}
+            filled = map(fill, templates, each)
+            column = dict(zip(places, filled, strict=True))
             if not across or any(column.values()):
                 columns.setdefault(title.format_map(each[0]) if across else title, {}).update(column)
     labels = [fill(label, line) for line in lines.to_dict("records")]

@@ -215,7 +215,8 @@ class StudyFile:
         steps = [step for step in error["loc"] if step != "[key]"]
         depth = max((number for number, step in enumerate(steps) if isinstance(step, str)), default=0)
         place, named = steps[:depth], tuple(steps[depth:]) or ("study",)
-        problem = described({**error, "loc": named})
+        here: Any = {**error, "loc": named}
+        problem = described(here)
         if error["type"] == "extra_forbidden":
             problem = unknown(named[0], place)
         elif error["type"] == "value_error" and not problem.startswith(f"{named[0]}="):
