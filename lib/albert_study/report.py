@@ -115,7 +115,7 @@ def of_difference(line: Line) -> dict[str, Any]:
         told = "constant ({constant_to:0} of {seeds:0} runs)"
     elif not line["has_mean"]:
         told = f"{{lowest_to:s}} to {{highest_to:s}} ({runs_told(line['seeds'])})"
-    told = fill(told, line | {"digits": scale_of(line["task"], line["metric"])[1]}) + mark(line)
+    told = fill(told, {**line, "digits": scale_of(line["task"], line["metric"])[1]}) + mark(line)
     return {"told": told, "cost": form(line["cost_to"], "%"), "clear": line["clear"] is True}
 
 
@@ -147,19 +147,19 @@ def of_text(root: Path) -> dict[str, Any]:
     runs = headlines(rows, root)
     hours = rows.loc[(rows["kind"] == "fine-tuned") & (rows["measure"] == "train_seconds"), "value"].sum() / 3600
     longer = runs[runs["study"] == "more-training"].groupby(["task", "arm"], sort=False)
-    content = {"trained": {"runs": str(len(runs)), "hours": form(hours, "0")}}
+    content: dict[str, Any] = {"trained": {"runs": str(len(runs)), "hours": form(hours, "0")}}
     content["more training"] = {f"{task}/{arm}": longer_training(of_arm, root) for (task, arm), of_arm in longer}
     masked = rows[(rows["study"] == "masked-words") & (rows["length"] == 128)]
     if len(masked):
         lines = wide(masked).query("share == 0.5").to_dict("records")
-        losses = {"softmax": {"loss": form(lines[0]["softmax_loss"], "1")}}
+        losses: dict[str, Any] = {"softmax": {"loss": form(lines[0]["softmax_loss"], "1")}}
         changes = {line["variant"]: {"change": form(line["change"], "2"), "dots": [line["change"]]} for line in lines}
         content["masked words"] = losses | changes
     twins = read(root, "runs/word-order/stsb/twins")
-    for arm, lines in twins.sort_values("seed").groupby("arm") if len(twins) else ():
-        copies = lines["weight_of_copies"].iloc[0]
-        told = {"right": one_by_one(lines["told_apart"], "%"), "copies": form(copies, "0" if copies >= 10 else "1")}
-        content.setdefault("twins", {})[ARMS.get(arm, arm)] = told
+    for arm, of_arm in twins.sort_values("seed").groupby("arm") if len(twins) else ():
+        copies = of_arm["weight_of_copies"].iloc[0]
+        told = {"right": one_by_one(of_arm["told_apart"], "%"), "copies": form(copies, "0" if copies >= 10 else "1")}
+        content.setdefault("twins", {})[ARMS.get(str(arm), str(arm))] = told
     return content
 
 
@@ -169,7 +169,7 @@ def longer_training(runs: pd.DataFrame, root: Path) -> dict[str, str]:
     for record in runs["record"]:
         evaluated = load_history((root / record).parent).dropna(subset=["eval_loss"])
         losses.append(evaluated[["train_loss", "eval_loss"]].iloc[-1])
-    means = {name: form(loss, "2") for name, loss in pd.DataFrame(losses).mean().items()}
+    means = {str(name): form(loss, "2") for name, loss in pd.DataFrame(losses).mean().items()}
     task, metric = runs[["task", "measure"]].iloc[0]
     return means | {"score": form(runs["value"].mean(), str(scale_of(task, metric)[1]))}
 

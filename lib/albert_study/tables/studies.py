@@ -185,7 +185,11 @@ def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         from_softmax = pairs["from"].map(base_of) == "softmax"
         from_softmax |= not from_softmax.any()  # what is compared with something else alone
         name = f"{study}-differences-{task}"
-        cells = {"score": both_scores, "difference (95 % interval)": difference, "pairs seen": "{pairs_to:%}"}
+        cells: dict[str, Any] = {
+            "score": both_scores,
+            "difference (95 % interval)": difference,
+            "pairs seen": "{pairs_to:%}",
+        }
         cells |= {"cost": "{cost_to:%}", over: "{seeds:0}{mark}"}
         for chosen, label, ending, more in (
             (from_softmax, "{change} ({to})", "", {}),
