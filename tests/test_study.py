@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from albert_lsh.record import SCHEMA, read_predictions
 from albert_lsh.run import Run
-from albert_study.execute import say_how_long, without_folders
+from albert_study.execute import named_arms, say_how_long, without_folders
 from albert_study.names import RUNGS
 from albert_study.study import StudyError, StudyFile, load_jobs, main, to_make
 from checkouts import ROOT, copy_code, make, start, write_study
@@ -83,21 +83,20 @@ def test_every_study_of_the_repository_is_sound_and_what_is_committed_is_done(na
     assert name in UNFINISHED or not missing
 
 
-def test_the_study_of_the_ladder_has_the_arms_of_the_notebook_and_every_rung_a_name():
-    """But for learning rates, which belong to a study's models, and how long it trains."""
-    cells = nbformat.read(ROOT / "notebooks/compare.ipynb", as_version=4).cells
-    (parameters,) = (cell.source for cell in cells if "parameters" in cell.metadata.get("tags", []))
-    exec(parameters, ladder := {})
-    of_study = dict.fromkeys(ladder["arms"], 0)
-    assert list(RUNGS) == list(of_study)
+def test_the_ladder_is_the_same_in_all_tasks_of_its_study_and_can_be_had_by_name():
+    """But for learning rates, which belong to a study's models."""
+    ladder = named_arms("ladder")
+    assert list(RUNGS) == list(ladder)
+    assert ladder["2020-block"]["attention_settings"]["residual"] is False
+    own = {"softmax": {"attention": "softmax"}}
+    assert [named_arms(arms) for arms in (["softmax"], "softmax", own)] == [own] * 3
     for task, entry in StudyFile("ladder").study.tasks.items():
-        if task == "squad":  # of 128 tokens, which are hashed
-            continue
-        for name in entry.arms.keys() & of_study.keys():
+        for name in entry.arms.keys() & ladder.keys() if task != "squad" else ():  # of 128 tokens, which are hashed
             values = entry.arms[name].values()
-            assert {key: value for key, value in values.items() if key != "learning_rate"} == ladder["arms"][name]
-            of_study[name] += 1
-    assert all(of_study.values())
+            assert {key: value for key, value in values.items() if key != "learning_rate"} == ladder[name]
+    for arms in ("ladders", ["2020"], [], 5):
+        with pytest.raises(StudyError, match='must be "ladder", a list of its arms .*, or by name'):
+            named_arms(arms)
 
 
 LIKE = {"task": "mini-mrpc", "model": "mini", "eval_examples": 32, "epochs": 1, "device": "cpu"}

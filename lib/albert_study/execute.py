@@ -18,7 +18,8 @@ from typing import Any
 
 from albert_lsh.files import lock, repository_root
 from albert_lsh.record import read_result
-from albert_study.study import Job, StudyError, find_file, load_jobs
+from albert_study.names import RUNGS
+from albert_study.study import Job, StudyError, StudyFile, find_file, load_jobs
 
 # An absolute path of two parts or more; it may follow a colour code, but is no part of a URL, a tag or a fraction.
 PATH = re.compile(r"(?:(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm)|(?<![\w.:/<~)-]))(?:/[\w.+@~-]+){2,}/?")
@@ -54,6 +55,25 @@ def clean(path: Path, texts_are_ours: bool) -> None:
     about = notebook.metadata.papermill
     about["output_path"] = about["output_path"].replace(".partial.ipynb", ".ipynb")
     nbformat.write(notebook, path)
+
+
+def named_arms(arms: str | list[str] | dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By arm, the parameters of its runs that are its own.
+
+    arms: "ladder", names of its arms ("one,other" as well), or by name the parameters themselves. Of
+    studies/ladder.yaml the arms of SST-2 are taken, without their learning rates, which are its model's.
+
+    Raises:
+        StudyError: a name that is no arm of the ladder.
+    """
+    if isinstance(arms, dict):
+        return arms
+    names = list(RUNGS) if arms == "ladder" else arms.split(",") if isinstance(arms, str) else arms
+    if not isinstance(names, list) or not names or not {*names} <= RUNGS.keys():
+        known = f"a list of its arms ({', '.join(RUNGS)}), or by name what a run of each has of its own"
+        raise StudyError(f'arms={arms!r} must be "ladder", {known}')
+    entries = StudyFile("ladder").study.tasks["sst2"].arms
+    return {name: {k: v for k, v in entries[name].values().items() if k != "learning_rate"} for name in names}
 
 
 def gpus() -> list[str]:
