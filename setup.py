@@ -9,7 +9,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 ADDRESS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
-CARRIED = ("studies/*", "notebooks/*.ipynb", "report/*.typ", "report/references.bib", "report/page.html")
+CARRIED = ("studies/*.*", "notebooks/*.ipynb", "report/*.typ", "report/references.bib", "report/page.html")
 
 
 class Build(build_py):

@@ -183,7 +183,8 @@ def set_up(setup, folder):
 
 
 def test_set_up_shows_what_pip_says_where_it_fails(tmp_path):
-    setup, address = cells(NOTEBOOKS[0])[1], "https://github.com/albert-lsh/albert-lsh"
+    setup = cells(NOTEBOOKS[0])[1]
+    address = re.search(r"git\+(https:[^\"]+)", setup)[1]
     failing = setup.replace(address, "file://localhost/nowhere/albert-lsh").replace(
         'spec("albert_lsh")', 'spec("none")'
     )

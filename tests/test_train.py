@@ -1,6 +1,7 @@
 """A run from its parameters to its record: what it trains, what it resumes from, what it refuses."""
 
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -283,3 +284,29 @@ def test_scores_are_computed_in_float32(tmp_path):
     trained = fit(make(tmp_path, precision="bf16", epochs=1, **SOFTMAX))
     logits = trained.predictions.filter(like="logit_")
     assert (logits.map(lambda x: torch.tensor(x).bfloat16().item()) != logits).to_numpy().mean() > 0.9
+
+
+# Whatever is around ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_a_checkpoint_in_half_precision_is_trained_in_float32(tmp_path, kind):
+    """A step of 2e-5 would move hardly any of its weights."""
+    load_model("mini").to(kind).save_pretrained(tmp_path)
+    load_tokenizer("mini").save_pretrained(tmp_path)
+    assert load_model(str(tmp_path)).dtype == kind  # prediction keeps what it loads
+    assert prepare_model(make(tmp_path, model=str(tmp_path))).dtype == torch.float32
+
+
+def test_a_parameter_wins_over_what_accelerate_finds_in_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
+    for precision, expected in (("fp32", "no"), ("bf16", "bf16")):
+        assert training_arguments(make(tmp_path, precision=precision), tmp_path).mixed_precision == expected
+    assert "ACCELERATE_DYNAMO_BACKEND" not in os.environ
+
+
+def test_a_run_is_made_by_one_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ParameterError, match="a run is made by one process, .* without torchrun or accelerate launch"):
+        fit(make(tmp_path))

@@ -4,12 +4,14 @@ data = load_data("mrpc", train_examples=1000)             "train", and what is e
 encoded = encode(data, task, tokenizer, max_length)       what the model reads: texts, or windows of paragraphs
 """
 
+import hashlib
 import os
 import random
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, concatenate_datasets
 
 from albert_lsh import mini
@@ -201,3 +203,11 @@ def with_shuffled_words(rows: Dataset, columns: Sequence[str], seed: int) -> Dat
         return " ".join(random.Random(f"{seed} {text}").sample(words, len(words)))
 
     return rows.map(lambda row: {name: shuffled(row[name]) for name in columns}, load_from_cache_file=False)
+
+
+def token_digest(data: Dataset) -> str:
+    """The SHA-256 of all token ids of encoded data."""
+    digest = hashlib.sha256()
+    for batch in data.select_columns(["input_ids"]).with_format("arrow").iter(10_000):
+        digest.update(pc.list_flatten(batch["input_ids"]).to_numpy().tobytes())
+    return digest.hexdigest()

@@ -208,6 +208,17 @@ def resolved(run: Any, trainer: Any) -> dict[str, Any]:
     }
 
 
+def history_of(log: list[dict[str, float]]) -> pd.DataFrame:
+    """Trainer's log as a table: one row per step, training loss, evaluation loss and metrics side by side."""
+    entries = pd.DataFrame(log).drop(columns="train_loss", errors="ignore")  # of a whole training
+    entries = entries.rename(columns={"loss": "train_loss"})
+    names = ["step", "epoch", "learning_rate", "train_loss", "eval_loss"]
+    names += sorted(str(name) for name in entries if str(name).startswith("eval_") and name != "eval_loss")
+    kept = [name for name in names if name in entries and not name.endswith(("_runtime", "_per_second"))]
+    table = entries[kept].groupby("step", as_index=False).last()
+    return table.rename(columns={name: name.removeprefix("eval_") for name in kept if name != "eval_loss"})
+
+
 def write_result(
     folder: Path, record: dict[str, Any], history: pd.DataFrame, predictions: pd.DataFrame | None = None
 ) -> Path:

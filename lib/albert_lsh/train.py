@@ -10,7 +10,6 @@ checkpoint counts once its trainer_state.json, which Trainer writes last, is who
 """
 
 import copy
-import hashlib
 import json
 import logging
 import math
@@ -24,7 +23,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-import pyarrow.compute as pc
 import torch
 from datasets import Dataset, DatasetDict
 from torch.utils.data import SequentialSampler
@@ -35,7 +33,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from albert_lsh import machine, metrics, record
 from albert_lsh.card import write_card
-from albert_lsh.data import encode, load_data
+from albert_lsh.data import encode, load_data, token_digest
 from albert_lsh.files import OneLineError, delete, explain_out_of_memory, lock, write_atomically
 from albert_lsh.interface import max_positions
 from albert_lsh.kinds import SAVED_TASK, Task
@@ -116,7 +114,7 @@ def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: Datas
         return task.score_split(data[first], encoded[first], seen.predictions)
 
     trainer.compute_metrics = compute_metrics
-    identity = run.identity() | {"data": fingerprint(encoded["train"])}  # of a name there may be other data
+    identity = run.identity() | {"data": token_digest(encoded["train"])}  # of a name there may be other data
     history, cost = train_loop(trainer, newest(run.folder / "checkpoints", identity, resume=run.resume))
     cost["examples_per_second"] = len(encoded["train"]) * run.epochs / cost["train_seconds"]
     logits = {first: evaluated}
@@ -171,21 +169,15 @@ def prepare_model(run: Run) -> PreTrainedModel:
     if not run.residual:
         drop_residual(model)
     save_memory(model, recompute=run.recompute)
-    extend_to(run, model)
+    if run.max_length > (limit := max_positions(model.config)):
+        more = f"max_length={run.max_length} is more than the {limit} positions of model={run.model!r}"
+        if not run.extend_positions:
+            raise ParameterError(f"{more}; extend_positions=True repeats them, and training has to do the rest")
+        try:
+            extend_positions(model, run.max_length)
+        except ValueError as error:
+            raise ParameterError(f"{more}: {error}") from error
     return pad_inputs(model, run.max_length) if run.pad_to_max_length else model
-
-
-def extend_to(run: Run, model: PreTrainedModel) -> None:
-    """Give the model of a run positions for max_length tokens; errors as those of `prepare_model`."""
-    if run.max_length <= (limit := max_positions(model.config)):
-        return
-    more = f"max_length={run.max_length} is more than the {limit} positions of model={run.model!r}"
-    if not run.extend_positions:
-        raise ParameterError(f"{more}; extend_positions=True repeats them, and training has to do the rest")
-    try:
-        extend_positions(model, run.max_length)
-    except ValueError as error:
-        raise ParameterError(f"{more}: {error}") from error
 
 
 def prepare_trainer(
@@ -196,18 +188,12 @@ def prepare_trainer(
     for token in ("bos_token_id", "eos_token_id"):  # as Trainer does itself, some releases with a warning
         setattr(model.config, token, getattr(tokenizer, token))
     arguments = training_arguments(
-        run,
-        run.folder,
-        num_train_epochs=run.epochs,
-        gradient_accumulation_steps=run.accumulation,
-        warmup_steps=WARMUP,
-        weight_decay=WEIGHT_DECAY,
-        train_sampling_strategy="random" if run.pad_to_max_length else "group_by_length",
-        length_column_name="length",
+        run, run.folder, num_train_epochs=run.epochs, gradient_accumulation_steps=run.accumulation,
+        warmup_steps=WARMUP, weight_decay=WEIGHT_DECAY,
+        train_sampling_strategy="random" if run.pad_to_max_length else "group_by_length", length_column_name="length",
         logging_steps=max(1, math.ceil(steps * run.epochs) // CURVE_POINTS),
-        eval_strategy="epoch",
-        save_strategy="epoch",
-    )
+        eval_strategy="epoch", save_strategy="epoch",
+    )  # fmt: skip
     return StudyTrainer(
         model=model, args=arguments, train_dataset=train_data, eval_dataset=eval_data, processing_class=tokenizer
     )
@@ -220,14 +206,6 @@ def keep_model(run: Run, model: PreTrainedModel, tokenizer: Any, task: Task) -> 
     with without_bars():
         model.save_pretrained(run.folder / "model")
     tokenizer.save_pretrained(run.folder / "model")
-
-
-def fingerprint(data: Dataset) -> str:
-    """The SHA-256 of all token ids of encoded data."""
-    digest = hashlib.sha256()
-    for batch in data.select_columns(["input_ids"]).with_format("arrow").iter(10_000):
-        digest.update(pc.list_flatten(batch["input_ids"]).to_numpy().tobytes())
-    return digest.hexdigest()
 
 
 # The loop ---------------------------------------------------------------------------------------------------------
@@ -302,22 +280,13 @@ def training_arguments(run: Any, folder: Path, **recipe: Any) -> TrainingArgumen
         del os.environ[name]
     os.environ["ACCELERATE_MIXED_PRECISION"] = "no" if run.precision == "fp32" else run.precision
     arguments = TrainingArguments(
-        output_dir=str(folder / "checkpoints"),
-        save_total_limit=1,
-        seed=run.seed,
-        data_seed=run.seed,
-        per_device_train_batch_size=run.batch_size,
-        per_device_eval_batch_size=run.batch_size,
-        learning_rate=run.learning_rate,
-        lr_scheduler_type="linear",
-        bf16=run.precision == "bf16",
-        fp16=run.precision == "fp16",
-        use_cpu=run.device == "cpu",
+        output_dir=str(folder / "checkpoints"), save_total_limit=1, seed=run.seed, data_seed=run.seed,
+        per_device_train_batch_size=run.batch_size, per_device_eval_batch_size=run.batch_size,
+        learning_rate=run.learning_rate, lr_scheduler_type="linear",
+        bf16=run.precision == "bf16", fp16=run.precision == "fp16", use_cpu=run.device == "cpu",
         logging_nan_inf_filter=False,  # the filter would hide a loss that is not finite
-        restore_callback_states_from_checkpoint=True,
-        report_to="none",
-        **recipe,
-    )
+        restore_callback_states_from_checkpoint=True, report_to="none", **recipe,
+    )  # fmt: skip
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1  # else batch_size would be that of each GPU, and a step's another
     return arguments
@@ -432,15 +401,5 @@ def train_loop(trainer: Trainer, checkpoint: Path | None) -> tuple[pd.DataFrame,
         model.forward = getattr(model, "_original_forward", model.forward)  # accelerate leaves its autocast there
         trainer.evaluate()
     clock = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Clock))  # a resume makes another
-    return history_of(trainer), {"train_seconds": clock.seconds, "peak_memory_bytes": machine.peak_memory(on_gpu)}
-
-
-def history_of(trainer: Trainer) -> pd.DataFrame:
-    """Trainer's log as a table: one row per step, training loss, evaluation loss and metrics side by side."""
-    log = pd.DataFrame(trainer.state.log_history).drop(columns="train_loss", errors="ignore")  # of a whole training
-    log = log.rename(columns={"loss": "train_loss"})
-    names = ["step", "epoch", "learning_rate", "train_loss", "eval_loss"]
-    names += sorted(str(name) for name in log if str(name).startswith("eval_") and name != "eval_loss")
-    kept = [name for name in names if name in log and not name.endswith(("_runtime", "_per_second"))]
-    table = log[kept].groupby("step", as_index=False).last()
-    return table.rename(columns={name: name.removeprefix("eval_") for name in kept if name != "eval_loss"})
+    cost = {"train_seconds": clock.seconds, "peak_memory_bytes": machine.peak_memory(on_gpu)}
+    return record.history_of(trainer.state.log_history), cost
