@@ -19,7 +19,7 @@ from typing import Any
 from albert_lsh.files import lock, repository_root
 from albert_lsh.record import read_result
 from albert_study.names import RUNGS
-from albert_study.study import Job, StudyError, StudyFile, find_file, load_jobs
+from albert_study.study import Arm, Job, StudyError, StudyFile, find_file, load_jobs
 
 # An absolute path of two parts or more; it may follow a colour code, but is no part of a URL, a tag or a fraction.
 PATH = re.compile(r"(?:(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm)|(?<![\w.:/<~)-]))(?:/[\w.+@~-]+){2,}/?")
@@ -73,7 +73,9 @@ def named_arms(arms: str | list[str] | dict[str, dict[str, Any]]) -> dict[str, d
         known = f"a list of its arms ({', '.join(RUNGS)}), or by name what a run of each has of its own"
         raise StudyError(f'arms={arms!r} must be "ladder", {known}')
     entries = StudyFile("ladder").study.tasks["sst2"].arms
-    return {name: {k: v for k, v in entries[name].values().items() if k != "learning_rate"} for name in names}
+    return {
+        name: {k: v for k, v in (entries[name] or Arm()).values().items() if k != "learning_rate"} for name in names
+    }
 
 
 def gpus() -> list[str]:
