@@ -65,7 +65,11 @@ def attend(
         (batch, heads, length, head_dim) in query's dtype, and the log-sum-exp (batch, heads, length) of the scores,
         float32. Both have gradients. Rows of padding are undefined.
     """
-    backend = pick(query, key, value, keys, scaling, dropout)
+    return compute(pick(query, key, value, keys, scaling, dropout), query, key, value)
+
+
+def compute(backend: Backend, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """What `attend` returns, by a backend."""
     rows = [x.flatten(0, 1).contiguous() for x in (query, key, value)]
     with torch.autocast(query.device.type, enabled=False):
         out, log_sum = SparseSoftmax.apply(backend, *rows)
@@ -73,15 +77,16 @@ def attend(
 
 
 def pick(
-    query: Tensor, key: Tensor, value: Tensor, keys: Keys | ClusterKeys, scaling: float, dropout: float
-) -> Backend:
-    """The fastest backend that device, dtype, length and keys allow."""
+    query: Tensor, key: Tensor, value: Tensor, keys: Keys | ClusterKeys, scaling: float, dropout: float,
+    has_mean_key: bool = False,
+) -> Backend:  # fmt: skip
+    """The fastest backend that device, dtype, length and keys allow. has_mean_key: `Grouped` computes it too."""
     kernels = can_use_kernels(query, key, value, dropout)
     if isinstance(keys, ClusterKeys):
         length, count = query.shape[2], keys.members.shape[2]
         few = length > MASKED_LENGTH and count**2 <= MOST_GROUPED * length
         if few and is_in_cache(query.device) and not kernels:
-            return Grouped(keys, scaling, dropout)
+            return Grouped(keys, scaling, dropout, has_mean_key)
         keys = keys.lists()
     if kernels and not keys.earlier_only:
         return import_module("albert_lsh.attention.compute.triton").Kernels(keys.flat(), scaling)
@@ -121,7 +126,10 @@ def attend_with_mean(query, key, value, keys, mask: Tensor, *, scaling: float, d
 
     mask: (batch, heads, length) bool, True where there is a token. keys and values are zeros elsewhere.
     """
-    out, log_sum = attend(query, key, value, keys, scaling=scaling, dropout=dropout)
+    backend = pick(query, key, value, keys, scaling, dropout, has_mean_key=True)
+    out, log_sum = compute(backend, query, key, value)
+    if isinstance(backend, Grouped):
+        return out
     return with_mean_key(query, out, log_sum, mean_unseen(key.float(), value.float(), keys, mask), scaling)
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from albert_lsh.attention.compute.cluster_means import ClusterMeans
 from albert_lsh.attention.compute.masked import Pieces
 from albert_lsh.attention.keys import ClusterKeys
 from albert_lsh.attention.rows import LOG2_E, MASKED
@@ -29,13 +30,15 @@ class Groups(NamedTuple):
     at_query: Tensor  # (slots,) positions, by cluster
     queries_of: list[int]  # how many see each cluster
     slots: Tensor  # (length, n) of each query, int32; where it sees fewer clusters the number of slots, an empty one
+    sees: Tensor  # (clusters, length) bool
 
 
 class Grouped(Pieces):
-    """A piece is a cluster with its queries."""
+    """A piece is a cluster with its queries. Dropout drops no weight of a mean key."""
 
-    def __init__(self, keys: ClusterKeys, scaling: float, dropout: float):
+    def __init__(self, keys: ClusterKeys, scaling: float, dropout: float, has_mean_key: bool = False):
         super().__init__(scaling, dropout, keys.mask.device)
+        self.has_mean_key = has_mean_key
         self.keys = [x.flatten(0, 1) for x in keys]
 
     def groups(self, head: int) -> Groups:
@@ -54,7 +57,14 @@ class Grouped(Pieces):
         at_query = chosen.new_empty(last[-1] + 1).scatter_(0, slots.flatten().long(), query.flatten())[:-1]
         keys_of, queries_of = [len(tokens), *filled.sum(-1).tolist()], [b - a for a, b in pairwise(last)]
         at_key = torch.cat([tokens, members[filled]])
-        return Groups(at_key, keys_of, at_query, queries_of, slots.mT.contiguous())
+        return Groups(at_key, keys_of, at_query, queries_of, slots.mT.contiguous(), sees[:-1])
+
+    def means(self, groups: Groups, query: Tensor, key: Tensor, value: Tensor) -> ClusterMeans:
+        """The mean keys. Tensors are (length, dim), queries as `rows_of` gives them."""
+        sizes = groups.at_key.new_tensor(groups.keys_of)
+        first = sizes.cumsum(0) - sizes
+        key_sums, value_sums = (F.embedding_bag(groups.at_key, x, first, mode="sum") for x in (key, value))
+        return ClusterMeans((~groups.sees).float(), sizes, key_sums, value_sums, query, 1 / LOG2_E)
 
     def rows_of(self, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         """The tensors, queries first, of one head after another, in float32; queries times the scaling and LOG2_E.
@@ -94,10 +104,19 @@ class Grouped(Pieces):
                 out.zero_()
         highest, sums = (x.index_select(0, groups.slots.flatten()).view_as(groups.slots) for x in (highest, sums))
         top = highest.amax(-1)
+        if self.has_mean_key:
+            means = self.means(groups, query, key, value)
+            mean_weight = means.scores * LOG2_E
+            top = torch.maximum(top, mean_weight)
         factors = highest.sub_(top.unsqueeze(-1)).exp2_()
         sum_of_weights = (factors * sums).sum(-1)
+        if self.has_mean_key:
+            mean_weight = mean_weight.sub_(top).exp2_()
+            sum_of_weights += mean_weight
         factors /= sum_of_weights.unsqueeze(-1)
         out = F.embedding_bag(groups.slots, outs, per_sample_weights=factors, mode="sum")
+        if self.has_mean_key:
+            out += means.parts(mean_weight / sum_of_weights).mT @ means.values
         return out, (top + sum_of_weights.log2()) / LOG2_E
 
     def backward(self, *tensors: Tensor) -> list[Tensor]:
@@ -138,6 +157,12 @@ class Grouped(Pieces):
                 for nothing in (grad_q, grad_kk, grad_vv):
                     nothing.zero_()
         grad_query = F.embedding_bag(groups.slots, grad_slots, mode="sum")
+        if self.has_mean_key:
+            mean_grads = self.means(groups, query, key, value).gradients(total, up, delta)
+            owner = torch.repeat_interleave(groups.at_key.new_tensor(groups.keys_of))
+            grad_query += mean_grads[0]
+            grad_k += mean_grads[1].index_select(0, owner)
+            grad_v += mean_grads[2].index_select(0, owner)
         return grad_query.mul_(self.scaling), grad_k.div_(LOG2_E), grad_v  # scores were products of scaled queries
 
 
