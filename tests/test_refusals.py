@@ -11,7 +11,7 @@ from attention_cases import label, tensors
 
 ATTENTION = [
     ("lhs", {}, "attention='lhs' is not one of: softmax, softmax-eager, reformer"),
-    ("key-clusters", {"n_hash": 2}, "'key-clusters' has no setting 'n_hash'; did you mean 'n_hashes'. It has: share,"),
+    ("key-clusters", {"n_hash": 2}, "'key-clusters' has no setting 'n_hash'; did you mean 'n_hashes'"),
     ("key-clusters", {"cluster_size": 0}, "key-clusters: cluster_size=0 must be greater than or equal to 1"),
     ("key-clusters", {"n_hashes": 2.0}, "n_hashes=2.0 must be a valid integer"),
     ("key-clusters", {"mean_key": 1}, "mean_key=1 must be a valid boolean"),
@@ -22,7 +22,7 @@ ATTENTION = [
     ("shared-qk-lsh", {"causal": True, "mean_key": True}, "mean_key and causal cannot both be True"),
     ("yoso", {"hash_code_len": 40}, "hash_code_len=40 must be less than or equal to 20"),
     ("nystrom", {"conv_kernel_size": 4}, "nystrom: conv_kernel_size=4 must be odd"),
-    ("softmax", {"n_hashes": 2}, "attention 'softmax' has no setting 'n_hashes'; it has: none"),
+    ("softmax", {"n_hashes": 2}, "attention 'softmax' has no setting 'n_hashes'; there are: none"),
     ("softmax", {"conv_weight": torch.ones(2, 3)}, "attention 'softmax' has no convolution, and no conv_weight"),
     ("nystrom", {"conv_kernel_size": 3}, r"conv_kernel_size=3 needs .* = \(1, 3\); got None"),
     ("yoso", {"conv_kernel_size": 3, "conv_weight": torch.ones(1, 5)}, r"= \(1, 3\); got \(1, 5\)"),

@@ -276,4 +276,4 @@ def described(error: ErrorDetails) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """What somebody may have meant who gave a name that is none of those known."""
     near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"

@@ -135,7 +135,7 @@ class ModelAttention(dict[str, Any]):
 
 
 def with_todays_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What was saved before December 2026: without settings in evaluation, if there are none; see `todays_settings`."""
+    """What a config keeps, or kept until 29 November 2026: today without settings in evaluation, if there are none."""
     today = {name: value for name, value in saved.items() if value or name != "evaluation_settings"}
     if isinstance(today.get("settings"), dict):
         today["settings"] = todays_settings(today["settings"])

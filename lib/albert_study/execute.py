@@ -6,7 +6,6 @@ The Snakefile makes all jobs of a study with it, and shows the study's `summary`
 import, so they are imported where they are used.
 """
 
-import json
 import os
 import re
 import sys
@@ -154,7 +153,7 @@ def recorded_seconds(root: Path) -> tuple[dict[tuple[Any, ...], float], dict[str
     paces, sizes = dict[tuple[Any, ...], list[float]](), dict[str, int]()
     for path in (root / "results" / "runs").rglob("result.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):  # `study` says what is wrong with a record
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = read_result(path)
             run, examples = record["parameters"], record["examples"]["train"]
             for depth in DEPTHS:
                 like = tuple(run[name] for name in LIKE[:depth])

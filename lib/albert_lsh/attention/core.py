@@ -6,7 +6,6 @@ and clusters, or a budget: `share` of the pairs, or a number of `keys` for each 
 sequence's own length (`sizes_for`).
 """
 
-import difflib
 import math
 import reprlib
 from typing import Annotated, Any, ClassVar, Self
@@ -18,6 +17,7 @@ from torch import Tensor
 from albert_lsh.attention.compute import attend, attend_with_mean
 from albert_lsh.attention.keys import ClusterKeys, Keys
 from albert_lsh.attention.rows import clear_padding, count_tokens, token_mask
+from albert_lsh.files import described, nearest
 
 HIGHEST = 2**31 - 1  # of a whole number, where nothing else is said
 
@@ -75,14 +75,10 @@ class Attention(BaseModel):
     def explain(cls, failed: ValidationError) -> str:
         """What is wrong with settings, in one line: the setting, its value, and what was expected."""
         error = failed.errors()[0]
-        known = list(cls.model_fields)
-        setting = "".join(map(str, error["loc"][:1]))
         if error["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(setting, known, 1)
-            hint = f"did you mean {near[0]!r}? It has" if near else "it has"
-            return f"attention {cls.name!r} has no setting {setting!r}; {hint}: {', '.join(known) or 'none'}"
-        expected = error["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
-        return f"{cls.name}: " + (f"{setting}={reprlib.repr(error['input'])} {expected}" if setting else expected)
+            setting = str(error["loc"][0])
+            return f"attention {cls.name!r} has no setting {setting!r}; {nearest(setting, cls.model_fields)}"
+        return f"{cls.name}: {described(error)}"
 
     @property
     def has_mean_key(self) -> bool:
