@@ -117,7 +117,8 @@ def test_a_forecast_takes_the_times_of_like_runs_and_counts_the_others(root, cap
 def record_of_a_second(root):
     """A run with all of its task's hundred examples, of which each took a second; and a damaged record."""
     run = Run.parse({**LIKE, "train_examples": None, "attention": "window"}).identity()
-    record = {"parameters": run, "examples": {"train": 100}, "train_seconds": 100.0}
+    record = {"status": "complete", "schema": SCHEMA, "metrics": {}, "parameters": run}
+    record |= {"examples": {"train": 100}, "train_seconds": 100.0}
     for number, text in enumerate([json.dumps(record), "{"]):
         (path := root / "results" / "runs" / str(number) / "result.json").parent.mkdir(parents=True)
         path.write_text(text)
