@@ -15,7 +15,13 @@ def reference_of(name: str):
 
 REFERENCES = {name: reference_of(name) for name in attention.names() if reference_of(name)}
 SETTINGS = {
-    "shared-qk": [{}, {"causal": True}],
+    "shared-qk": [
+        {},
+        {"causal": True},
+        {"unit_keys": False, "others_only": False},
+        {"others_only": False, "causal": True},
+        {"tied_keys": False},
+    ],
     "shared-qk-lsh": [
         {"bucket_size": 5, "n_hashes": 3},
         {"bucket_size": 64, "n_hashes": 2},

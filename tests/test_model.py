@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -163,6 +164,9 @@ def test_new_projections_replace_nothing_but_projections(folder):
     changed = {name for name, tensor in new.state_dict().items() if not tensor.equal(old.state_dict()[name])}
     projections = {name for name in old.state_dict() if ".attention" in name and "LayerNorm" not in name}
     assert {name for name in projections if name.endswith("weight")} <= changed <= projections
+    some = draw_projections(load_model(folder, head="base"), ["query", "output"]).state_dict()
+    weights = {name for name, tensor in some.items() if not tensor.equal(old.state_dict()[name])}
+    assert {re.sub(r".*\.(?=\w+\.weight)", "", name) for name in weights} == {"query.weight", "dense.weight"}
     drawn = torch.cat([p.flatten() for name, p in new.named_parameters() if ".query.weight" in name])
     assert drawn.std().item() == pytest.approx(old.config.initializer_range, rel=0.05)
     with pytest.raises(ValueError, match="'reformer' has new ones already"):

@@ -51,6 +51,7 @@ def test_text_becomes_numbers_and_defaults_are_filled_in():
         ({"label_column": 5}, "label_column='5' is for data of your own"),
         ({"model": "~nobody-here/x"}, "model='~nobody-here/x': there is no such home folder"),
         ({"evaluation_settings": {}}, "'evaluation_settings' is not a parameter of glue.ipynb"),
+        ({"projections": ["query", "keys"]}, "projections=['query', 'keys'] must be 'new' or a list of: query, key,"),
         ({"precision": "int8"}, "precision='int8' must be 'auto', 'fp32', 'bf16' or 'fp16'"),
         ({"attention": "nystrom", "max_length": 48}, "num_landmarks=64 is above max_length=48"),
         ({"text_columns": ["a", ""]}, "text_columns[1]='' must have at least 1 character"),

@@ -39,6 +39,7 @@ from albert_lsh.files import TABLES, OneLineError, described, home, nearest, roo
 from albert_lsh.interface import check_residual, max_positions
 from albert_lsh.kinds import Task
 from albert_lsh.model.load import load_config
+from albert_lsh.model.projections import PROJECTIONS
 from albert_lsh.pretrained import FOLDERS, folder_of
 from albert_lsh.sources import fingerprint, is_local, task_of
 from albert_lsh.tasks import TASKS
@@ -74,6 +75,16 @@ def each_once(names: list[str], info: ValidationInfo) -> list[str]:
     if len({*names}) < len(names):
         raise ValueError(f"{info.field_name}={reprlib.repr(names)} has a name twice")
     return names
+
+
+def new_projections(value: Any) -> Any:
+    """ "new", all of them, or those in a list."""
+    names = listed(value)
+    if names == ["new"]:
+        return "new"
+    if not isinstance(names, list) or not names or any(name not in PROJECTIONS for name in names):
+        raise ValueError(f"must be 'new' or a list of: {', '.join(PROJECTIONS)}")
+    return [name for name in PROJECTIONS if name in names]
 
 
 def no_truth(value: Any) -> Any:
@@ -252,7 +263,8 @@ class Run(OfTask):
     random_weights: bool = False  # the model's shape and tokenizer, with random weights
     attention: str = "softmax"  # by name
     attention_settings: dict[str, Any] = {}  # such as {"share": 0.5}, half of the pairs
-    projections: Literal["new"] | None = None  # query, key, value and output, drawn anew; None: the model's own
+    # drawn anew: "new", all four, or a list of some of query, key, value, output; None: the model's own
+    projections: Annotated[Any, AfterValidator(new_projections)] = None
     residual: bool = True  # False: without the residual connection around attention
     seed: Seed = 0  # of new weights, order of examples, dropout and hashes
     max_length: Annotated[Count, Field(ge=8)] = USUAL  # tokens; longer texts are cut; None: by task and model

@@ -40,7 +40,7 @@ from albert_lsh.kinds import SAVED_TASK, Task
 from albert_lsh.model.load import extend_positions, load_config, load_model, load_tokenizer, without_bars
 from albert_lsh.model.memory import save_memory
 from albert_lsh.model.padding import pad_inputs
-from albert_lsh.model.projections import draw_projections, drop_residual
+from albert_lsh.model.projections import PROJECTIONS, draw_projections, drop_residual
 from albert_lsh.run import OfTask, ParameterError, Run
 from albert_lsh.sources import without_answers
 
@@ -164,8 +164,8 @@ def prepare_model(run: Run) -> PreTrainedModel:
     chosen: dict[str, Any] = {"attention": run.attention, "settings": run.attention_settings, "seed": run.seed}
     model = load_model(source, head=task.head, revision=revision, **chosen, **task.model_options)
     model.float()  # of a file in half precision: a step of 2e-5 moves no weight of these
-    if run.projections == "new":
-        draw_projections(model)
+    if run.projections:
+        draw_projections(model, PROJECTIONS if run.projections == "new" else run.projections)
     if not run.residual:
         drop_residual(model)
     save_memory(model, recompute=run.recompute)

@@ -20,13 +20,17 @@ from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import read_predictions
 from albert_study import intervals
 from albert_study.intervals import CLEAR_FROM, LEVEL, Difference, Error, equivalence
-from albert_study.names import ARMS, METRICS, base_of, in_order, scale_of
+from albert_study.names import ARMS, METRICS, SHARES, base_of, in_order, scale_of
 from albert_study.records import BASELINES, added_later, load, read, say_missing, studies_of, variant_file, wide
 
+CORE = ("half", "quarter")
 NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between them
     ("2020-block", "with-residual", "the residual connection back"),
     ("with-residual", "with-mask", "padding masked"),
     ("with-mask", "tied-keys", "pretrained projections kept"),
+    ("queries-as-keys", "unit-queries-as-keys", "keys of length one, tied"),
+    ("unit-queries-as-keys", "shared-qk", "no own key, with tied ones of length one"),
+    ("new-query-key", "new", "new value and output, with new query and key"),
     ("new", "reformer", "tying, with new projections"),
     ("shared-qk", "reformer", "new projections, with tying"),
     ("shared-qk", "shared-qk-lsh", "hashing, with tying"),
@@ -36,6 +40,9 @@ NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between
     ("random", "random-rest", "a mean key for the rest"),
     ("random-rest", "key-clusters", "key-clusters instead of random keys, both with a rest"),
     ("window", "key-clusters", "key-clusters instead of the nearest keys"),
+    *((f"lsh-{share}", f"lsh-mean-{share}", f"a mean key, LSH at {sign}") for share, sign in SHARES.items()),
+    *((f"random-mean-{s}", f"lsh-mean-{s}", f"hashing instead of random keys at {SHARES[s]}") for s in CORE),
+    *((f"lsh-mean-{s}", f"key-clusters-{s}", f"clustering instead of hashing at {SHARES[s]}") for s in CORE),
     ("truncated", "key-clusters", "key-clusters instead of shorter texts"),
     ("nano-random", "nano", "pretraining"),
     ("nano-key-clusters-random", "nano-key-clusters", "pretraining, with hashing"),

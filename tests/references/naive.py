@@ -65,9 +65,18 @@ def shared_qk_one(q, v, counts, scaling, causal):
     return attend_counted(q, unit(q), v, counts, scaling)
 
 
-def shared_qk(query, key, value, padding_mask=None, *, scaling, generator=None, causal=False) -> Tensor:
+def shared_qk(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
+    own = resolved("shared-qk", settings, 1)
+
     def one(tokens, h, q, k, v):
-        return shared_qk_one(q, v, torch.ones(len(q), len(q)), scaling, causal)
+        k = q if own["tied_keys"] else k
+        k = unit(k) if own["unit_keys"] else k
+        counts = torch.ones(len(q), len(q))
+        counts = counts.tril() if own["causal"] else counts
+        if own["others_only"]:
+            counts.fill_diagonal_(0)
+            counts[counts.sum(-1) == 0] += torch.eye(len(q))[counts.sum(-1) == 0]
+        return attend_counted(q, k, v, counts, scaling)
 
     return each_sequence(query, key, value, padding_mask, one)
 

@@ -3,7 +3,8 @@
 The pretrained projections stay. The keys are replaced by the queries scaled to unit length, and a token attends to
 itself only when there is nothing else.
 
-    shared-qk       every token attends to all others
+    shared-qk       every token attends to all others; each of these three changes can be left out: `tied_keys`,
+                    `unit_keys`, `others_only`. Without any of them it is softmax attention
     shared-qk-lsh   tokens are sorted by hash bucket and cut into chunks; a token sees its own chunk and the one before
 
 With the same rotations `shared-qk-lsh` gives what reformer-pytorch's `LSHAttention` gives, and like it counts a key
@@ -34,9 +35,9 @@ SELF = -5e4
 MOST_BUCKETS = 64  # of one choice among random directions
 
 
-def unit_queries(query: Tensor) -> Tensor:
-    """The keys of shared-QK attention: queries of length one, in query's dtype."""
-    return F.normalize(query.float(), dim=-1).to(query.dtype)
+def unit_length(rows: Tensor) -> Tensor:
+    """Rows (..., head_dim) scaled to length one, in their dtype; of queries, the keys of shared-QK attention."""
+    return F.normalize(rows.float(), dim=-1).to(rows.dtype)
 
 
 def only_others(counts: Tensor, padding_mask: Tensor | None, causal: bool = False) -> Tensor:
@@ -57,21 +58,30 @@ class SharedQK(Attention):
     name = "shared-qk"
     description = "pretrained projections, keys tied to queries, no hashing"
 
+    tied_keys: bool = True  # keys are queries
+    unit_keys: bool = True  # of length one
+    others_only: bool = True  # a token sees itself only where it sees nothing else
     causal: bool = False
 
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
-        """`key` is not used."""
-        diagonal = torch.full((query.shape[2],), SELF, device=query.device, dtype=torch.float32)
+        """`key` is used where keys are not tied."""
+        key = query if self.tied_keys else key
+        key = unit_length(key) if self.unit_keys else key
+        own = SELF if self.others_only else 0.0
+        diagonal = torch.full((query.shape[2],), own, device=query.device, dtype=torch.float32)
         mask = diagonal.diag()[None, None]  # (1, 1, length, length)
         if self.causal:
             mask = mask + torch.full_like(mask, MASKED).triu(1)
         if padding_mask is not None:
             mask = mask.masked_fill(~padding_mask[:, None, None, :], MASKED)
-        scores = product(query, unit_queries(query).transpose(-1, -2)).float() * scaling + mask
+        scores = product(query, key.transpose(-1, -2)).float() * scaling + mask
         return F.dropout(scores.softmax(-1), dropout).to(value.dtype) @ value
 
     def pairs(self, query, key, padding_mask, generator) -> Tensor:
-        return only_others(super().pairs(query, key, padding_mask, generator), padding_mask, self.causal)
+        counts = super().pairs(query, key, padding_mask, generator)
+        if self.others_only:
+            return only_others(counts, padding_mask, self.causal)
+        return counts.tril() if self.causal else counts
 
 
 class SharedQKLSH(SparseAttention):
@@ -106,7 +116,7 @@ class SharedQKLSH(SparseAttention):
 
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
         """`key` is not used."""
-        key = unit_queries(query)
+        key = unit_length(query)
         keys = self.keys_for(query, key, padding_mask, generator, scaling)
         out, log_sum = attend(query, key, value, keys, scaling=scaling, dropout=dropout)
         if self.mean_key:

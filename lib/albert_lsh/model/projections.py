@@ -1,5 +1,6 @@
 """Changes around the attention of a model: new projections, a convolution of the values, no residual connection."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from transformers.models.albert.modeling_albert import AlbertAttention
 from albert_lsh.attention.published.convolution import Convolution
 from albert_lsh.attention.published.reformer import ReformerSelfAttention
 from albert_lsh.interface import ModelAttention, ModelError, attend, begin_pass, check_residual
+
+PROJECTIONS = ("query", "key", "value", "output")
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
@@ -96,8 +99,8 @@ def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
             new.apply(model._init_weights)
 
 
-def draw_projections(model: PreTrainedModel) -> PreTrainedModel:
-    """Draw every query, key, value and output projection anew, in place; returns the model.
+def draw_projections(model: PreTrainedModel, names: Sequence[str] = PROJECTIONS) -> PreTrainedModel:
+    """Draw these projections of every attention anew, in place; returns the model.
 
     From torch's global generator, as Transformers initialises them: weights with the standard deviation
     config.initializer_range, biases zero. All other weights stay. `reformer` has new projections anyway.
@@ -112,7 +115,8 @@ def draw_projections(model: PreTrainedModel) -> PreTrainedModel:
     for module in model.modules():
         inner, outer = (module.self, module.output) if hasattr(module, "self") else (module, module)
         if hasattr(inner, "query") and hasattr(outer, "dense"):
-            for linear in (inner.query, inner.key, inner.value, outer.dense):
+            linears = dict(zip(PROJECTIONS, (inner.query, inner.key, inner.value, outer.dense), strict=True))
+            for linear in map(linears.__getitem__, names):
                 nn.init.normal_(linear.weight, std=model.config.initializer_range)
                 nn.init.zeros_(linear.bias)
     return model
