@@ -3,9 +3,9 @@
     python benchmarks/smyrf_pairs.py    writes results/efficiency/smyrf-pairs.csv
 
 In its BERT of 128 tokens (Daras et al. 2020, table 2) padding is sorted last and masked, and clusters are cut from the
-front (its repository: smyrf/torch/attn.py and utils.py, `lsh_clustering`). So of n tokens n // 32 clusters are full, the
-last one has the rest, and a text of up to 32 tokens sees all of its pairs. Here clusters are of equal size. Two rounds
-see what either sees, if their orders are independent. Tokens are those of MiniLM's tokenizer, BERT's own words.
+front (its repository: smyrf/torch/attn.py and utils.py, `lsh_clustering`). So n tokens have n // 32 full clusters and
+one with the rest, and a text of up to 32 tokens sees all of its pairs. Here clusters are of equal size. Two rounds see
+what either sees, if their orders are independent. Tokens are those of MiniLM's tokenizer, BERT's own words.
 """
 
 from statistics import mean, median
