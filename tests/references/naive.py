@@ -17,6 +17,7 @@ from albert_lsh.attention.controls import draw_order
 from albert_lsh.attention.key_clusters import naive as naive_key_clusters
 from albert_lsh.attention.lsh import naive as naive_lsh
 from albert_lsh.attention.shared_qk import MOST_BUCKETS, draw_rotations
+from albert_lsh.attention.shared_qk import naive as one_shared_qk
 
 
 def attend_counted(query, key, value, counts: Tensor, scaling: float) -> Tensor:
@@ -66,17 +67,8 @@ def shared_qk_one(q, v, counts, scaling, causal):
 
 
 def shared_qk(query, key, value, padding_mask=None, *, scaling, generator=None, **settings) -> Tensor:
-    own = resolved("shared-qk", settings, 1)
-
     def one(tokens, h, q, k, v):
-        k = q if own["tied_keys"] else k
-        k = unit(k) if own["unit_keys"] else k
-        counts = torch.ones(len(q), len(q))
-        counts = counts.tril() if own["causal"] else counts
-        if own["others_only"]:
-            counts.fill_diagonal_(0)
-            counts[counts.sum(-1) == 0] += torch.eye(len(q))[counts.sum(-1) == 0]
-        return attend_counted(q, k, v, counts, scaling)
+        return one_shared_qk(q.double(), k.double(), v.double(), scaling, **settings) if len(q) else v
 
     return each_sequence(query, key, value, padding_mask, one)
 

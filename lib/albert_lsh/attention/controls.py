@@ -39,7 +39,7 @@ class Window(Control):
     """The positions nearest to the query's block (as in Beltagy et al. 2020, "Longformer"), and the global tokens."""
 
     name = "window"
-    description = "a control: the nearest keys"
+    description = "a control: the keys at the nearest positions"
 
     global_tokens: CountOrZero = 0
     mean_key: bool = False

@@ -1,15 +1,18 @@
-"""Reformer's hashing (Kitaev et al. 2020) with keys of their own: a pretrained encoder keeps its projections.
+"""Random hashing with keys of their own (Daras et al. 2020, "SMYRF"): a pretrained encoder keeps its projections.
+
+Reformer's hashing, of queries that are keys as well, is `shared-qk-lsh`.
 
     out_i = sum over j in S(i) of softmax_j(scaling q_i . k_j) v_j,     S(i) the keys that share a cluster with query i
 
 Queries and keys are hashed apart, in each of `n_hashes` rounds by one random direction a, after which a large inner
-product is a small distance (Daras et al. 2020, "SMYRF"; `choose.hashing`):
+product is a small distance (`choose.hashing`):
 
     h(q) = a . [q; sqrt(M^2 - |q|^2); 0]        h(k) = a . [k; 0; sqrt(M^2 - |k|^2)]        M the largest norm
 
 Both are sorted by their hash and cut into clusters of at most `cluster_size`; a query sees the keys of the cluster with
-its own number. A key that is met in several rounds weighs once. With `mean_key` a query sees one key more, the mean of
-all others. `naive` says the same for one head, and is what the tests hold `LSH` to.
+its own number. A key that is met in several rounds weighs once; in `smyrf`, as published, once a round. With `mean_key`
+a query sees one key more, the mean of all others. `naive` says the same for one head, and is what the tests hold `LSH`
+to.
 """
 
 from typing import ClassVar

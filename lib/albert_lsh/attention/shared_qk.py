@@ -1,5 +1,7 @@
 """Shared queries and keys (Kitaev, Kaiser, Levskaya 2020, "Reformer", section 2), without hashing and with it.
 
+    out_i = sum over j != i of softmax_j(scaling q_i . q_j / |q_j|) v_j
+
 The pretrained projections stay. The keys are replaced by the queries scaled to unit length, and a token attends to
 itself only when there is nothing else.
 
@@ -12,7 +14,8 @@ once for every round in which it is met. With `mean_key` a query sees one key mo
 the logarithm of their number is added to its score.
 
 With `causal` a token sees only tokens before it, and itself where it sees none of them. So a model's output for the
-first token, [CLS], does not depend on the text.
+first token, [CLS], does not depend on the text. `naive` says what `SharedQK` does, for one head, and is what the tests
+hold it to.
 """
 
 import math
@@ -33,6 +36,22 @@ from albert_lsh.attention.rows import MASKED, largest, product, token_mask
 # Reformer's score for a token's own key: far below any other, and far above that of padding.
 SELF = -5e4
 MOST_BUCKETS = 64  # of one choice among random directions
+
+
+def naive(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float,
+    *, tied_keys: bool = True, unit_keys: bool = True, others_only: bool = True, causal: bool = False,
+) -> Tensor:  # fmt: skip
+    """The attention of one head of one sequence, slowly. query, key, value, and what comes out: (n, head_dim)."""
+    if tied_keys:
+        key = query
+    if unit_keys:
+        key = key / key.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+    rows = []
+    for i in range(len(query)):
+        seen = [j for j in range(i + 1 if causal else len(query)) if not (others_only and j == i)] or [i]
+        rows.append((scaling * key[seen] @ query[i]).softmax(-1) @ value[seen])
+    return torch.stack(rows)
 
 
 def unit_length(rows: Tensor) -> Tensor:

@@ -1,4 +1,9 @@
-"""Softmax attention, the baseline: torch's fused kernels, and the form of 2020 that stores the L x L matrix."""
+"""Softmax attention (Vaswani et al. 2017, section 3.2.1), the baseline.
+
+    out_i = sum over j of softmax_j(scaling q_i . k_j) v_j
+
+`softmax` takes torch's fused kernels; `softmax-eager` stores the L x L matrix, as implementations of 2020 did.
+"""
 
 import torch
 import torch.nn.functional as F

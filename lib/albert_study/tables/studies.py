@@ -25,9 +25,9 @@ FRONT = {  # by row, which study and arm it shows of these tasks; none where it 
     "LSH, half (SQuAD: a quarter)": ("", "albert lsh", "minilm lsh"),
     "key clusters, half": ("more-examples key-clusters-67349", "albert key-clusters", "minilm key-clusters-half"),
 }
-FRONT_NOTE = """Means over {runs} runs, or lowest to highest. First row: study ladder, one run each; others, SST-2: \
-transplants, more-examples; KorSTS: albert; SQuAD: transplants, minilm. Without reading: {floors}. Cost: multiply-adds \
-against softmax's."""
+FRONT_NOTE = """Means over {runs} runs; lowest to highest where these are far apart. First row: ladder, one run each; \
+others, SST-2: transplants, more-examples; KorSTS: albert; SQuAD: transplants, minilm. Without reading: {floors}. \
+Cost: multiply-adds against softmax's."""
 KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
 LATER = "†: with runs that were added after scores of the task had been seen. "
 ALONE = "‡: of one run, over examples alone: other runs may differ by more. "
@@ -366,8 +366,10 @@ def library_tables(root: Path, rows: pd.DataFrame) -> Named:
 
 
 def settings_of(kind: type[attention.Attention]) -> str:
-    """Its settings with their defaults; share's is that where no size is given either."""
-    usual = {"share": share} if (share := getattr(kind, "usual_share", None)) else {}
+    """Its settings with their defaults; where `share` has one, what it decides has none."""
+    usual: dict[str, Any] = {}
+    if issubclass(kind, attention.core.Budgeted) and kind.usual_share:
+        usual = {"share": kind.usual_share, **dict.fromkeys((*kind.sizes, *kind.decided))}
     return ", ".join(name if value is None else f"{name}={value}" for name, value in (kind.defaults | usual).items())
 
 

@@ -5,7 +5,8 @@
     gathered    every device, dtype and dropout: the rows of the keys seen, block by block
     triton      a GPU that Triton knows: kernels that gather their rows themselves
 
-`mean_key` merges one key more into what they give, the mean of the keys that a query does not see.
+`mean_key` merges one key more into what they give, the mean of the keys that a query does not see; `grouped` does so
+itself.
 """
 
 import warnings
@@ -28,7 +29,8 @@ from albert_lsh.attention.rows import is_in_cache, refuse_second_derivative
 # tokens, and where each query has a list of its own with more than 1 / MASKED_PART of the keys (measured on a CPU).
 MASKED_LENGTH = 512
 MASKED_PART = 8
-# Clusters are computed one at a time if there are at most sqrt(MOST_GROUPED * length): a table has them by queries.
+# Clusters are computed one at a time if there are at most sqrt(MOST_GROUPED * length): which query chose which is a
+# table of queries by clusters.
 MOST_GROUPED = 16
 
 WIDEST = 128  # numbers in a row that the kernels take; a narrower one is filled up to a power of two inside of them
