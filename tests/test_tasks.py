@@ -50,6 +50,32 @@ def test_the_labels_of_every_task_are_called_label(write):
         find_task("stsb").check(number, "train")
 
 
+def test_a_long_context_is_the_articles_paragraphs_in_their_order_and_answers_move_with_it(write):
+    """About as many words before the question's own paragraph as behind it, on average; at most so many in all."""
+    paragraphs = [" ".join([f"w{n}"] * (100 + 10 * n)) + f" the answer {n} here" for n in range(40)]
+    rows = [{"id": f"{n} {k}", "title": "t", "context": paragraphs[n], "question": f"which {n}?",
+             "answers": {"text": [f"answer {n}"], "answer_start": [paragraphs[n].index(f"answer {n}")]}}
+            for n in range(40) for k in range(2)]  # fmt: skip
+    write([*rows, rows[0] | {"id": "alone", "title": "short"}])
+    data = load_data("squad-articles")["validation"]
+    assert len(data) == 21
+    *long, alone = data
+    assert alone["context"] == paragraphs[0]
+    places = []
+    for row in long:
+        parts = row["context"].split("\n")
+        number = int(row["question"][6:-1])
+        first = paragraphs.index(parts[0])
+        assert parts == paragraphs[first : first + len(parts)]
+        assert number - first in range(len(parts))
+        (start,), (answer,) = row["answers"]["answer_start"], row["answers"]["text"]
+        assert row["context"][start:].startswith(f"{answer} here")
+        assert 1400 - 494 < len(row["context"].split()) <= 1400 or first == 0
+        places.append(start / len(row["context"]))
+    assert 0.3 < np.mean(places) < 0.7
+    assert load_data("squad-articles")["validation"][:] == data[:]
+
+
 def test_a_task_without_training_data_is_cut_by_article(write):
     answers = {"text": ["a"], "answer_start": [0]}
     row = {"id": "1", "title": "t", "context": "a b", "question": "c", "answers": answers}
@@ -57,7 +83,7 @@ def test_a_task_without_training_data_is_cut_by_article(write):
     for rows, message in (
         ([], "task='korquad': there is no split 'validation'"),
         ([row], "task='korquad': articles: there is 1, too few to train on 113 and evaluate on others"),
-        ([{k: v for k, v in row.items() if k != "title"}], "task='korquad': split 'validation' has no title"),
+        ([{k: v for k, v in row.items() if k != "title"}], "task='korquad': there is no column title"),
     ):
         if rows:
             write(rows)

@@ -20,6 +20,7 @@ from albert_lsh.sources import find_task, own_data
 from albert_lsh.tasks import TASKS, download
 
 SUBSET_SEED = 0  # of subsets; not a run's seed, so that all runs see the same examples
+OF_AN_ARTICLE = 20  # questions
 HELD_OUT = 5, 2000  # where one's own data have one split: a fifth of it is evaluated, and at most so many texts
 
 
@@ -94,6 +95,8 @@ def data_of_table(task: Task) -> DatasetDict:
         (whole,) = task.evaluation
         task.check(data.get(whole), whole)
         data = cut_by_article(data[whole], task.training_articles, task.place)
+    if task.article_words:
+        data = DatasetDict({split: with_articles(rows, task.article_words, task.place) for split, rows in data.items()})
     first, *others = task.evaluation
     data = DatasetDict({split: data.get(split) for split in ("train", first, *(s for s in others if s in data))})
     for split, rows in data.items():
@@ -113,14 +116,54 @@ def encode(data: Mapping[str, Dataset], task: Task, tokenizer: Any, max_length: 
     return DatasetDict({split: task.encode(rows, tokenizer, max_length) for split, rows in data.items()})
 
 
+def titles(rows: Dataset, place: str) -> list[str]:
+    """The article of each row; TaskError if the data do not say it."""
+    if "title" not in rows.column_names:
+        raise TaskError(f"{place}: there is no column title, which says which rows are of one article")
+    return rows["title"][:]
+
+
+def with_articles(rows: Dataset, words: int, place: str) -> Dataset:
+    """Questions whose contexts are paragraphs of their article in their order, the question's own among them.
+
+    At most so many words, or that paragraph alone. Its place among them is drawn, and so are `OF_AN_ARTICLE` questions
+    of each article; both are the same for every run.
+
+    rows: with title, context, answers {text, answer_start}, as SQuAD has them.
+    """
+    paragraphs: dict[str, dict[str, int]] = {}  # of each article, in their order, with their words
+    questions: dict[str, list[int]] = {}
+    for number, (title, context) in enumerate(zip(titles(rows, place), rows["context"][:], strict=True)):
+        paragraphs.setdefault(title, {})[context] = len(context.split())
+        questions.setdefault(title, []).append(number)
+    draw = random.Random(SUBSET_SEED)
+    chosen = [n for of_one in questions.values() for n in sorted(draw.sample(of_one, min(len(of_one), OF_AN_ARTICLE)))]
+
+    def widened(row: dict[str, Any]) -> dict[str, Any]:
+        texts, sizes = zip(*paragraphs[row["title"]].items(), strict=True)
+        own = texts.index(row["context"])
+        first, last, taken, room = own, own + 1, 0, words - sizes[own]
+        earlier = random.Random(row["id"]).random() * room
+        for limit in (earlier, room):  # earlier paragraphs, later ones, and earlier ones again where the article ends
+            while first and taken + sizes[first - 1] <= limit:
+                first -= 1
+                taken += sizes[first]
+            while last < len(texts) and taken + sizes[last] <= room:
+                taken += sizes[last]
+                last += 1
+        before = len("".join(text + "\n" for text in texts[first:own]))
+        starts = [start + before for start in row["answers"]["answer_start"]]
+        return {"context": "\n".join(texts[first:last]), "answers": row["answers"] | {"answer_start": starts}}
+
+    return rows.select(chosen).map(widened, load_from_cache_file=False)
+
+
 # Parts -----------------------------------------------------------------------------------------------------------
 
 
 def cut_by_article(rows: Dataset, training: int, place: str) -> DatasetDict:
     """A split cut in two, "train" and "validation": so many articles, drawn with a fixed seed, and all others."""
-    if "title" not in rows.column_names:
-        raise TaskError(f"{place}: split 'validation' has no title, by which it is cut into training and evaluation")
-    return cut_by(rows, rows["title"][:], training, f"{place}: articles")
+    return cut_by(rows, titles(rows, place), training, f"{place}: articles")
 
 
 def cut_by_text(rows: Dataset, columns: Sequence[str], place: str) -> DatasetDict:

@@ -1,7 +1,7 @@
 """The three kinds of task: one or two texts are of a class, or have a number; a question has a piece of a paragraph.
 
-A kind checks a task's rows, encodes them for the model, scores what a model answers, and answers new texts. What is the
-same for all kinds stands in `Task`, what tasks about texts share in `OfTexts`.
+A kind checks a task's rows, encodes them for the model, scores what a model answers, and answers new texts. What kinds
+share stands in `Task`.
 """
 
 import math
@@ -66,6 +66,7 @@ class Task:
     no_answer: bool = False  # questions may have no answer (SQuAD 2.0)
     evaluation: tuple[str, ...] = ("validation",)  # splits; those after the first are scored where present
     training_articles: int | None = None  # of the evaluation split, where the data have no training split
+    article_words: int | None = None  # a context is so many words of its article, paragraphs around its own
     label: str = "label"  # the column of the answers
     revision: str | None = None  # of the repository on the Hub, None: the newest; of a file or folder, its digest
     is_own: bool = False  # data of one's own, see `sources.find_task`

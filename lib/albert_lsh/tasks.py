@@ -36,6 +36,9 @@ _ALL = [
     Regression("stsb", "nyu-mll/glue", "stsb", _PAIR, _CORRELATIONS),
     QuestionAnswering("squad", "rajpurkar/squad", None, **_SQUAD),
     QuestionAnswering("squad-v2", "rajpurkar/squad_v2", None, **_SQUAD, no_answer=True),
+    # Long contexts: of some 2,000 and 4,000 tokens.
+    QuestionAnswering("squad-articles", "rajpurkar/squad", None, **_SQUAD, article_words=1400),
+    QuestionAnswering("squad-long-articles", "rajpurkar/squad", None, **_SQUAD, article_words=2800),
     Regression("kor-sts", "kakaobrain/kor_nlu", "sts", _PAIR, _CORRELATIONS, label="score"),
     # Its label is_duplicate is 0 where the two questions mean the same.
     Classification(
