@@ -1,6 +1,7 @@
 """Models and tokenizers that are loaded: what is missing, damaged or of another kind is named; and a saved model says
 the same in another process, whoever loads it there."""
 
+import copy
 import json
 import logging
 import subprocess
@@ -11,8 +12,9 @@ import pytest
 import torch
 from transformers import AlbertTokenizer, pipeline
 
-from albert_lsh import load_model, load_tokenizer, switch_attention
+from albert_lsh import load_model, load_tokenizer, pad_inputs, save_memory, switch_attention
 from albert_lsh.interface import ModelError
+from albert_lsh.model.projections import drop_residual
 from encoders import batch, change_weights, config_of, save_encoder
 
 
@@ -145,3 +147,38 @@ def test_pipelines_say_the_same_in_another_process(tmp_path):
     for name, answers in elsewhere(ASK, *tmp_path.iterdir()).items():
         assert answers == [said[name]] * (1 if name in OWN_WEIGHTS else 2)
     assert len({json.dumps(answer) for answer in said.values()}) == len(MADE)  # or all models might be one
+
+
+WAYS = {"recompute": {"recompute": True}, "chunks": {"feed_forward_chunk": 5}}
+WHOLE = {
+    **{name: lambda way=way: save_memory(load_model("mini", attention="lsh"), **way) for name, way in WAYS.items()},
+    "reformer": lambda: load_model("mini", attention="reformer", settings={"bucket_size": 4}),
+    "convolution": lambda: load_model(config_of("bert"), attention="yoso", settings={"conv_kernel_size": 3}),
+    "padded": lambda: pad_inputs(load_model("mini", head="base"), 32),
+    "no residual": lambda: drop_residual(load_model("mini", attention="lsh", settings=LSH)),
+    "bert without residual": lambda: drop_residual(load_model(config_of("bert"))),
+    "all": lambda: save_memory(
+        pad_inputs(load_model("mini", attention="reformer"), 32), **WAYS["chunks"], **WAYS["recompute"]
+    ),
+}
+READ = """
+import json, sys
+import torch
+
+models = [torch.load(file, weights_only=False) for file in sys.argv[1:]]
+from encoders import batch
+print(json.dumps([model(**batch(32))[0].tolist() for model in models]))
+"""
+
+
+def test_whole_models_are_pickled_and_say_the_same_in_another_process(tmp_path):
+    """By torch.save; spawned processes get their models in this way too."""
+    expected = []
+    for name, make in WHOLE.items():
+        torch.save(model := make(), tmp_path / name)
+        copied = [copy.deepcopy(model), torch.load(tmp_path / name, weights_only=False)]
+        expected.append(model(**batch(32))[0])
+        assert all(torch.equal(again(**batch(32))[0], expected[-1]) for again in copied)
+        assert copy.deepcopy(copied[1]).state_dict().keys() == model.state_dict().keys()
+    outputs = elsewhere(READ, *(tmp_path / name for name in WHOLE))
+    assert outputs == [out.tolist() for out in expected]

@@ -8,7 +8,7 @@ import copy
 import logging
 import os
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
@@ -24,6 +24,7 @@ from albert_lsh import attention as attentions
 from albert_lsh import pretrained
 from albert_lsh.files import reading
 from albert_lsh.interface import INTERFACE, ModelAttention, ModelError, check_type, max_positions, transformers_model
+from albert_lsh.model.classes import changing
 from albert_lsh.model.padding import start_padding
 from albert_lsh.model.projections import convolve_values, drop_residual, transplant
 
@@ -92,16 +93,19 @@ def load_config(name_or_path: str | PreTrainedConfig, *, revision: str | None = 
     return config
 
 
-def changed_class(
-    model_class: type[PreTrainedModel], change: Callable[[PreTrainedModel], None]
-) -> type[PreTrainedModel]:
-    """A subclass that changes its attention's weights when it is made, so that `from_pretrained` expects them."""
+@changing
+def with_own_weights(model_class: Any) -> dict[str, Any]:
+    """A model's class that makes the weights of its attention, so that `from_pretrained` expects them."""
 
     def __init__(self, config, *args, **kwargs):
         model_class.__init__(self, config, *args, **kwargs)
-        change(self)
+        kept = config.albert_lsh
+        if kept["attention"] == "reformer":
+            transplant(self, kept["settings"])
+        else:
+            convolve_values(self, kept["settings"]["conv_kernel_size"])
 
-    return type(model_class.__name__, (model_class,), {"__init__": __init__, "__module__": model_class.__module__})
+    return {"__init__": __init__}
 
 
 def read_weights(
@@ -200,10 +204,8 @@ def load_model(
         model_class = HEADS[head]._model_mapping[type(options)]  # type: ignore[index]
     except KeyError as error:
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) has no {head!r} head") from error
-    if kept["attention"] == "reformer":
-        model_class = changed_class(model_class, lambda model: transplant(model, kept["settings"]))
-    elif size := kept["settings"].get("conv_kernel_size"):
-        model_class = changed_class(model_class, lambda model: convolve_values(model, size))
+    if kept["attention"] == "reformer" or kept["settings"].get("conv_kernel_size"):
+        model_class = with_own_weights(model_class)
     is_new = name_or_path == "mini" or isinstance(name_or_path, PreTrainedConfig)
     model = (
         model_class(options) if is_new else read_weights(model_class, str(name_or_path), options, complete, revision)
