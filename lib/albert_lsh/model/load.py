@@ -152,7 +152,7 @@ def check_length(model: nn.Module, args: tuple, kwargs: dict) -> None:
     if tokens is not None and tokens.shape[1] > (limit := max_positions(model.config)):
         raise ValueError(
             f"a sequence of {tokens.shape[1]} tokens is longer than the {limit} positions of this model; "
-            "shorten it (max_length) or take a model with more positions"
+            "shorten it (max_length), give it more (extend_positions, not of RoBERTa) or take a model that has more"
         )
 
 
@@ -253,8 +253,10 @@ def switch_attention(
     return model
 
 
-def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
-    """Give a model of `load_model` positions for sequences of `length` tokens, in place; returns the model.
+def extend_positions(model: Module, length: int) -> Module:
+    """Give a model, or a SentenceTransformer, positions for sequences of `length` tokens, in place; returns the model.
+
+    A SentenceTransformer then cuts texts at `length` tokens.
 
     The learned position embeddings are tiled, as Longformer does (Beltagy et al. 2020, section 5), so that
     neighbouring positions differ as before.
@@ -262,8 +264,8 @@ def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
     Raises:
         ValueError: the model has as many positions already, or is RoBERTa, whose positions begin behind padding.
     """
-    config = model.config
-    embeddings = model.base_model.get_submodule("embeddings")
+    inner = transformers_model(model)
+    config, embeddings = inner.config, inner.base_model.get_submodule("embeddings")
     if length <= (present := max_positions(config)):
         raise ValueError(f"length={length} must be above the {present} positions that the model has")
     if config.max_position_embeddings != present:
@@ -276,6 +278,8 @@ def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
     kinds = torch.zeros(1, length, dtype=torch.long, device=learned.device)
     embeddings.register_buffer("token_type_ids", kinds, persistent=False)
     config.max_position_embeddings = length
+    if hasattr(model, "max_seq_length"):  # of a SentenceTransformer, at which it cuts texts
+        model.max_seq_length = length
     return model
 
 
