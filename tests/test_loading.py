@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AlbertTokenizer, pipeline
+from datasets import Dataset
+from transformers import AlbertTokenizer, AutoModel, AutoTokenizer, BertTokenizer, PhobertTokenizer, pipeline
 
-from albert_lsh import load_model, load_tokenizer, pad_inputs, save_memory, switch_attention
+from albert_lsh import audit, find_task, fit, load_model, load_tokenizer, pad_inputs, save_memory, switch_attention
 from albert_lsh.interface import ModelError
 from albert_lsh.model.projections import drop_residual
+from albert_lsh.run import Run
 from encoders import batch, change_weights, config_of, save_encoder
 
 
@@ -32,6 +34,79 @@ def test_a_tokenizer_tells_the_texts_of_a_pair_apart(folder, tmp_path):
     assert encoded["attention_mask"] == [1] * 6
     with pytest.raises(ModelError, match="no tokenizer files; a vocabulary of special tokens alone"):
         load_tokenizer(folder)
+
+
+SENTENCE = "Where did Anna go ? to the park lost a ball in this film was good"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(SENTENCE.split())]
+
+
+def save_with_bert_s_tokenizer(path, kind, vocabulary=99, **more):
+    """As klue/roberta-base is, if kind is "roberta"."""
+    BertTokenizer(vocab={word: n for n, word in enumerate(WORDS)}, do_lower_case=False).save_pretrained(path)
+    AutoModel.from_config(config_of(kind, vocab_size=vocabulary, **more)).save_pretrained(path)
+    return str(path)
+
+
+@pytest.mark.parametrize(("kind", "types"), [("bert", 2), ("bert", 1), ("roberta", 1), ("distilbert", 0)])
+def test_token_types_are_those_that_tokenizer_and_model_have(kind, types, tmp_path):
+    """In predictions, pipelines and an audit too, which are given a tokenizer as Transformers loads it."""
+    folder = save_with_bert_s_tokenizer(tmp_path, kind, **{"type_vocab_size": types} if types else {})
+    tokenizer, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer("Where did Anna go?", "Anna lost a ball", return_tensors="pt")
+    assert ("token_type_ids" in inputs) == (types == 2)
+    model = load_model(folder)
+    assert model(**inputs).logits.shape == (1, 2)
+    task = find_task("mini-mrpc")
+    (answer,) = task.answer(model, tokenizer, [{"sentence1": "Anna lost a ball", "sentence2": "a park"}], 1)
+    assert answer["score"] >= 0.5
+    answers = pipeline(
+        "extractive-question-answering", model=load_model(folder, head="question-answering"), tokenizer=theirs
+    )
+    assert answers(question="Where did Anna go?", context="Anna lost a ball in the park")["answer"]
+    assert audit(load_model(folder, head="base"), ["Anna lost a ball"] * 2, theirs, seconds=0).advice
+    assert "token_type_ids" in theirs.model_input_names  # somebody's own stays as it is
+
+
+def test_a_tokenizer_that_knows_more_than_the_model_is_refused_wherever_they_meet(tmp_path):
+    """transformers #12763."""
+    folder = save_with_bert_s_tokenizer(tmp_path, "bert", len(WORDS) - 1)
+    message = f"its tokenizer knows {len(WORDS)} tokens, its weights only {len(WORDS) - 1}"
+    model, theirs = load_model(folder, head="question-answering"), AutoTokenizer.from_pretrained(folder)
+    meetings = [
+        lambda: load_tokenizer(folder),
+        lambda: fit(Run.parse({"task": "mini-mrpc", "model": folder, "output_dir": str(tmp_path / "run")})),
+        lambda: pipeline("extractive-question-answering", model=model, tokenizer=theirs),
+        lambda: audit(model, ["Anna lost a ball"], theirs),
+    ]
+    for meet in meetings:
+        with pytest.raises(ModelError, match=message):
+            meet()
+    model.resize_token_embeddings(len(WORDS))
+    pipeline("extractive-question-answering", model=model, tokenizer=theirs)
+
+
+def test_a_tokenizer_in_python_alone_reads_long_texts_and_is_refused_for_paragraphs(tmp_path):
+    """PhoBERT's and BERTweet's say no token's place (BERTweet #36)."""
+    (tmp_path / "vocab.txt").write_text("".join(f"{letter}</w> 1\n" for letter in "abcdefghij"))
+    (tmp_path / "bpe.codes").write_text("")
+    PhobertTokenizer(*(str(tmp_path / name) for name in ("vocab.txt", "bpe.codes"))).save_pretrained(tmp_path)
+    AutoModel.from_config(config_of("roberta")).save_pretrained(tmp_path)
+    tokenizer, task = load_tokenizer(str(tmp_path)), find_task("mini-mrpc")
+    assert not tokenizer.is_fast
+    texts = ["a b c d e " * 500, "f g"]
+    rows = Dataset.from_dict({"sentence1": texts, "sentence2": ["h i", "j " * 900], "label": [0, 1]})
+    encoded = task.encode(rows, tokenizer, 16)
+    assert encoded["length"] == [16, 16]
+    assert encoded[1]["input_ids"] == tokenizer("f g", "j " * 10)["input_ids"]
+    (answer,) = task.answer(load_model(str(tmp_path)), tokenizer, [{"sentence1": texts[0]}], 1)
+    assert answer["score"] >= 0.5
+    run = {"task": "mini-squad", "model": str(tmp_path), "output_dir": str(tmp_path / "run"), "max_length": 32}
+    refused = "tokenizer PhobertTokenizer is written in Python alone and gives no offsets .*take a model with"
+    with pytest.raises(ValueError, match=refused):
+        fit(Run.parse(run))
+    model = load_model(str(tmp_path), head="question-answering")
+    with pytest.raises(ValueError, match=refused):
+        pipeline("extractive-question-answering", model=model, tokenizer=tokenizer)(QUESTION)
 
 
 def test_other_heads_load():

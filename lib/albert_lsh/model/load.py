@@ -23,7 +23,15 @@ from transformers.utils import logging as transformers_logging
 from albert_lsh import attention as attentions
 from albert_lsh import pretrained
 from albert_lsh.files import reading
-from albert_lsh.interface import INTERFACE, ModelAttention, ModelError, check_type, max_positions, transformers_model
+from albert_lsh.interface import (
+    INTERFACE,
+    SUPPORTED,
+    ModelAttention,
+    ModelError,
+    check_type,
+    max_positions,
+    transformers_model,
+)
 from albert_lsh.model.classes import changing
 from albert_lsh.model.padding import start_padding
 from albert_lsh.model.projections import convolve_values, drop_residual, transplant
@@ -284,12 +292,12 @@ def extend_positions(model: Module, length: int) -> Module:
 
 
 def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model that `load_model` knows; revision as there.
+    """The tokenizer of a model that `load_model` knows, `matched` to it; revision as there.
 
-    It pads and cuts on the right, and returns token types by default if these tell the two texts of a pair apart.
+    It pads and cuts on the right.
 
     Raises:
-        ModelError: there is no tokenizer.
+        ModelError: there is no tokenizer, or one of another model.
     """
     source = pretrained.tokenizer_of(name_or_path)
     sides = {"padding_side": "right", "truncation_side": "right"}
@@ -299,11 +307,34 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrained
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
         reads = "a vocabulary of special tokens alone reads no text"
         raise ModelError(f"model={name_or_path!r}: no tokenizer files; {reads}")
-    # Transformers 5 makes ALBERT's only on request, and a pipeline does not ask; RoBERTa's are all 0.
-    kinds = tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"]
-    names = tokenizer.model_input_names
-    if any(kinds) and "token_type_ids" not in names:
-        tokenizer.model_input_names = [*names, "token_type_ids"]
+    try:
+        config = AutoConfig.from_pretrained(pretrained.folder_of(name_or_path), revision=revision or "main")
+    except (OSError, ValueError):  # a tokenizer alone
+        config = None
+    return matched(tokenizer, config if getattr(config, "model_type", None) in SUPPORTED else None, name_or_path)
+
+
+def matched(tokenizer: Any, config: PreTrainedConfig | None, name: str) -> Any:
+    """A tokenizer that returns token types where it and the model tell the two texts of a pair apart, and only there.
+
+    Transformers 5 makes ALBERT's only on request, and a pipeline does not ask. RoBERTa has one type, which tokenizers
+    of BERT's kind do not know; DistilBERT has none.
+
+    Args:
+        config: the model's; None where there is none yet.
+    Raises:
+        ModelError: the tokenizer knows more tokens than the model has embeddings.
+    """
+    if config and len(tokenizer) > config.vocab_size:
+        known = f"its tokenizer knows {len(tokenizer)} tokens, its weights only {config.vocab_size}"
+        raise ModelError(f"model={name!r}: {known}; resize_token_embeddings gives a model more")
+    kinds = 1 + max(tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"])
+    names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+    if 1 < kinds <= (getattr(config, "type_vocab_size", 0) if config else kinds):
+        names.append("token_type_ids")
+    if {*names} != {*tokenizer.model_input_names}:
+        tokenizer = copy.copy(tokenizer)
+        tokenizer.model_input_names = names
     return tokenizer
 
 
