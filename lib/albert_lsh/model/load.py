@@ -139,14 +139,16 @@ def read_weights(
     finally:
         transformers_logging.set_verbosity(verbosity)
     model, report = loaded
-    if report["mismatched_keys"]:
-        key, saved, expected = min(report["mismatched_keys"])
-        raise ModelError(f"model={name!r}: {key} is {tuple(saved)} in its file, not {tuple(expected)}")
-    if new := sorted(report["missing_keys"]):
+    body, other_shapes = f"{model.base_model_prefix}.", {key for key, *_ in report["mismatched_keys"]}
+    for key, saved, expected in sorted(report["mismatched_keys"]):
+        if complete or model is model.base_model or key.startswith(body):  # a head of another task is new
+            raise ModelError(f"model={name!r}: {key} is {tuple(saved)} in its file, not {tuple(expected)}")
+    if new := sorted({*report["missing_keys"], *other_shapes}):
         lacking = [key for key in new if not key.startswith("pooler.")]  # nothing here reads a pooler
         if complete and lacking:
             raise ModelError(f"model={name!r} lacks weights: {shorten(', '.join(lacking), 200)}")
-        logger.warning("model=%r: new weights, not in its file: %s", name, shorten(", ".join(new), 200))
+        where = "in its file in this shape" if other_shapes else "in its file"
+        logger.warning("model=%r: new weights, not %s: %s", name, where, shorten(", ".join(new), 200))
     for key in new:
         if key.endswith(".convolution.weight"):
             nn.init.zeros_(model.get_parameter(key))  # Transformers does not initialise them
@@ -192,8 +194,9 @@ def load_model(
         revision: a branch, tag or commit of the model's repository on the Hub; None: the newest.
         config: options of the model's config, for instance num_labels.
     Returns:
-        The model, in evaluation mode. Weights that its file lacks are drawn from torch's global generator and named
-        in a warning; a convolution of the values (setting conv_kernel_size) begins at zero, where it changes nothing.
+        The model, in evaluation mode. Weights that its file lacks, and a head that has another shape there, are drawn
+        from torch's global generator and named in a warning; a convolution of the values (setting conv_kernel_size)
+        begins at zero, where it changes nothing.
     Raises:
         ValueError: unknown head, attention or setting. ModelError (a ValueError): no such model, a decoder, or a model
             of a type that is not supported; weights that cannot be read, or have other shapes; an attention of a
@@ -201,6 +204,8 @@ def load_model(
     """
     if not isinstance(head, str) or head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
+    if head == "question-answering":
+        config.setdefault("num_labels", 2)  # start and end, whatever the model told apart before
     options = load_config(name_or_path, revision=revision, **config)
     saved = dict(ModelAttention.of(options, name_or_path))
     if attention not in (None, saved["attention"]):
