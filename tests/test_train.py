@@ -313,7 +313,7 @@ def test_a_run_is_made_by_one_process(tmp_path, monkeypatch):
 
 
 FORMER = {
-    "three classes": {"num_labels": 3}, "a number": find_task("stsb").model_options,
+    "three classes": {"num_labels": 3, "output_hidden_states": True}, "a number": find_task("stsb").model_options,
     "several labels": {"num_labels": 2, "problem_type": "multi_label_classification"},
 }  # fmt: skip
 SAME_SHAPE = ("several labels", "mini-mrpc")

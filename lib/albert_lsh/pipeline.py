@@ -50,6 +50,7 @@ class QuestionAnsweringPipeline(Base):
     """
 
     _load_tokenizer = True
+    tokenizer: Any
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)

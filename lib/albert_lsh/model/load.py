@@ -291,8 +291,9 @@ def extend_positions(model: Module, length: int) -> Module:
     kinds = torch.zeros(1, length, dtype=torch.long, device=learned.device)
     embeddings.register_buffer("token_type_ids", kinds, persistent=False)
     config.max_position_embeddings = length
-    if hasattr(model, "max_seq_length"):  # of a SentenceTransformer, at which it cuts texts
-        model.max_seq_length = length
+    outer: Any = model
+    if hasattr(outer, "max_seq_length"):  # of a SentenceTransformer, at which it cuts texts
+        outer.max_seq_length = length
     return model
 
 
@@ -319,7 +320,7 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrained
     return matched(tokenizer, config if getattr(config, "model_type", None) in SUPPORTED else None, name_or_path)
 
 
-def matched(tokenizer: Any, config: PreTrainedConfig | None, name: str) -> Any:
+def matched(tokenizer: Any, config: PreTrainedConfig | None, name: str | None) -> Any:
     """A tokenizer that returns token types where it and the model tell the two texts of a pair apart, and only there.
 
     Transformers 5 makes ALBERT's only on request, and a pipeline does not ask. RoBERTa has one type, which tokenizers
