@@ -16,9 +16,9 @@ def batch(vocab=99, length=21):
 
 def config_of(kind, **more):
     """For 40 tokens: the positions of RoBERTa's family begin behind padding."""
-    shape = {**SMALL, "hidden_dim": 48, "embedding_size": 16}
+    shape = {**SMALL, "hidden_dim": 48, "embedding_size": 16, "pad_token_id": 1}
     positions = 42 if "roberta" in kind else 40
-    return AutoConfig.for_model(kind, **shape, max_position_embeddings=positions, pad_token_id=1, **more)
+    return AutoConfig.for_model(kind, max_position_embeddings=positions, **shape | more)
 
 
 def save_encoder(kind, path):

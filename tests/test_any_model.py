@@ -12,9 +12,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import AutoConfig, AutoModel
 
-from albert_lsh import attention, load_model, record_passes, switch_attention
+from albert_lsh import attention, extend_positions, load_model, record_passes, switch_attention
 from albert_lsh.interface import SUPPORTED, ModelError
-from albert_lsh.model.projections import attention_modules, draw_projections
+from albert_lsh.model.projections import attention_modules, draw_projections, drop_residual
 from encoders import SMALL, batch, config_of
 
 LSH = {"n_hashes": 2, "cluster_size": 4}
@@ -95,6 +95,45 @@ def test_another_implementation_leaves_no_claim(plain, tmp_path):
         assert "attn_implementation" not in kept
 
 
+def test_back_from_another_implementation_it_is_the_same_attention(plain, tmp_path):
+    """transformers #38750; also of a model that was read with the other, and of one that was copied meanwhile."""
+    model = switch_attention(copy.deepcopy(plain), "window", {"share": 0.5}, seed=7, passes=[1])
+    model.save_pretrained(tmp_path)
+    expected, softmax, kept = states(model), states(plain), dict(model.config.albert_lsh)
+    for other in (model, AutoModel.from_pretrained(tmp_path, attn_implementation="eager")):
+        for implementation in ("eager", "sdpa", {"": "eager"}):
+            other.set_attn_implementation(implementation)
+            torch.testing.assert_close(states(other), softmax, atol=1e-5, rtol=0)
+        for back in (other, copy.deepcopy(other)):
+            back.set_attn_implementation("albert_lsh")
+            assert back.config.albert_lsh == kept
+            assert torch.equal(states(back), expected)
+    with pytest.raises(ValueError, match="attn_implementation.*eagre"):
+        model.set_attn_implementation("eagre")
+    assert torch.equal(states(model), expected)
+    model.set_attn_implementation("eager")
+    assert torch.equal(states(switch_attention(model, "window", {"share": 0.5}, 7, [1])), expected)
+
+
+@pytest.mark.parametrize("kind", ["albert", "bert"])
+def test_no_other_implementation_has_a_model_that_was_changed(kind, tmp_path):
+    made = {
+        "projections of its own has 'reformer'": load_model(config_of(kind), head="base", attention="reformer"),
+        "no residual connection has 'lsh'": drop_residual(load_model(config_of(kind), head="base", attention="lsh")),
+    }
+    for message, model in made.items():
+        expected = states(model)
+        with pytest.raises(ModelError, match=f"^attn_implementation='eager': a model with {message} of 'albert_lsh'"):
+            model.set_attn_implementation("eager")
+        model.save_pretrained(tmp_path)
+        with pytest.raises(ModelError, match=message):
+            AutoModel.from_pretrained(tmp_path, attn_implementation="eager")
+        assert torch.equal(states(model), expected)
+    model = load_model(config_of(kind), head="base", attention="window", settings={"share": 0.5})
+    model.set_attn_implementation("sdpa")
+    assert drop_residual(model).config.albert_lsh["attention"] == "window"
+
+
 def test_what_an_attention_cannot_do_is_refused_in_one_line(plain):
     model = switch_attention(copy.deepcopy(plain), "key-clusters").eval()
     with pytest.raises(ValueError, match=r"output_attentions=True: attention 'key-clusters' keeps no weights; [^\n]*$"):
@@ -153,6 +192,11 @@ def test_the_model_inside_of_a_sentence_transformer(minilm, tmp_path):
     assert abs(before - after).max() > 1e-3
     model.save(str(tmp_path))
     assert (library.SentenceTransformer(str(tmp_path), device="cpu").encode(texts) == after).all()
+    longer = extend_positions(library.SentenceTransformer(str(tmp_path), device="cpu"), 600)
+    assert (longer.encode(texts) == after).all()
+    with record_passes(longer) as passes:
+        longer.encode(["rain " * 700])
+    assert {p.query.shape[2] for p in passes} == {longer.max_seq_length} == {600}
     assert abs(switch_attention(model, "softmax").encode(texts) - before).max() < 1e-5
     with pytest.raises(ModelError, match="^Linear holds no model of Transformers$"):
         switch_attention(torch.nn.Linear(2, 2), "key-clusters")
@@ -176,6 +220,24 @@ def test_a_lora_trains_and_comes_back_with_the_same_answers(tmp_path):
         with again.disable_adapter():
             assert not torch.allclose(again(input_ids=ids).logits, lora(input_ids=ids).logits)
     assert passes[0].attention == "key-clusters"
+
+
+@pytest.mark.parametrize("name", ["softmax", "window", "reformer"])
+def test_prefix_tuning_is_refused_by_its_name(name):
+    """transformers PR 38301: it is the one way to call an encoder with keys that have no queries."""
+    model, inputs = load_model(config_of("bert"), attention=name), {**BATCH, "labels": torch.tensor([0, 1, 0])}
+    prompts = peft.get_peft_model(
+        copy.deepcopy(model), peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=4)
+    )
+    assert prompts(**inputs).loss.isfinite()  # they have queries
+    tuned = peft.get_peft_model(model, peft.PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=4))
+    with pytest.raises(ValueError, match=rf"^attention '{name}' takes no keys without queries [^\n]*prefix tuning"):
+        tuned(**inputs)
+    with pytest.raises(ValueError, match="prefix tuning"):
+        tuned(input_ids=inputs["input_ids"])
+    if name != "reformer":
+        model.set_attn_implementation("sdpa")
+        assert tuned(**inputs).loss.isfinite()
 
 
 def test_weights_that_are_loaded_when_they_are_needed(plain, tmp_path):

@@ -1,6 +1,7 @@
 """Models and tokenizers that are loaded: what is missing, damaged or of another kind is named; and a saved model says
 the same in another process, whoever loads it there."""
 
+import copy
 import json
 import logging
 import subprocess
@@ -9,10 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AlbertTokenizer, pipeline
+from datasets import Dataset
+from transformers import AlbertTokenizer, AutoModel, AutoTokenizer, BertTokenizer, PhobertTokenizer, pipeline
 
-from albert_lsh import load_model, load_tokenizer, switch_attention
+from albert_lsh import audit, find_task, fit, load_model, load_tokenizer, pad_inputs, save_memory, switch_attention
 from albert_lsh.interface import ModelError
+from albert_lsh.model.projections import drop_residual
+from albert_lsh.run import Run
 from encoders import batch, change_weights, config_of, save_encoder
 
 
@@ -30,6 +34,79 @@ def test_a_tokenizer_tells_the_texts_of_a_pair_apart(folder, tmp_path):
     assert encoded["attention_mask"] == [1] * 6
     with pytest.raises(ModelError, match="no tokenizer files; a vocabulary of special tokens alone"):
         load_tokenizer(folder)
+
+
+SENTENCE = "Where did Anna go ? to the park lost a ball in this film was good"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(SENTENCE.split())]
+
+
+def save_with_bert_s_tokenizer(path, kind, vocabulary=99, **more):
+    """As klue/roberta-base is, if kind is "roberta"."""
+    BertTokenizer(vocab={word: n for n, word in enumerate(WORDS)}, do_lower_case=False).save_pretrained(path)
+    AutoModel.from_config(config_of(kind, vocab_size=vocabulary, **more)).save_pretrained(path)
+    return str(path)
+
+
+@pytest.mark.parametrize(("kind", "types"), [("bert", 2), ("bert", 1), ("roberta", 1), ("distilbert", 0)])
+def test_token_types_are_those_that_tokenizer_and_model_have(kind, types, tmp_path):
+    """In predictions, pipelines and an audit too, which are given a tokenizer as Transformers loads it."""
+    folder = save_with_bert_s_tokenizer(tmp_path, kind, **{"type_vocab_size": types} if types else {})
+    tokenizer, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer("Where did Anna go?", "Anna lost a ball", return_tensors="pt")
+    assert ("token_type_ids" in inputs) == (types == 2)
+    model = load_model(folder)
+    assert model(**inputs).logits.shape == (1, 2)
+    task = find_task("mini-mrpc")
+    (answer,) = task.answer(model, tokenizer, [{"sentence1": "Anna lost a ball", "sentence2": "a park"}], 1)
+    assert answer["score"] >= 0.5
+    answers = pipeline(
+        "extractive-question-answering", model=load_model(folder, head="question-answering"), tokenizer=theirs
+    )
+    assert answers(question="Where did Anna go?", context="Anna lost a ball in the park")["answer"]
+    assert audit(load_model(folder, head="base"), ["Anna lost a ball"] * 2, theirs, seconds=0).advice
+    assert "token_type_ids" in theirs.model_input_names  # somebody's own stays as it is
+
+
+def test_a_tokenizer_that_knows_more_than_the_model_is_refused_wherever_they_meet(tmp_path):
+    """transformers #12763."""
+    folder = save_with_bert_s_tokenizer(tmp_path, "bert", len(WORDS) - 1)
+    message = f"its tokenizer knows {len(WORDS)} tokens, its weights only {len(WORDS) - 1}"
+    model, theirs = load_model(folder, head="question-answering"), AutoTokenizer.from_pretrained(folder)
+    meetings = [
+        lambda: load_tokenizer(folder),
+        lambda: fit(Run.parse({"task": "mini-mrpc", "model": folder, "output_dir": str(tmp_path / "run")})),
+        lambda: pipeline("extractive-question-answering", model=model, tokenizer=theirs),
+        lambda: audit(model, ["Anna lost a ball"], theirs),
+    ]
+    for meet in meetings:
+        with pytest.raises(ModelError, match=message):
+            meet()
+    model.resize_token_embeddings(len(WORDS))
+    pipeline("extractive-question-answering", model=model, tokenizer=theirs)
+
+
+def test_a_tokenizer_in_python_alone_reads_long_texts_and_is_refused_for_paragraphs(tmp_path):
+    """PhoBERT's and BERTweet's say no token's place (BERTweet #36)."""
+    (tmp_path / "vocab.txt").write_text("".join(f"{letter}</w> 1\n" for letter in "abcdefghij"))
+    (tmp_path / "bpe.codes").write_text("")
+    PhobertTokenizer(*(str(tmp_path / name) for name in ("vocab.txt", "bpe.codes"))).save_pretrained(tmp_path)
+    AutoModel.from_config(config_of("roberta")).save_pretrained(tmp_path)
+    tokenizer, task = load_tokenizer(str(tmp_path)), find_task("mini-mrpc")
+    assert not tokenizer.is_fast
+    texts = ["a b c d e " * 500, "f g"]
+    rows = Dataset.from_dict({"sentence1": texts, "sentence2": ["h i", "j " * 900], "label": [0, 1]})
+    encoded = task.encode(rows, tokenizer, 16)
+    assert encoded["length"] == [16, 16]
+    assert encoded[1]["input_ids"] == tokenizer("f g", "j " * 10)["input_ids"]
+    (answer,) = task.answer(load_model(str(tmp_path)), tokenizer, [{"sentence1": texts[0]}], 1)
+    assert answer["score"] >= 0.5
+    run = {"task": "mini-squad", "model": str(tmp_path), "output_dir": str(tmp_path / "run"), "max_length": 32}
+    refused = "tokenizer PhobertTokenizer is written in Python alone and gives no offsets .*take a model with"
+    with pytest.raises(ValueError, match=refused):
+        fit(Run.parse(run))
+    model = load_model(str(tmp_path), head="question-answering")
+    with pytest.raises(ValueError, match=refused):
+        pipeline("extractive-question-answering", model=model, tokenizer=tokenizer)(QUESTION)
 
 
 def test_other_heads_load():
@@ -145,3 +222,38 @@ def test_pipelines_say_the_same_in_another_process(tmp_path):
     for name, answers in elsewhere(ASK, *tmp_path.iterdir()).items():
         assert answers == [said[name]] * (1 if name in OWN_WEIGHTS else 2)
     assert len({json.dumps(answer) for answer in said.values()}) == len(MADE)  # or all models might be one
+
+
+WAYS = {"recompute": {"recompute": True}, "chunks": {"feed_forward_chunk": 5}}
+WHOLE = {
+    **{name: lambda way=way: save_memory(load_model("mini", attention="lsh"), **way) for name, way in WAYS.items()},
+    "reformer": lambda: load_model("mini", attention="reformer", settings={"bucket_size": 4}),
+    "convolution": lambda: load_model(config_of("bert"), attention="yoso", settings={"conv_kernel_size": 3}),
+    "padded": lambda: pad_inputs(load_model("mini", head="base"), 32),
+    "no residual": lambda: drop_residual(load_model("mini", attention="lsh", settings=LSH)),
+    "bert without residual": lambda: drop_residual(load_model(config_of("bert"))),
+    "all": lambda: save_memory(
+        pad_inputs(load_model("mini", attention="reformer"), 32), **WAYS["chunks"], **WAYS["recompute"]
+    ),
+}
+READ = """
+import json, sys
+import torch
+
+models = [torch.load(file, weights_only=False) for file in sys.argv[1:]]
+from encoders import batch
+print(json.dumps([model(**batch(32))[0].tolist() for model in models]))
+"""
+
+
+def test_whole_models_are_pickled_and_say_the_same_in_another_process(tmp_path):
+    """By torch.save; spawned processes get their models in this way too."""
+    expected = []
+    for name, make in WHOLE.items():
+        torch.save(model := make(), tmp_path / name)
+        copied = [copy.deepcopy(model), torch.load(tmp_path / name, weights_only=False)]
+        expected.append(model(**batch(32))[0])
+        assert all(torch.equal(again(**batch(32))[0], expected[-1]) for again in copied)
+        assert copy.deepcopy(copied[1]).state_dict().keys() == model.state_dict().keys()
+    outputs = elsewhere(READ, *(tmp_path / name for name in WHOLE))
+    assert outputs == [out.tolist() for out in expected]

@@ -152,7 +152,7 @@ def test_two_threads_get_what_one_gets(folder, name):
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_a_sequence_longer_than_the_positions_is_refused(kind):
     model = load_model(config_of(kind), head="base")
-    with pytest.raises(ValueError, match="a sequence of 41 tokens is longer than the 40 positions"):
+    with pytest.raises(ValueError, match="a sequence of 41 tokens is longer than the 40 positions.*extend_positions"):
         model(**batch(length=41))
     model(**batch(length=40))
 

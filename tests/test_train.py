@@ -310,3 +310,34 @@ def test_a_run_is_made_by_one_process(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ParameterError, match="a run is made by one process, .* without torchrun or accelerate launch"):
         fit(make(tmp_path))
+
+
+FORMER = {
+    "three classes": {"num_labels": 3, "output_hidden_states": True}, "a number": find_task("stsb").model_options,
+    "several labels": {"num_labels": 2, "problem_type": "multi_label_classification"},
+}  # fmt: skip
+SAME_SHAPE = ("several labels", "mini-mrpc")
+
+
+@pytest.mark.parametrize(("former", "task"), [
+    ("three classes", "mini-mrpc"), ("a number", "mini-mrpc"), ("several labels", "mini-mrpc"),
+    ("several labels", "stsb"), ("three classes", "mini-squad"), ("a number", "mini-squad"),
+])  # fmt: skip
+def test_a_model_that_learnt_another_task_gets_a_new_head_in_one_line(tmp_path, former, task, caplog):
+    load_tokenizer("mini").save_pretrained(tmp_path / "former")
+    load_model("mini", **FORMER[former]).save_pretrained(tmp_path / "former")
+    run = make(tmp_path / "run", task=task, model=str(tmp_path / "former"), epochs=1, train_examples=8, save_model=True)
+    model, about = (prepare_model if task == "stsb" else lambda run: fit(run).model)(run), run.about
+    options = about.model_options
+    assert {name: getattr(model.config, name) for name in options} == options
+    head = "qa_outputs" if task == "mini-squad" else "classifier"
+    shape = "" if task == "mini-squad" else " in this shape"
+    said = [f"new weights, not in its file{shape}: {head}.bias, {head}.weight"] * ((former, task) != SAME_SHAPE)
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith("albert_lsh")]
+    assert [message.partition(": ")[2] for message in ours] == said
+    if task != "stsb":
+        with torch.no_grad():
+            (answer,) = about.answer(*load(str(run.folder / "model"), about), [dict.fromkeys(about.columns, "a b")], 1)
+        assert 0 <= answer["score"] <= 1
+    with pytest.raises(ValueError, match="classifier.bias is .* in its file, not"):
+        load_model(str(tmp_path / "former"), complete=True, num_labels=5)

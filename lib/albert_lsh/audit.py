@@ -66,11 +66,12 @@ def audit(
     """
     if isinstance(texts, str) or not len(texts) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"texts={reprlib.repr(texts)} must be a list of at least one text")
-    from albert_lsh.model.load import load_model, load_tokenizer, longest_input, switch_attention
+    from albert_lsh.model.load import load_model, load_tokenizer, longest_input, matched, switch_attention
 
     tokenizer = tokenizer or load_tokenizer(model if isinstance(model, str) else str(model.name_or_path))
     model = load_model(model, head="base") if isinstance(model, str) else copy.deepcopy(model)
     switch_attention(model, "softmax").eval()
+    tokenizer = matched(tokenizer, model.config, model.name_or_path)
     for share in shares:
         attentions.check(attention, {"share": share})
     ordered, longest = sorted(texts, key=len), longest_input(model, tokenizer)

@@ -79,6 +79,7 @@ class ModelAttention(dict[str, Any]):
     """
 
     typed: attentions.Attention
+    aside: "ModelAttention | None" = None  # what the model has, while Transformers computes softmax (`set_aside`)
 
     @classmethod
     def make(
@@ -132,6 +133,18 @@ class ModelAttention(dict[str, Any]):
         config.attn_implementation = INTERFACE
         if self["attention"] == "softmax" and self["residual"]:
             del config.attn_implementation
+
+    def set_aside(self, config: PreTrainedConfig, asked: str) -> None:
+        """Let a config be that of a model for which Transformers computes softmax; it has and saves no other.
+
+        Asked for ours again (`set_attn_implementation`), this attention comes back. ModelError: it changed the model.
+        """
+        if self["attention"] == "reformer" or not self["residual"]:
+            what = "projections of its own" if self["residual"] else "no residual connection"
+            raise ModelError(f"{asked}: a model with {what} has {self['attention']!r} of {INTERFACE!r} alone")
+        config.albert_lsh = ModelAttention.make(config, "softmax")
+        config.albert_lsh.aside = self.aside or self
+        vars(config).pop("attn_implementation", None)
 
 
 def with_todays_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -297,7 +310,7 @@ class PassCounter:
 def begin_call(attention_mask: Tensor | None = None, *, config: PreTrainedConfig, **kwargs: Any) -> PassCounter:
     """What Transformers calls for the mask; attention_mask: (batch, length)."""
     kept = getattr(config, INTERFACE, None)
-    if not isinstance(kept, ModelAttention):  # somebody wrote into the config of a finished model
+    if not isinstance(kept, ModelAttention) or kept.aside:  # somebody wrote into the config of a finished model
         raise ValueError("this model was not prepared for our attentions; call albert_lsh.switch_attention(model, ...)")
     attentions.refuse_tracing(kept["attention"])
     is_full = attention_mask is None or (not attentions.is_traced() and attention_mask.all())
@@ -305,7 +318,7 @@ def begin_call(attention_mask: Tensor | None = None, *, config: PreTrainedConfig
 
 
 def begin_pass(
-    module: nn.Module, counter: Any, device: torch.device, **kwargs: Any
+    module: nn.Module, counter: Any, device: torch.device, past_key_values: Any = None, **kwargs: Any
 ) -> tuple[CurrentPass, Tensor | None]:
     """The pass that begins in a module, and its padding mask; `counter` stands where Transformers has a mask."""
     if not isinstance(counter, PassCounter | CurrentPass):
@@ -314,6 +327,11 @@ def begin_pass(
     if kwargs.get("output_attentions") or current.counter.config.output_attentions:
         instead = "record_passes shows its inputs, set_attn_implementation('eager') makes it softmax with weights"
         raise ValueError(f"output_attentions=True: attention {current.kept['attention']!r} keeps no weights; {instead}")
+    if past_key_values is not None:
+        what = "keys without queries (past_key_values), such as those of PEFT's prefix tuning"
+        raise ValueError(
+            f"attention {current.kept['attention']!r} takes no {what}; set_attn_implementation('sdpa') does"
+        )
     mask = current.padding_mask
     return current, None if mask is None else mask.to(device, torch.bool)
 
@@ -326,7 +344,8 @@ def attend(
     query, key, value: (batch, heads, length, head_dim); attention_mask: a `PassCounter`, or a `CurrentPass`.
     Returns (batch, length, heads, head_dim), and no weights.
     """
-    current, mask = begin_pass(module, attention_mask, query.device, **kwargs)
+    past = key if key.shape[2] > query.shape[2] else None
+    current, mask = begin_pass(module, attention_mask, query.device, past, **kwargs)
     attentions.check_tensors(query, key, value, mask)
     current.record(query, key, value, mask)
     attention = current.attention
@@ -347,7 +366,7 @@ def register() -> None:
 
     Its interfaces know functions, but ask nobody which of them a model may have, and forget on saving which one it had.
     So the method that decides on a model's implementation is told: a config that keeps our attention has it, one with
-    another implementation does not claim it, and a type that we do not support is refused.
+    another implementation does not claim it but has it again when asked, and what cannot be is refused.
     """
     AttentionInterface.register(INTERFACE, attend)
     AttentionMaskInterface.register(INTERFACE, begin_call)  # without one Transformers would silently hand on no mask
@@ -363,12 +382,13 @@ def register() -> None:
             requested_attention = INTERFACE
         if requested_attention == INTERFACE:
             check_type(config, name)
+        decided = decide(model, requested_attention, *args, **kwargs)
+        if requested_attention == INTERFACE:
             kept = ModelAttention.of(config, name) if saved else ModelAttention.make(config, "key-clusters")
-            kept.keep(config)
-        else:
-            vars(config).pop(INTERFACE, None)
-            vars(config).pop("attn_implementation", None)
-        return decide(model, requested_attention, *args, **kwargs)
+            (kept.aside or kept).keep(config)
+        elif saved:
+            ModelAttention.of(config, name).set_aside(config, f"attn_implementation={decided!r}")
+        return decided
 
     model_class.get_correct_attn_implementation = decide_by_config
 

@@ -283,7 +283,8 @@ class Classification(Task):
 
     @property
     def model_options(self) -> dict[str, Any]:
-        return {"id2label": dict(enumerate(self.labels)), "label2id": {n: i for i, n in enumerate(self.labels)}}
+        named = {"id2label": dict(enumerate(self.labels)), "label2id": {n: i for i, n in enumerate(self.labels)}}
+        return {"problem_type": "single_label_classification", **named}  # whatever the model learnt before
 
     def check_answers(self, rows: Dataset, place: str) -> None:
         wanted = f"0 to {self.num_labels - 1} ({', '.join(self.labels)})"

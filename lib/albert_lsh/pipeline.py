@@ -14,7 +14,7 @@ from transformers.pipelines.base import ChunkPipeline
 
 from albert_lsh import squad
 from albert_lsh.files import OneLineError
-from albert_lsh.model.load import longest_input
+from albert_lsh.model.load import longest_input, matched
 
 QUESTION_ANSWERING = "extractive-question-answering"
 Base: Any = ChunkPipeline  # its type annotations forbid what Transformers' own chunk pipelines do
@@ -50,10 +50,12 @@ class QuestionAnsweringPipeline(Base):
     """
 
     _load_tokenizer = True
+    tokenizer: Any
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.check_model_type(MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES)
+        self.tokenizer = matched(self.tokenizer, self.model.config, self.model.name_or_path)
 
     def __call__(self, inputs: Any = None, *, question: Any = None, context: Any = None, **kwargs) -> Any:
         if inputs is None and isinstance(question, list | tuple) and isinstance(context, list | tuple):

@@ -44,7 +44,10 @@ class Answer(NamedTuple):
 
 
 def shortened(texts: list[str], tokenizer: Any, longest: int) -> list[str]:
-    """Texts cut behind their first `longest` tokens."""
+    """Texts cut behind their first `longest` tokens; ValueError for a tokenizer that says no token's place."""
+    if not tokenizer.is_fast:
+        lacks = "is written in Python alone and gives no offsets of tokens, which questions about paragraphs need"
+        raise OneLineError(f"tokenizer {type(tokenizer).__name__} {lacks}; take a model with a tokenizer.json")
     encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ends = [spans[longest - 1][1] if len(spans) > longest else None for spans in encoded["offset_mapping"]]
     return [text[:end] for text, end in zip(texts, ends, strict=True)]
@@ -53,8 +56,11 @@ def shortened(texts: list[str], tokenizer: Any, longest: int) -> list[str]:
 def readable(texts: list[str], tokenizer: Any, max_length: int) -> list[str]:
     """Texts that a tokenizer can cut at max_length: where they are very long, without what it would cut off anyway.
 
-    It puts every piece that it cuts off one text of a pair beside every piece of the other, and runs out of memory.
+    It puts every piece that it cuts off one text of a pair beside every piece of the other, and runs out of memory; one
+    in Python alone does not.
     """
+    if not tokenizer.is_fast:
+        return texts
     most = 8 * max_length
     return [shortened([text], tokenizer, most)[0] if len(text) > most else text for text in texts]
 
@@ -96,9 +102,7 @@ def _windows(batch: dict[str, list], tokenizer: Any, max_length: int) -> dict[st
     for question, ids in zip(questions, tokenizer(questions, add_special_tokens=False)["input_ids"], strict=True):
         if len(ids) >= room:
             raise OneLineError(f"question={question!r} leaves no room for its context in max_length={max_length}")
-    # Transformers 5 makes ALBERT's token types only when asked for them; RoBERTa's are all 0 and left out.
-    kinds = any(tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"])
-    cut = {"truncation": "only_second", "max_length": max_length, "stride": stride, "return_token_type_ids": kinds}
+    cut = {"truncation": "only_second", "max_length": max_length, "stride": stride}
     returned = dict.fromkeys(("return_overflowing_tokens", "return_offsets_mapping"), True)
     encoded = tokenizer(questions, batch["context"], **cut, **returned)
     owners = encoded.pop("overflow_to_sample_mapping")

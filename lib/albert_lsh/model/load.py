@@ -8,7 +8,7 @@ import copy
 import logging
 import os
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
@@ -23,7 +23,16 @@ from transformers.utils import logging as transformers_logging
 from albert_lsh import attention as attentions
 from albert_lsh import pretrained
 from albert_lsh.files import reading
-from albert_lsh.interface import INTERFACE, ModelAttention, ModelError, check_type, max_positions, transformers_model
+from albert_lsh.interface import (
+    INTERFACE,
+    SUPPORTED,
+    ModelAttention,
+    ModelError,
+    check_type,
+    max_positions,
+    transformers_model,
+)
+from albert_lsh.model.classes import changing
 from albert_lsh.model.padding import start_padding
 from albert_lsh.model.projections import convolve_values, drop_residual, transplant
 
@@ -92,16 +101,19 @@ def load_config(name_or_path: str | PreTrainedConfig, *, revision: str | None = 
     return config
 
 
-def changed_class(
-    model_class: type[PreTrainedModel], change: Callable[[PreTrainedModel], None]
-) -> type[PreTrainedModel]:
-    """A subclass that changes its attention's weights when it is made, so that `from_pretrained` expects them."""
+@changing
+def with_own_weights(model_class: Any) -> dict[str, Any]:
+    """A model's class that makes the weights of its attention, so that `from_pretrained` expects them."""
 
     def __init__(self, config, *args, **kwargs):
         model_class.__init__(self, config, *args, **kwargs)
-        change(self)
+        kept = config.albert_lsh
+        if kept["attention"] == "reformer":
+            transplant(self, kept["settings"])
+        else:
+            convolve_values(self, kept["settings"]["conv_kernel_size"])
 
-    return type(model_class.__name__, (model_class,), {"__init__": __init__, "__module__": model_class.__module__})
+    return {"__init__": __init__}
 
 
 def read_weights(
@@ -127,14 +139,16 @@ def read_weights(
     finally:
         transformers_logging.set_verbosity(verbosity)
     model, report = loaded
-    if report["mismatched_keys"]:
-        key, saved, expected = min(report["mismatched_keys"])
-        raise ModelError(f"model={name!r}: {key} is {tuple(saved)} in its file, not {tuple(expected)}")
-    if new := sorted(report["missing_keys"]):
+    body, other_shapes = f"{model.base_model_prefix}.", {key for key, *_ in report["mismatched_keys"]}
+    for key, saved, expected in sorted(report["mismatched_keys"]):
+        if complete or model is model.base_model or key.startswith(body):  # a head of another task is new
+            raise ModelError(f"model={name!r}: {key} is {tuple(saved)} in its file, not {tuple(expected)}")
+    if new := sorted({*report["missing_keys"], *other_shapes}):
         lacking = [key for key in new if not key.startswith("pooler.")]  # nothing here reads a pooler
         if complete and lacking:
             raise ModelError(f"model={name!r} lacks weights: {shorten(', '.join(lacking), 200)}")
-        logger.warning("model=%r: new weights, not in its file: %s", name, shorten(", ".join(new), 200))
+        where = "in its file in this shape" if other_shapes else "in its file"
+        logger.warning("model=%r: new weights, not %s: %s", name, where, shorten(", ".join(new), 200))
     for key in new:
         if key.endswith(".convolution.weight"):
             nn.init.zeros_(model.get_parameter(key))  # Transformers does not initialise them
@@ -148,7 +162,7 @@ def check_length(model: nn.Module, args: tuple, kwargs: dict) -> None:
     if tokens is not None and tokens.shape[1] > (limit := max_positions(model.config)):
         raise ValueError(
             f"a sequence of {tokens.shape[1]} tokens is longer than the {limit} positions of this model; "
-            "shorten it (max_length) or take a model with more positions"
+            "shorten it (max_length), give it more (extend_positions, not of RoBERTa) or take a model that has more"
         )
 
 
@@ -180,8 +194,9 @@ def load_model(
         revision: a branch, tag or commit of the model's repository on the Hub; None: the newest.
         config: options of the model's config, for instance num_labels.
     Returns:
-        The model, in evaluation mode. Weights that its file lacks are drawn from torch's global generator and named
-        in a warning; a convolution of the values (setting conv_kernel_size) begins at zero, where it changes nothing.
+        The model, in evaluation mode. Weights that its file lacks, and a head that has another shape there, are drawn
+        from torch's global generator and named in a warning; a convolution of the values (setting conv_kernel_size)
+        begins at zero, where it changes nothing.
     Raises:
         ValueError: unknown head, attention or setting. ModelError (a ValueError): no such model, a decoder, or a model
             of a type that is not supported; weights that cannot be read, or have other shapes; an attention of a
@@ -189,6 +204,8 @@ def load_model(
     """
     if not isinstance(head, str) or head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
+    if head == "question-answering":
+        config.setdefault("num_labels", 2)  # start and end, whatever the model told apart before
     options = load_config(name_or_path, revision=revision, **config)
     saved = dict(ModelAttention.of(options, name_or_path))
     if attention not in (None, saved["attention"]):
@@ -200,10 +217,8 @@ def load_model(
         model_class = HEADS[head]._model_mapping[type(options)]  # type: ignore[index]
     except KeyError as error:
         raise ModelError(f"model={name_or_path!r} ({options.model_type}) has no {head!r} head") from error
-    if kept["attention"] == "reformer":
-        model_class = changed_class(model_class, lambda model: transplant(model, kept["settings"]))
-    elif size := kept["settings"].get("conv_kernel_size"):
-        model_class = changed_class(model_class, lambda model: convolve_values(model, size))
+    if kept["attention"] == "reformer" or kept["settings"].get("conv_kernel_size"):
+        model_class = with_own_weights(model_class)
     is_new = name_or_path == "mini" or isinstance(name_or_path, PreTrainedConfig)
     model = (
         model_class(options) if is_new else read_weights(model_class, str(name_or_path), options, complete, revision)
@@ -251,8 +266,10 @@ def switch_attention(
     return model
 
 
-def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
-    """Give a model of `load_model` positions for sequences of `length` tokens, in place; returns the model.
+def extend_positions(model: Module, length: int) -> Module:
+    """Give a model, or a SentenceTransformer, positions for sequences of `length` tokens, in place; returns the model.
+
+    A SentenceTransformer then cuts texts at `length` tokens.
 
     The learned position embeddings are tiled, as Longformer does (Beltagy et al. 2020, section 5), so that
     neighbouring positions differ as before.
@@ -260,8 +277,8 @@ def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
     Raises:
         ValueError: the model has as many positions already, or is RoBERTa, whose positions begin behind padding.
     """
-    config = model.config
-    embeddings = model.base_model.get_submodule("embeddings")
+    inner = transformers_model(model)
+    config, embeddings = inner.config, inner.base_model.get_submodule("embeddings")
     if length <= (present := max_positions(config)):
         raise ValueError(f"length={length} must be above the {present} positions that the model has")
     if config.max_position_embeddings != present:
@@ -274,16 +291,19 @@ def extend_positions(model: PreTrainedModel, length: int) -> PreTrainedModel:
     kinds = torch.zeros(1, length, dtype=torch.long, device=learned.device)
     embeddings.register_buffer("token_type_ids", kinds, persistent=False)
     config.max_position_embeddings = length
+    outer: Any = model
+    if hasattr(outer, "max_seq_length"):  # of a SentenceTransformer, at which it cuts texts
+        outer.max_seq_length = length
     return model
 
 
 def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model that `load_model` knows; revision as there.
+    """The tokenizer of a model that `load_model` knows, `matched` to it; revision as there.
 
-    It pads and cuts on the right, and returns token types by default if these tell the two texts of a pair apart.
+    It pads and cuts on the right.
 
     Raises:
-        ModelError: there is no tokenizer.
+        ModelError: there is no tokenizer, or one of another model.
     """
     source = pretrained.tokenizer_of(name_or_path)
     sides = {"padding_side": "right", "truncation_side": "right"}
@@ -293,11 +313,34 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrained
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what Transformers makes of a config alone
         reads = "a vocabulary of special tokens alone reads no text"
         raise ModelError(f"model={name_or_path!r}: no tokenizer files; {reads}")
-    # Transformers 5 makes ALBERT's only on request, and a pipeline does not ask; RoBERTa's are all 0.
-    kinds = tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"]
-    names = tokenizer.model_input_names
-    if any(kinds) and "token_type_ids" not in names:
-        tokenizer.model_input_names = [*names, "token_type_ids"]
+    try:
+        config = AutoConfig.from_pretrained(pretrained.folder_of(name_or_path), revision=revision or "main")
+    except (OSError, ValueError):  # a tokenizer alone
+        config = None
+    return matched(tokenizer, config if getattr(config, "model_type", None) in SUPPORTED else None, name_or_path)
+
+
+def matched(tokenizer: Any, config: PreTrainedConfig | None, name: str | None) -> Any:
+    """A tokenizer that returns token types where it and the model tell the two texts of a pair apart, and only there.
+
+    Transformers 5 makes ALBERT's only on request, and a pipeline does not ask. RoBERTa has one type, which tokenizers
+    of BERT's kind do not know; DistilBERT has none.
+
+    Args:
+        config: the model's; None where there is none yet.
+    Raises:
+        ModelError: the tokenizer knows more tokens than the model has embeddings.
+    """
+    if config and len(tokenizer) > config.vocab_size:
+        known = f"its tokenizer knows {len(tokenizer)} tokens, its weights only {config.vocab_size}"
+        raise ModelError(f"model={name!r}: {known}; resize_token_embeddings gives a model more")
+    kinds = 1 + max(tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"])
+    names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+    if 1 < kinds <= (getattr(config, "type_vocab_size", 0) if config else kinds):
+        names.append("token_type_ids")
+    if {*names} != {*tokenizer.model_input_names}:
+        tokenizer = copy.copy(tokenizer)
+        tokenizer.model_input_names = names
     return tokenizer
 
 

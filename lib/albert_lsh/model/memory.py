@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from albert_lsh.interface import PassCounter
+from albert_lsh.model.classes import changing
 
 
 def recomputed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -22,17 +23,19 @@ def recomputed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 # Methods belong to a class, not to the module, so that a deep copy of the module uses its own weights.
 
 
-def recomputing(layer_class: Any) -> Any:
+@changing
+def recomputing(layer_class: Any) -> dict[str, Any]:
     """A layer's class whose `forward` is recomputed."""
 
     def forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
         args = tuple(arg.begin(layer) if isinstance(arg, PassCounter) else arg for arg in args)
         return recomputed(partial(layer_class.forward, layer), *args, **kwargs)
 
-    return type(layer_class.__name__, (layer_class,), {"forward": forward})
+    return {"forward": forward}
 
 
-def in_chunks(module_class: Any, name: str, size: int) -> Any:
+@changing
+def in_chunks(module_class: Any, name: str, size: int) -> dict[str, Any]:
     """A class whose feed-forward method, of that name, takes `size` positions at a time."""
     whole = getattr(module_class, name)
 
@@ -40,7 +43,7 @@ def in_chunks(module_class: Any, name: str, size: int) -> Any:
         chunks = hidden.split(size, dim=1)
         return torch.cat([recomputed(partial(whole, module), chunk) for chunk in chunks], dim=1)
 
-    return type(module_class.__name__, (module_class,), {name: chunked})
+    return {name: chunked}
 
 
 def save_memory(

@@ -12,9 +12,11 @@ from transformers import PreTrainedModel
 
 from albert_lsh import attention as attentions
 from albert_lsh.interface import max_positions
+from albert_lsh.model.classes import changing
 
 
-def padding_class(model_class: Any) -> Any:
+@changing
+def padding_class(model_class: Any) -> dict[str, Any]:
     """A base model's class that pads its inputs to config.padded_length; the states of this padding are cut off."""
 
     def forward(model, input_ids=None, attention_mask=None, token_type_ids=None, **kwargs):
@@ -40,7 +42,7 @@ def padding_class(model_class: Any) -> Any:
 
         return cut(out) if isinstance(out, tuple) else type(out)({name: cut(value) for name, value in out.items()})
 
-    return type(model_class.__name__, (model_class,), {"forward": forward, "__module__": model_class.__module__})
+    return {"forward": forward}
 
 
 def pad_inputs(model: PreTrainedModel, length: int) -> PreTrainedModel:

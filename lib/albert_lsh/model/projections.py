@@ -154,7 +154,9 @@ def drop_residual(model: PreTrainedModel) -> PreTrainedModel:
         ValueError: the model's attention is `reformer`, or it is a DistilBERT.
     """
     config = model.config
-    check_residual(config.albert_lsh["attention"], False)
+    kept = ModelAttention.of(config, type(model).__name__)
+    kept = kept.aside or kept
+    check_residual(kept["attention"], False)
     if config.model_type == "distilbert":
         raise ModelError("residual=False is not there for a DistilBERT; take a BERT")
     module: Any
@@ -167,5 +169,5 @@ def drop_residual(model: PreTrainedModel) -> PreTrainedModel:
         elif hasattr(inner, "query") and getattr(inner, "has_residual", True):
             module.output.register_forward_pre_hook(nothing_added)
             inner.has_residual = False
-    ModelAttention.make(config, **{**config.albert_lsh, "residual": False}).keep(config)
+    ModelAttention.make(config, **kept | {"residual": False}).keep(config)
     return model
