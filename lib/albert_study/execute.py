@@ -193,11 +193,11 @@ def failures(study: str, missing: dict[str, Job]) -> str:
     logs, errors = repository_root() / "logs" / study, []
     for path, job in missing.items():
         if job.missing() and (log := logs / f"{path}.log").exists():
-            _, _, error = log.read_text(encoding="utf-8").partition("FAILED ")
+            _, _, error = log.read_text("utf-8", "backslashreplace").partition("FAILED ")
             silent = f"{job.name}\nits process ended without a word (killed, or out of memory?)"
             errors.append(f"FAILED {error or silent}")
     newest = max(logs.rglob("*.log"), key=lambda log: log.stat().st_mtime, default=None)
-    return "\n\n".join(errors) or (newest.read_text(encoding="utf-8")[-3000:] if newest else "")
+    return "\n\n".join(errors) or (newest.read_text("utf-8", "backslashreplace")[-3000:] if newest else "")
 
 
 def summary(study: str) -> str:
