@@ -18,7 +18,7 @@ from filelock import FileLock
 from albert_lsh import machine
 from albert_lsh.record import SCHEMA, read_predictions
 from albert_lsh.run import Run
-from albert_study.execute import named_arms, say_how_long, without_folders
+from albert_study.execute import named_arms, say_how_long, summary, without_folders
 from albert_study.names import RUNGS
 from albert_study.study import StudyError, StudyFile, load_jobs, main, to_make
 from checkouts import ROOT, copy_code, make, start, write_study
@@ -143,6 +143,12 @@ def record_of_a_second(root, **changes):
         path.write_text(text)
 
 
+def test_the_scores_of_many_tasks_fit_into_a_terminal():
+    scores = summary("minilm").split("\ntables:")[0]
+    assert {"mrpc (f1)", "stsb (pearson)", "squad (f1)"} <= {*re.findall(r"\w+ \(\w+\)", scores)}
+    assert max(map(len, scores.splitlines())) <= 120
+
+
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
@@ -239,7 +245,8 @@ def test_the_end_shows_scores_and_where_everything_is(made):
     end = said_of(made["whole"])
     lines = end.splitlines()
     assert lines[0].startswith("study small: 4 of 5 jobs are done, 1 is made now")  # four before, and not again
-    assert [line.split(":")[0] for line in lines[2:4]] == ["tables and figures", "report"]
+    assert lines[1].startswith("started  ")  # before minutes in which nothing else is said
+    assert [line.split(":")[0] for line in lines[3:5]] == ["tables and figures", "report"]
     assert re.search(r"softmax +0\.\d+", end)
     for path in ("results/tables/small-scores.csv", "figures/small-loss-pairs.svg", "report/build/small.pdf"):
         assert f"  {path}\n" in end

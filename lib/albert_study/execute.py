@@ -25,6 +25,7 @@ from albert_study.study import Arm, Job, StudyError, StudyFile, find_file, load_
 PATH = re.compile(r"(?:(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm)|(?<![\w.:/<~)-]))(?:/[\w.+@~-]+){2,}/?")
 # Folders of a checkout or an environment: a path is kept from the first of them on.
 ANCHORS = re.compile(r"/((?:site-packages|notebooks|results|figures|studies|report|lib/albert_\w+)(?:/.*|$))")
+WIDTH = 110  # of a terminal
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LIKE = ("device", "model", "task", "attention", "max_length")  # what runs share that take alike for an example
 DEPTHS = (5, 3, 2)  # how many of these: all, or those of a task, or of a model
@@ -134,11 +135,12 @@ def run_notebook(source: Path, target: Path, parameters: dict[str, Any], attempt
 
 
 def execute_with_a_line(name: str, study: str) -> None:
-    """Execute a job, and print how many of its study are done, its score if it is a run, and its time."""
+    """Execute a job; print that it started, then how many of its study are done, its score if it is a run, its time."""
     jobs = load_jobs(study)
     if name not in jobs:
         raise StudyError(f"study {study!r} has no job {name!r}; it has: {', '.join(jobs)}")
     job, began, said, score = jobs[name], time.monotonic(), "failed ", ""
+    print(f"started  {name}", flush=True)
     try:
         execute(job)
         said = f"{sum(not other.missing() for other in jobs.values()):2} of {len(jobs)}"
@@ -229,7 +231,7 @@ def summary(study: str) -> str:
         "notebooks": [root / job.kept for job in jobs],
     }
     scores = read(root, f"tables/{study}-scores")
-    lines = [f"\n{score_table(scores).frame().to_string()}"] if len(scores) else []
+    lines = [f"\n{score_table(scores).frame().to_string(line_width=WIDTH)}"] if len(scores) else []
     for kind, paths in places.items():
         made = [f"  {path.relative_to(root)}" for path in paths if path.exists()]
         lines += [f"\n{kind}:", *made] if made else []
