@@ -30,6 +30,24 @@ def seconds_of_others() -> float:
     return everything.user + everything.system + getattr(everything, "nice", 0.0) - this.user - this.system
 
 
+def count_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def clocks() -> tuple[float, float, float]:
+    """Seconds: of the clock, of this process, and of other programs, both over all cores."""
+    return time.perf_counter(), time.process_time(), seconds_of_others()
+
+
+def disturbed(since: tuple[float, float, float]) -> str:
+    """What other programs took since a reading of `clocks`, where this one had to wait for them; else nothing."""
+    wall, own, others = (now - then for now, then in zip(clocks(), since, strict=True))
+    cores, threads = count_cores(), torch.get_num_threads()
+    if own > 0.7 * threads * wall or threads + others / wall <= cores:
+        return ""
+    return f"other programs used {others / wall:.1f} of {cores} cores"
+
+
 def choose_threads(device: str) -> int:
     """Let torch compute on as many threads as cores are free, at least one, and say so; on a CPU only.
 
@@ -41,8 +59,7 @@ def choose_threads(device: str) -> int:
     before = seconds_of_others()
     time.sleep(LOOK)
     busy = (seconds_of_others() - before) / LOOK
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = max(1, cores - round(busy))
+    threads = max(1, (cores := count_cores()) - round(busy))
     if threads != torch.get_num_threads():
         torch.set_num_threads(threads)
         print(f"threads: {threads} of {cores} cores; other programs use {busy:.1f}; {THREADS} sets another number")
