@@ -24,9 +24,10 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import transformers
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh.files import TABLES, explain_out_of_memory, read_rows, reading
 from albert_lsh.interface import ModelError
@@ -80,7 +81,7 @@ def from_line(place: str, line: str, task: Task) -> dict[str, str]:
     return dict(zip(task.columns, texts, strict=True))
 
 
-def config_of(model: str) -> PreTrainedConfig:
+def config_of(model: str) -> Any:
     """The config of a fine-tuned model; ModelError where there is none."""
     try:
         return load_config(model)
