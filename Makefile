@@ -20,7 +20,7 @@ BIN := .venv/bin
 .PHONY: study reproduce test bench faults colab report recompute site docs install format lock refresh
 
 study: install
-	@mkdir -p logs
+	@mkdir -p logs && echo "study $(STUDY): looking at what there is"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --cores all --config study='$(STUDY)' 2>> logs/snakemake.log \
 	    || { echo "not all is made; \`make study STUDY=$(STUDY)\` goes on where it was (more in logs/snakemake.log)"; exit 1; }
 
@@ -66,7 +66,7 @@ install: .venv/installed
 
 .venv/installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint requirements.lock --editable '.[study,dev]'
+	$(BIN)/pip install --constraint requirements.lock --editable '.[study,dev]'
 	touch $@
 
 format:

@@ -6,13 +6,14 @@ import pandas as pd
 import pytest
 import torch
 
-from albert_lsh import attention, audit, load_model, load_tokenizer, record_passes, switch_attention
+from albert_lsh import attention, audit, load_model, load_tokenizer, machine, record_passes, switch_attention
 from albert_lsh.audit import advise
 
 TEXTS = ["a b c d e f g h " * 3, "the film was good and the music was bad " * 4, "one two three"]
 
 
 def test_a_share_has_the_error_it_has_and_the_model_stays_as_it_is(monkeypatch):
+    monkeypatch.setattr(machine, "disturbed", lambda since: "")  # by other tests
     monkeypatch.setattr(sys.modules["albert_lsh.audit"], "LENGTHS", (1024,))  # more than it has positions
     model, tokenizer = load_model("nano-key-clusters", head="base").train(), load_tokenizer("nano-key-clusters")
     before = model.config.to_dict()
@@ -45,6 +46,23 @@ def test_the_advice_follows_the_times(ratios, longer, tokens, sentence):
     table = pd.DataFrame({"share": [0.5, 0.25], "error": [0.1, 0.3], "of_softmax": ratios})
     by_length = pd.DataFrame({"length": [2048, 4096], "share": [0.25, 0.25], "of_softmax": longer})
     assert sentence in advise(table, by_length, "key-clusters", tokens)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "sentence"),
+    [(0.3, 64.0, "These times say nothing: other programs used 64.0 of"), (1, 64, "At your")],
+)
+def test_times_beside_other_programs_are_called_worthless_and_progress_is_shown(
+    monkeypatch, capsys, own, others, sentence
+):
+    """Where they took cores that this process had to wait for."""
+    monkeypatch.setattr(sys.modules["albert_lsh.audit"], "LENGTHS", (64,))
+    readings = iter([(0.0, 0.0, 0.0), (10.0, 10 * own * torch.get_num_threads(), 10 * others)])
+    monkeypatch.setattr(machine, "clocks", lambda: next(readings))
+    model, tokenizer = load_model("nano", head="base"), load_tokenizer("nano")
+    result = audit(model, TEXTS[:1], tokenizer, attention="window", shares=[0.5], seconds=0)
+    assert result.advice.startswith(sentence)
+    assert "audit: shares, on the texts: 100%" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

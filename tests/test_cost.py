@@ -81,7 +81,8 @@ EACH = [*((*case, 0, 0) for case in CASES), *OTHERWISE]
 def test_the_formula_is_what_is_counted(name, settings, times, more, head_dim):
     """To a hundredth: the counter does not see the mean key's score and value, 2 of a query's products."""
     said = attention.cost(name, LENGTH, head_dim, **settings) + (times + more / head_dim) / (2 * LENGTH)
-    assert said == pytest.approx(counted(name, head_dim, **settings), rel=0.01)
+    expected = pytest.approx(counted(name, head_dim, **settings), rel=0.01)
+    assert said == expected, f"{name}: mend its cost, or say in CASES or OTHERWISE, tests/test_cost.py, what differs"
 
 
 def test_empty_places_of_blocks_are_computed_too(monkeypatch):

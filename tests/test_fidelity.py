@@ -117,5 +117,16 @@ def test_a_model_that_is_not_all_there_is_refused(trained, tmp_path):
         Subject(ask(trained).run, "held-out", 8)
     with pytest.raises(ParameterError, match="has no result.json; glue.ipynb or squad.ipynb .* save_model=True makes"):
         _ = ask(tmp_path / "nothing").run
+    settings = ask(trained)
+    with pytest.raises(
+        ParameterError, match="train_examples=None .* saw all training examples; take split=.validation"
+    ):
+        Subject(settings.run.model_copy(update={"train_examples": None}), "held-out", 8)
+    with pytest.raises(ParameterError, match="split='tests' is not in the data of 'mini-.*; take split=.validation"):
+        Subject(settings.run, "tests", 8)
+    result = trained / "result.json"
+    result.write_text(result.read_text().replace('"attention": "softmax"', '"attention": "window"'))
+    with pytest.raises(ParameterError, match="was trained with attention='window', which cannot be compared"):
+        _ = settings.run
     with pytest.raises(ParameterError, match=r"model is not there \(models are not kept in the repository\)"):
         Subject(Run.parse({"task": "mini-mrpc", "output_dir": str(tmp_path / "nothing")}))

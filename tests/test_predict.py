@@ -172,7 +172,7 @@ def test_texts_that_cannot_be_read_are_named(tmp_path, name, content, message):
         ("stsb", MRPC, "has the labels .*; task 'stsb' has none: it predicts a number"),
         ("mini-squad", MRPC, "is AlbertForSequenceClassification; task 'mini-squad' needs"),
         (MRPC, "mini", "model='mini' is not fine-tuned; task 'mini-mrpc' needs"),
-        (MRPC, "./no", "model='./no': no such folder, and the Hub gave no model of that name"),
+        (MRPC, "./no", "--model ./no: no such folder here, and no model of that name on the Hub, or no network; a run"),
     ],
 )
 def test_a_model_of_another_task_is_refused(saved, task, model, message, tmp_path, capsys):

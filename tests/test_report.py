@@ -1,5 +1,6 @@
 """Report, poster, summary and the page to explore: made of what there is, and of nothing else."""
 
+import itertools
 import json
 import re
 import shutil
@@ -10,7 +11,7 @@ import pytest
 from albert_lsh.files import repository_root
 from albert_study.compare import write_tables
 from albert_study.figures import write_figures
-from albert_study.report import build, texts
+from albert_study.report import build, texts, write_texts
 from records import write_run
 
 ROOT = repository_root()
@@ -39,6 +40,17 @@ def test_the_report_compiles_with_one_study_and_with_more(tree):
     assert (label, cell) == ("softmax", "−0.100 (1)")
     (tree / "results" / "tables" / "mini-scores.csv").unlink()  # whose results are gone leaves the report
     assert "mini-scores" not in texts(tree)["tables"]
+
+
+@pytest.mark.parametrize(("task", "count"), [("mini-sst2", 1), ("sst2", 0)])
+def test_a_studys_pages_begin_by_saying_which_data_are_made_up(tree, task, count):
+    typst = pytest.importorskip("typst")
+    write_run(tree, "softmax", 0, {"accuracy": 0.9}, task=task, study="own", headline="accuracy")
+    write_tables("own", root=tree)
+    write_texts(tree, "own")
+    said = json.loads(typst.query(str(tree / "report/study.typ"), "<made-up>", root=str(tree)))
+    assert len(said) == count
+    assert all(task in json.dumps(one) for one in said)
 
 
 @pytest.mark.parametrize("gone", ["albert", "minilm"])
@@ -79,13 +91,28 @@ def test_the_page_to_explore_loads_nothing_has_every_run_and_no_name_writes_mark
 def test_the_repositorys_own_page_holds_all_its_runs_below_two_megabytes():
     text = (ROOT / "report" / "results.html").read_text(encoding="utf-8")
     assert len(text) < 2_000_000
-    listed = (ROOT / "results/records.txt").read_text().split()
+    listed = [name for name in (ROOT / "results/records.txt").read_text().split() if not name.endswith(".csv")]
     assert not [path for path in listed if f'"{path}/result.json"' not in text]
     (charts,) = re.findall(r"for \(const chart of (\[.*\])\) \{", text)
     drawn = pytest.importorskip("vl_convert").vegalite_to_svg(json.loads(charts)[0])
     links = re.findall(r'href="[^"]*[.][.]/(results[^"]*)/result.json"', drawn)
     assert links
     assert set(links) <= set(listed)
+
+
+def test_points_of_the_page_that_have_nearly_the_same_colour_have_other_shapes():
+    text = (ROOT / "report" / "results.html").read_text(encoding="utf-8")
+    (charts,) = re.findall(r"for \(const chart of (\[.*\])\) \{", text)
+    for chart in json.loads(charts):
+        marks = next(layer["encoding"] for layer in chart["layer"] if "color" in layer["encoding"])
+        looks = [
+            zip(*(marks[of]["scale"][part] for part in ("domain", "range")), strict=True) for of in ("color", "shape")
+        ]
+        colours, shapes = map(dict, looks)
+        for one, other in itertools.combinations(colours, 2):
+            parts = [[int(colours[name][place : place + 2], 16) for place in (1, 3, 5)] for name in (one, other)]
+            is_near = sum(abs(x - y) for x, y in zip(*parts, strict=True)) < 90
+            assert not is_near or shapes[one] != shapes[other], (one, other)
 
 
 ASKED = """<script>

@@ -12,11 +12,13 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
+import torch
 from filelock import FileLock
 
+from albert_lsh import machine
 from albert_lsh.record import SCHEMA, read_predictions
 from albert_lsh.run import Run
-from albert_study.execute import named_arms, say_how_long, without_folders
+from albert_study.execute import named_arms, say_how_long, summary, without_folders
 from albert_study.names import RUNGS
 from albert_study.study import StudyError, StudyFile, load_jobs, main, to_make
 from checkouts import ROOT, copy_code, make, start, write_study
@@ -99,6 +101,23 @@ def test_the_ladder_is_the_same_in_all_tasks_of_its_study_and_can_be_had_by_name
             named_arms(arms)
 
 
+def test_a_forecast_knows_that_bf16_is_slow_where_it_is_emulated_and_how_to_take_float32(root, capsys, monkeypatch):
+    """The record is of a processor that computes in bf16, where a step takes two thirds of float32's time."""
+    record_of_a_second(root, precision="bf16")
+    like = {**LIKE, "train_examples": 900, "epochs": 2}
+    runs = {name: Run.parse({**like, "precision": name}) for name in ("bf16", "fp32")}
+    monkeypatch.setattr(machine, "time_in_bf16", lambda: 16)
+    assert say_how_long([runs["bf16"]]) == pytest.approx(1800 * 1.5 * 16)
+    assert "emulates, takes 16 times as long as float32; precision: auto (in the study's" in capsys.readouterr().out
+    assert say_how_long([runs["fp32"]]) == pytest.approx(1800 * 1.5)
+    assert "bf16" not in capsys.readouterr().out
+
+
+def test_a_step_in_bf16_is_measured_where_it_is_emulated(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    assert 0.1 < machine.time_in_bf16.__wrapped__() < 1000
+
+
 LIKE = {"task": "mini-mrpc", "model": "mini", "eval_examples": 32, "epochs": 1, "device": "cpu"}
 
 
@@ -114,14 +133,20 @@ def test_a_forecast_takes_the_times_of_like_runs_and_counts_the_others(root, cap
     assert say_how_long([run, other]) == 0  # it is made
 
 
-def record_of_a_second(root):
+def record_of_a_second(root, **changes):
     """A run with all of its task's hundred examples, of which each took a second; and a damaged record."""
-    run = Run.parse({**LIKE, "train_examples": None, "attention": "window"}).identity()
+    run = Run.parse({**LIKE, "train_examples": None, "attention": "window", **changes}).identity()
     record = {"status": "complete", "schema": SCHEMA, "metrics": {}, "parameters": run}
     record |= {"examples": {"train": 100}, "train_seconds": 100.0}
     for number, text in enumerate([json.dumps(record), "{"]):
         (path := root / "results" / "runs" / str(number) / "result.json").parent.mkdir(parents=True)
         path.write_text(text)
+
+
+def test_the_scores_of_many_tasks_fit_into_a_terminal():
+    scores = summary("minilm").split("\ntables:")[0]
+    assert {"mrpc (f1)", "stsb (pearson)", "squad (f1)"} <= {*re.findall(r"\w+ \(\w+\)", scores)}
+    assert max(map(len, scores.splitlines())) <= 120
 
 
 @pytest.mark.parametrize(
@@ -220,7 +245,8 @@ def test_the_end_shows_scores_and_where_everything_is(made):
     end = said_of(made["whole"])
     lines = end.splitlines()
     assert lines[0].startswith("study small: 4 of 5 jobs are done, 1 is made now")  # four before, and not again
-    assert [line.split(":")[0] for line in lines[2:4]] == ["tables and figures", "report"]
+    assert lines[1].startswith("started  ")  # before minutes in which nothing else is said
+    assert [line.split(":")[0] for line in lines[3:5]] == ["tables and figures", "report"]
     assert re.search(r"softmax +0\.\d+", end)
     for path in ("results/tables/small-scores.csv", "figures/small-loss-pairs.svg", "report/build/small.pdf"):
         assert f"  {path}\n" in end

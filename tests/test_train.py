@@ -238,7 +238,7 @@ def test_training_can_be_imported_where_unix_modules_are_missing():
 
 def test_bf16_on_a_processor_without_it_is_called_slow(tmp_path, monkeypatch, capsys):
     for has, said in ((True, ""), (False, 'bf16 is slow on this processor, .*; precision="fp32" is faster')):
-        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda has=has: has)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has=has: has)
         training_arguments(make(tmp_path, precision="bf16"), tmp_path)
         assert re.fullmatch(said, capsys.readouterr().out.strip())
 

@@ -27,7 +27,7 @@ from albert_study.show import Table
 from albert_study.tables import all_tables
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUP = """# Set-up: does nothing where the library is installed; elsewhere, as in Colab, it is added, torch untouched.
 from importlib.util import find_spec
 

@@ -5,11 +5,14 @@
 
 Follow the data: `tasks`, `data`, `attention`, `model`, `run`, `train`; to ask a trained model, `predict`. Importing the
 package takes little longer than importing torch: each name is imported when it is used first, and Transformers knows
-our attentions and our pipeline as soon as it has imported its models, or its pipelines.
+our attentions and our pipeline as soon as it has imported its models, or its pipelines. From then on a terminal that is
+not UTF-8 is shown JSON's escape of a character that it lacks, by whatever is printed, where Python would stop.
 """
 
 __version__ = "0.1.0"
 
+import codecs
+import json
 import sys
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
@@ -77,6 +80,13 @@ class Registering:
         return spec
 
 
+def escaped(error: Any) -> tuple[str, int]:
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error("albert-lsh", escaped)
+if getattr(sys.stdout, "errors", None) in ("strict", "surrogateescape") and hasattr(sys.stdout, "reconfigure"):
+    sys.stdout.reconfigure(errors="albert-lsh")
 sys.meta_path.insert(0, Registering)  # type: ignore[arg-type]
 for module in REGISTERING.keys() & sys.modules.keys():
     import_module(f"{__name__}.{REGISTERING[module]}")

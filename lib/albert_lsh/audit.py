@@ -37,7 +37,7 @@ class Audit(NamedTuple):
 
     shares: "pd.DataFrame"  # a row a share, on the texts: share, error, mass, pairs, full_cost, seconds, of_softmax
     lengths: "pd.DataFrame"  # a row a length and share, on random tokens: length, share, seconds, of_softmax
-    advice: str
+    advice: str  # or else that other programs disturbed the times
 
 
 def audit(
@@ -66,6 +66,7 @@ def audit(
     """
     if isinstance(texts, str) or not len(texts) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"texts={reprlib.repr(texts)} must be a list of at least one text")
+    from albert_lsh import machine
     from albert_lsh.model.load import load_model, load_tokenizer, longest_input, matched, switch_attention
 
     tokenizer = tokenizer or load_tokenizer(model if isinstance(model, str) else str(model.name_or_path))
@@ -79,8 +80,11 @@ def audit(
     options: dict[str, Any] = {"truncation": True, "max_length": longest, "padding": True, "return_tensors": "pt"}
     batches = [tokenizer(chosen[start : start + BATCH], **options) for start in range(0, len(chosen), BATCH)]
     tokens = int(torch.cat([batch["attention_mask"].sum(-1) for batch in batches]).float().median())
+    clocks = machine.clocks()
     table = on_texts(model, [batch.to(model.device) for batch in batches], attention, shares)
     by_length = on_lengths(model, attention, shares, seconds)
+    if others := machine.disturbed(clocks):
+        return Audit(table, by_length, f"These times say nothing: {others} meanwhile; audit again without them.")
     return Audit(table, by_length, advise(table, by_length, attention, tokens))
 
 
@@ -88,6 +92,7 @@ def audit(
 def on_texts(model: "PreTrainedModel", batches: list[Any], attention: str, shares: Sequence[float]) -> "pd.DataFrame":
     """The table `Audit.shares`."""
     import pandas as pd
+    from tqdm import tqdm
 
     from albert_lsh.interface import mean_coverage, record_passes
 
@@ -97,7 +102,7 @@ def on_texts(model: "PreTrainedModel", batches: list[Any], attention: str, share
             model.base_model(**batch)
         softmax += passes
     rows, of_softmax = [], fastest(model, batches, "softmax")
-    for share in shares:
+    for share in tqdm(shares, "audit: shares, on the texts"):
         switched = [one._replace(attention=attention, settings={"share": share}) for one in softmax]
         errors, coverage = [error(*pair) for pair in zip(switched, softmax, strict=True)], mean_coverage(switched)
         taken = fastest(model, batches, attention, share=share)
@@ -138,13 +143,14 @@ def fastest(
 def on_lengths(model: "PreTrainedModel", attention: str, shares: Sequence[float], seconds: float) -> "pd.DataFrame":
     """The table `Audit.lengths`: one sequence of random tokens, longer and longer while there is time."""
     import pandas as pd
+    from tqdm import tqdm
 
     from albert_lsh.interface import max_positions
     from albert_lsh.model.load import extend_positions
 
     rows: list[tuple[float, ...]] = []
     end, longer = time.perf_counter() + seconds, copy.deepcopy(model)
-    for length in LENGTHS:
+    for length in tqdm(LENGTHS, f"audit: lengths to {LENGTHS[-1]:,} tokens, about {seconds:g} s"):
         if length > max_positions(longer.config):
             try:
                 extend_positions(longer, length)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from albert_lsh.tasks import TASKS
 
 THREADS = "OMP_NUM_THREADS"  # where it is set, it holds
 LOOK = 0.3  # seconds in which other programs are watched
+WITH_UNITS = 2 / 3  # of float32's time, a training step in bf16 on a CPU that computes in it
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "reformer-pytorch", "papermill", "numpy", "scikit-learn")
 
 
@@ -26,6 +28,24 @@ def seconds_of_others() -> float:
     """CPU seconds that other programs have used since the machine started."""
     everything, this = psutil.cpu_times(), os.times()
     return everything.user + everything.system + getattr(everything, "nice", 0.0) - this.user - this.system
+
+
+def count_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def clocks() -> tuple[float, float, float]:
+    """Seconds: of the clock, of this process, and of other programs, both over all cores."""
+    return time.perf_counter(), time.process_time(), seconds_of_others()
+
+
+def disturbed(since: tuple[float, float, float]) -> str:
+    """What other programs took since a reading of `clocks`, where this one had to wait for them; else nothing."""
+    wall, own, others = (now - then for now, then in zip(clocks(), since, strict=True))
+    cores, threads = count_cores(), torch.get_num_threads()
+    if own > 0.7 * threads * wall or threads + others / wall <= cores:
+        return ""
+    return f"other programs used {others / wall:.1f} of {cores} cores"
 
 
 def choose_threads(device: str) -> int:
@@ -39,12 +59,25 @@ def choose_threads(device: str) -> int:
     before = seconds_of_others()
     time.sleep(LOOK)
     busy = (seconds_of_others() - before) / LOOK
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = max(1, cores - round(busy))
+    threads = max(1, (cores := count_cores()) - round(busy))
     if threads != torch.get_num_threads():
         torch.set_num_threads(threads)
         print(f"threads: {threads} of {cores} cores; other programs use {busy:.1f}; {THREADS} sets another number")
     return threads
+
+
+@cache
+def time_in_bf16() -> float:
+    """A training step in bf16 on this CPU, as a multiple of one in float32; measured where bf16 is emulated."""
+    if torch.cpu._is_avx512_bf16_supported():
+        return WITH_UNITS
+    layer, texts, seconds = torch.nn.TransformerEncoderLayer(384, 12, 1536, dropout=0), torch.ones(32, 8, 384), []
+    for is_bf16 in (False, False, True):
+        began = time.process_time()
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+            layer(texts).float().sum().backward()
+        seconds.append(time.process_time() - began)
+    return seconds[-1] / seconds[-2]
 
 
 def peak_memory(on_gpu: bool) -> int:

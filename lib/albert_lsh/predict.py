@@ -24,11 +24,13 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh.files import TABLES, explain_out_of_memory, read_rows, reading
+from albert_lsh.interface import ModelError
 from albert_lsh.kinds import SAVED_TASK, Task, TaskError
 from albert_lsh.model.load import load_config, load_model, load_tokenizer
 from albert_lsh.sources import find_task, task_of
@@ -79,9 +81,22 @@ def from_line(place: str, line: str, task: Task) -> dict[str, str]:
     return dict(zip(task.columns, texts, strict=True))
 
 
+def config_of(model: str) -> Any:
+    """The config of a fine-tuned model; ModelError where there is none."""
+    try:
+        return load_config(model)
+    except ModelError as error:
+        if Path(model).expanduser().exists():
+            raise
+        what = "no such folder here, and no model of that name on the Hub, or no network"
+        raise ModelError(
+            f"--model {model}: {what}; a run with save_model=True keeps its model in its folder"
+        ) from error
+
+
 def saved_task(model: str) -> Task:
     """The task that a model was fine-tuned on, as `train` saves it with it; TaskError where it does not say."""
-    if not (saved := getattr(load_config(model), SAVED_TASK, None)):
+    if not (saved := getattr(config_of(model), SAVED_TASK, None)):
         raise TaskError(f"model={model!r} does not say which task it was fine-tuned on; name it with --task")
     return replace(task_of(saved), no_answer=saved["no_answer"])
 
@@ -92,7 +107,7 @@ def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     Raises:
         TaskError: it was made for something else. ModelError: it cannot be read, or lacks parts.
     """
-    config = load_config(model)
+    config = config_of(model)
     saved = (config.architectures or ["not fine-tuned"])[0]
     if not saved.endswith(task.architecture):
         wanted = f"one that was saved as ...{task.architecture}"

@@ -41,7 +41,7 @@ from albert_lsh.model.load import extend_positions, load_config, load_model, loa
 from albert_lsh.model.memory import save_memory
 from albert_lsh.model.padding import pad_inputs
 from albert_lsh.model.projections import PROJECTIONS, draw_projections, drop_residual
-from albert_lsh.run import OfTask, ParameterError, Run
+from albert_lsh.run import OfTask, ParameterError, Run, fastest_precision
 from albert_lsh.sources import without_answers
 
 WARMUP, WEIGHT_DECAY = 0.1, 0.01  # of a fine-tuning run; the warm-up as a share of all steps
@@ -273,8 +273,7 @@ def training_arguments(run: Any, folder: Path, **recipe: Any) -> TrainingArgumen
         run: parameters with seed, batch_size, learning_rate, precision and device.
         folder: of the run; its checkpoints go into folder/checkpoints.
     """
-    computes = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if (run.precision, run.device) == ("bf16", "cpu") and not computes:
+    if (run.precision, run.device) == ("bf16", "cpu") and fastest_precision("cpu") != "bf16":
         print('bf16 is slow on this processor, which does not compute in it; precision="fp32" is faster')
     for name in [name for name in os.environ if name.startswith(OTHER_WAYS)]:
         del os.environ[name]

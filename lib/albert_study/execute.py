@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from albert_lsh import machine
 from albert_lsh.files import lock, repository_root
 from albert_lsh.record import read_result
 from albert_study.names import RUNGS
@@ -24,6 +25,7 @@ from albert_study.study import Arm, Job, StudyError, StudyFile, find_file, load_
 PATH = re.compile(r"(?:(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm)|(?<![\w.:/<~)-]))(?:/[\w.+@~-]+){2,}/?")
 # Folders of a checkout or an environment: a path is kept from the first of them on.
 ANCHORS = re.compile(r"/((?:site-packages|notebooks|results|figures|studies|report|lib/albert_\w+)(?:/.*|$))")
+WIDTH = 110  # of a terminal
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LIKE = ("device", "model", "task", "attention", "max_length")  # what runs share that take alike for an example
 DEPTHS = (5, 3, 2)  # how many of these: all, or those of a task, or of a model
@@ -133,11 +135,12 @@ def run_notebook(source: Path, target: Path, parameters: dict[str, Any], attempt
 
 
 def execute_with_a_line(name: str, study: str) -> None:
-    """Execute a job, and print how many of its study are done, its score if it is a run, and its time."""
+    """Execute a job; print that it started, then how many of its study are done, its score if it is a run, its time."""
     jobs = load_jobs(study)
     if name not in jobs:
         raise StudyError(f"study {study!r} has no job {name!r}; it has: {', '.join(jobs)}")
     job, began, said, score = jobs[name], time.monotonic(), "failed ", ""
+    print(f"started  {name}", flush=True)
     try:
         execute(job)
         said = f"{sum(not other.missing() for other in jobs.values()):2} of {len(jobs)}"
@@ -148,16 +151,27 @@ def execute_with_a_line(name: str, study: str) -> None:
         print(f"{said}  {name}{score}  {time.monotonic() - began:.0f} s", flush=True)
 
 
+def of_float32(precision: str | None, device: str, where: str) -> float:
+    """A training step's time as a multiple of one in float32; where: the processor. Those elsewhere compute in bf16."""
+    if (precision, device) != ("bf16", "cpu"):
+        return 1.0
+    return machine.time_in_bf16() if where == machine.processor() else machine.WITH_UNITS
+
+
 def recorded_seconds(root: Path) -> tuple[dict[tuple[Any, ...], float], dict[str, int]]:
-    """Of the runs in results/runs: the median seconds of an example by what they share; examples of whole tasks."""
+    """Of the runs in results/runs: the median seconds of an example in float32 by what they share; examples of whole
+    tasks."""
     paces, sizes = dict[tuple[Any, ...], list[float]](), dict[str, int]()
     for path in (root / "results" / "runs").rglob("result.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):  # `study` says what is wrong with a record
             record = read_result(path)
             run, examples = record["parameters"], record["examples"]["train"]
+            in_float32 = record["train_seconds"] / of_float32(
+                run.get("precision"), run["device"], record.get("environment", {}).get("device", "")
+            )
             for depth in DEPTHS:
                 like = tuple(run[name] for name in LIKE[:depth])
-                paces.setdefault(like, []).append(record["train_seconds"] / examples / run["epochs"])
+                paces.setdefault(like, []).append(in_float32 / examples / run["epochs"])
             if not run["train_examples"]:
                 sizes[run["task"]] = max(examples, sizes.get(run["task"], 0))
     return {like: median(values) for like, values in paces.items()}, sizes
@@ -167,10 +181,14 @@ def say_how_long(runs: list[Any], at_once: int = 1) -> float:
     """Say how long training of what is not made yet will take, so many runs at a time; the seconds of like runs."""
     paces, sizes = recorded_seconds(repository_root())
     runs, known = [run for run in runs if not (run.folder / "result.json").exists()], []
-    for run in runs:
+    times = [of_float32(run.precision, run.device, machine.processor()) for run in runs]
+    if (slowest := max(times, default=1)) > 1:
+        slow = f"bf16, which this processor emulates, takes {slowest:.0f} times as long as float32"
+        print(f"{slow}; precision: auto (in the study's file, or the notebook's cell) takes float32 here", flush=True)
+    for run, times_float32 in zip(runs, times, strict=True):
         alike = [tuple(getattr(run, name) for name in LIKE[:depth]) for depth in DEPTHS]
         pace, examples = next(filter(None, map(paces.get, alike)), 0), run.train_examples or sizes.get(run.task, 0)
-        known += [pace * examples * run.epochs] if pace and examples else []
+        known += [pace * times_float32 * examples * run.epochs] if pace and examples else []
     if not known:
         return 0.0
     seconds = sum(known) / (at_once := min(at_once, len(known)))
@@ -193,11 +211,11 @@ def failures(study: str, missing: dict[str, Job]) -> str:
     logs, errors = repository_root() / "logs" / study, []
     for path, job in missing.items():
         if job.missing() and (log := logs / f"{path}.log").exists():
-            _, _, error = log.read_text(encoding="utf-8").partition("FAILED ")
+            _, _, error = log.read_text("utf-8", "backslashreplace").partition("FAILED ")
             silent = f"{job.name}\nits process ended without a word (killed, or out of memory?)"
             errors.append(f"FAILED {error or silent}")
     newest = max(logs.rglob("*.log"), key=lambda log: log.stat().st_mtime, default=None)
-    return "\n\n".join(errors) or (newest.read_text(encoding="utf-8")[-3000:] if newest else "")
+    return "\n\n".join(errors) or (newest.read_text("utf-8", "backslashreplace")[-3000:] if newest else "")
 
 
 def summary(study: str) -> str:
@@ -213,7 +231,7 @@ def summary(study: str) -> str:
         "notebooks": [root / job.kept for job in jobs],
     }
     scores = read(root, f"tables/{study}-scores")
-    lines = [f"\n{score_table(scores).frame().to_string()}"] if len(scores) else []
+    lines = [f"\n{score_table(scores).frame().to_string(line_width=WIDTH)}"] if len(scores) else []
     for kind, paths in places.items():
         made = [f"  {path.relative_to(root)}" for path in paths if path.exists()]
         lines += [f"\n{kind}:", *made] if made else []

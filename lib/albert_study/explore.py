@@ -21,6 +21,8 @@ from albert_study.tables.experiments import OBJECTIVES
 
 TOLD = ["name", "attention", "seed", "share", "length", "learning_rate", "pairs", "cost", "value", "low", "high"]
 TOLD += ["device", "commit", "record"]
+# Of names that are neighbours, whose colours are alike.
+SHAPES = ("circle", "square", "triangle-up", "cross", "diamond", "triangle-down")
 PROBED = {"kept": "score kept", "error": "error of the output", "changed": "answers changed"}
 PROBED |= {"difference": "loss above softmax's, nats", "change": "change of a word's loss, nats"}
 
@@ -66,6 +68,7 @@ def chart(title: str, rows: pd.DataFrame, axes: dict[str, str], scales: tuple[An
     chosen = alt.selection_point(f"{name}_chosen", fields=["look"], bind="legend")
     names = sorted(rows["look"].dropna().unique())
     colours = alt.Scale(domain=names, range=[look_of(look)["color"] for look in names])
+    shapes = alt.Scale(domain=names, range=[SHAPES[number % len(SHAPES)] for number in range(len(names))])
     unpinned: dict[str, Any] = {"zero": False} if scales[0] == "linear" else {}
     marks = alt.Chart(alt.Data(values=values)).transform_filter(f"datum.view == {name}_view")
     marks = marks.transform_filter(f"indexof(lower(datum.name), lower({name}_wanted)) >= 0")
@@ -78,6 +81,7 @@ def chart(title: str, rows: pd.DataFrame, axes: dict[str, str], scales: tuple[An
         ),
         y=alt.Y("value:Q", title=None).scale(type=scales[1], padding=12, **unpinned),
         color=alt.Color("look:N", scale=colours, title="attention or arm"),
+        shape=alt.Shape("look:N", scale=shapes, title="attention or arm"),
         opacity=alt.condition(chosen, alt.value(0.9), alt.value(0.08)),
         href="link:N",
         tooltip=[alt.Tooltip(field, type="nominal") for field in TOLD],

@@ -20,7 +20,7 @@ from albert_study.experiments.collapse import plot_collapse
 from albert_study.experiments.efficiency import crossing_bounds, slopes
 from albert_study.intervals import MARGIN
 from albert_study.names import ARMS, BESIDE, METRICS, RUNGS, TITLES, TRAINED, base_of, in_order, look_of, scale_of
-from albert_study.records import BASELINES, load, load_history, read, read_measured, studies_of, wide
+from albert_study.records import BASELINES, listed, load, load_history, read, read_measured, studies_of, wide
 from albert_study.show import LOOK, add_legend, curves, dots, level, new_figure, plain, save
 from albert_study.tables.studies import between
 
@@ -371,7 +371,7 @@ def write_figures(*studies: str, root: str | Path | None = None) -> list[Path]:
             figures["masked-words"] = plot_masked_words(wide(masked))
         if len(new := rows[(rows["kind"] == "pretrained") & rows["variant"].isna()]):
             figures["pretraining"] = plot_pretraining(new, root)  # those that go on from other weights begin elsewhere
-        measured = sorted((root / "results/runs/collapse").glob("*.csv"))
+        measured = listed(root, sorted((root / "results/runs/collapse").glob("*.csv")))
         if collapsed := [path for path in measured if not path.stem.startswith("trained-")]:
             figures["collapse"] = plot_collapse(pd.concat(map(read_measured, collapsed)))
         timed = {name: read(root, f"efficiency/{name}-cpu-fp32") for name in ("time", "memory")}

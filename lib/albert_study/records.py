@@ -46,7 +46,7 @@ COLUMNS = [
     "pairs", "cost", "device", "commit", "record",
 ]  # fmt: skip
 VALUES = ["measure", "value", "is_headline", "low", "high"]
-LIST = "results/records.txt"  # folders of the runs that tables, figures and documents stand on
+LIST = "results/records.txt"  # what tables, figures and documents stand on: folders of runs, and measured tables
 FIRST = ("albert", "minilm", "original", "original-readme")  # studies: the questions asked first
 KINDS = {"runs": "fine-tuned", "pretraining": "pretrained", "long_range": "long sequences"}  # by folder of results/
 BASELINES = {"majority": "majority class", "chance": "chance", "counting": "counting, or a coin"}
@@ -104,7 +104,8 @@ def load(root: str | Path | None = None, study: str | None = None) -> pd.DataFra
         return first["study"], task, first["model"], attention, arm, f"{first['seed']:12}"
 
     rows = [row for run in sorted(runs, key=place) for row in run]
-    probes = [table for probe in PROBES for table in read_probes(root, *probe)]
+    is_own = bool(paths) and not listed(root, paths)
+    probes = [table for probe in PROBES for table in read_probes(root, *probe, is_own)]
     table = pd.concat([pd.DataFrame(rows, columns=COLUMNS), *probes], ignore_index=True)
     of_study = (table["study"] == study) | (table["kind"] == "bag of words")
     return table[of_study].reset_index(drop=True) if study else table
@@ -118,13 +119,18 @@ def record_paths(root: Path, study: str | None = None) -> list[Path]:
     """
     patterns = [f"runs/{study or '*'}/*/*/*/seed-*", *([] if study else ["pretraining/**", "long_range/*/*/seed-*"])]
     paths = [path for pattern in patterns for path in sorted((root / "results").glob(f"{pattern}/result.json"))]
-    if not (root / LIST).exists():
-        return paths
-    names = set((root / LIST).read_text(encoding="utf-8").split())
-    chosen = [path for path in paths if path.parent.relative_to(root).as_posix() in names]
+    chosen = listed(root, paths)
     if chosen and (more := len(paths) - len(chosen)):
         print(f"{more} run{'s' if more > 1 else ''} not named in {LIST}: left out")
     return chosen or paths
+
+
+def listed(root: Path, paths: list[Path]) -> list[Path]:
+    """Those of these files, or of whose folders, LIST names; all where there is no list."""
+    if not (root / LIST).exists():
+        return paths
+    names = {root / name for name in (root / LIST).read_text(encoding="utf-8").split()}
+    return [path for path in paths if names & {path, path.parent}]
 
 
 def list_studies(root: Path) -> pd.DataFrame:
@@ -132,8 +138,8 @@ def list_studies(root: Path) -> pd.DataFrame:
 
     A study of none on LIST is a reader's own, as all are where LIST names none.
     """
-    paths, listed = (root / "results").glob("runs/*/*/*/*/seed-*/result.json"), set(record_paths(root))
-    runs = [(*path.parts[-6:-1], path in listed) for path in sorted(paths)]
+    paths, shown = (root / "results").glob("runs/*/*/*/*/seed-*/result.json"), set(record_paths(root))
+    runs = [(*path.parts[-6:-1], path in shown) for path in sorted(paths)]
     table = pd.DataFrame(runs, columns=["study", "task", "model", "arm", "seed", "listed"])
     names = {f"{name}s": (name, lambda values: ", ".join(values.unique())) for name in ("task", "model")}
     return table.groupby("study").agg(runs=("seed", "size"), listed=("listed", "sum"), **names)
@@ -210,9 +216,11 @@ def measures(result: Row, path: Path) -> Iterator[Row]:
     yield from ({"measure": name, "value": float(value)} for name, value in numbers.items() if value is not None)
 
 
-def read_probes(root: Path, kind: str, pattern: str, names: dict[str, str]) -> Iterator[pd.DataFrame]:
-    """The tables of one of PROBES: every column of numbers that is none of COLUMNS is a measure."""
-    for path in sorted((root / "results").glob(pattern)):
+def read_probes(root: Path, kind: str, pattern: str, names: dict[str, str], is_own: bool) -> Iterator[pd.DataFrame]:
+    """The tables of one of PROBES, those on LIST unless one's own are asked for: every column of numbers that is none
+    of COLUMNS is a measure."""
+    paths = sorted((root / "results").glob(pattern))
+    for path in paths if is_own else listed(root, paths):
         if path.stem.endswith("-heads"):  # of the fidelity of single heads
             continue
         table = read_measured(path).drop(columns="schema", errors="ignore").rename(columns=names)

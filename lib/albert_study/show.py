@@ -180,7 +180,9 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 def show_figure(svg: Path) -> None:
     """Show a saved figure in a notebook, as SVG and PNG: JupyterLab hides SVG in notebooks it does not trust."""
-    display({"image/svg+xml": svg.read_text(), "image/png": svg.with_suffix(".png").read_bytes()}, raw=True)
+    display(
+        {"image/svg+xml": svg.read_text(encoding="utf-8"), "image/png": svg.with_suffix(".png").read_bytes()}, raw=True
+    )
 
 
 # ---- plots ----------------------------------------------------------------------------------------------------------

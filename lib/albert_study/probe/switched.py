@@ -24,7 +24,7 @@ from albert_lsh import metrics
 from albert_lsh.data import encode, held_out, load_data
 from albert_lsh.files import run_folder
 from albert_lsh.interface import Pass, mean_coverage, record_passes
-from albert_lsh.kinds import QuestionAnswering, Regression, Task
+from albert_lsh.kinds import QuestionAnswering, Regression, Task, TaskError
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.record import provenance, read_result, write_predictions
 from albert_lsh.run import Count, ParameterError, Place, Run
@@ -156,10 +156,13 @@ class Fidelity(Probe):
     def run(self) -> Run:
         """The run that trained the model; on a machine without CUDA, for the CPU."""
         result = Path(str(self.trained)) / "result.json"
+        made = 'glue.ipynb or squad.ipynb with attention="softmax" and save_model=True makes one'
         if not result.exists():
-            made = 'glue.ipynb or squad.ipynb with attention="softmax" and save_model=True makes one'
             raise ParameterError(f"trained={self.trained!r} has no result.json; {made} ({self.notebook})")
         parameters = read_result(result)["parameters"]
+        if not parameters["attention"].startswith("softmax"):
+            other = f"was trained with attention={parameters['attention']!r}, which cannot be compared with softmax"
+            raise ParameterError(f"trained={self.trained!r} {other} in its place; {made} ({self.notebook})")
         if parameters["device"] == "cuda" and not torch.cuda.is_available():
             parameters |= {"device": "auto", "precision": "auto"}
         return Run.parse(parameters | {"output_dir": self.trained, "results_root": self.results_root}, str(result))
@@ -195,7 +198,7 @@ class Subject:
             split: "held-out" for training examples that the run did not see; else a split's name.
             examples: how many, the same for every run; None takes all.
         Raises:
-            ParameterError: the run kept no model. ValueError: it held no example out.
+            ParameterError: the run kept no model, saw all training examples, or has no such split.
         """
         folder = run.folder / "model"
         if not folder.is_dir():
@@ -204,8 +207,14 @@ class Subject:
         self.run, self.split, self.task, self.tokenizer = run, split, run.about, load_tokenizer(str(folder))
         data = load_data(run.about, eval_examples=examples)
         is_held_out = split == "held-out"
-        seen = (run.train_examples, examples, self.task.kept_together)
-        self.examples = held_out(data["train"], *seen) if is_held_out else data[split]
+        others = " or ".join(f'split="{name}"' for name in data if name != "train")
+        if not is_held_out and split not in data:
+            raise ParameterError(f"split={split!r} is not in the data of {run.task!r}; take {others}")
+        try:
+            seen = (run.train_examples, examples, self.task.kept_together)
+            self.examples = held_out(data["train"], *seen) if is_held_out else data[split]
+        except TaskError as error:
+            raise ParameterError(f"split={split!r}: {error}; take {others}") from error
         encoded = encode({split: self.examples}, self.task, self.tokenizer, run.max_length)[split]
         self.encoded = encoded.select(np.argsort(encoded["length"], kind="stable"))  # Dataset.sort warns
         self.model = load_model(str(folder), head=self.task.head, complete=True)
