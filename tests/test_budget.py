@@ -68,6 +68,8 @@ def test_what_a_budget_comes_to():
         "mean_key": False, "global_tokens": 0, "cluster_size": 21, "n_hashes": 6,
     }  # fmt: skip
     assert sizes("window", 100, 0.2, global_tokens=5) == {"global_tokens": 5, "keys": 15}
+    assert sizes("key-clusters", 256) == sizes("key-clusters", 256, 0.5)
+    assert attention.check("key-clusters")["share"] == 0.5
     assert sizes("lsh", 256, keys=64) == sizes("lsh", 256) == {"n_hashes": 4, "cluster_size": 16}
     assert sizes("shared-qk-lsh", 256, 0.25) == {"n_hashes": 4, "bucket_size": 8}
     assert sizes("nystrom", 57, 0.5)["num_landmarks"] == sizes("yoso", 57, 0.5)["n_hashes"] == 14  # two keys each

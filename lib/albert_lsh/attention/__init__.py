@@ -143,7 +143,7 @@ def settings_for(
     Args:
         name: an attention with a budget. length: tokens of a sequence.
         share: of the pairs, above 0, at most 1; a mean key attended to is one key. keys: of a query, in its place;
-            with neither a quarter of the pairs.
+            with neither the attention's usual share, or a quarter.
         beside: settings that may stand beside a budget, for instance global_tokens=0.
     Returns:
         Settings for `attend` or `load_model`. Where the budget is too small they are the fewest keys that can be.
@@ -151,7 +151,8 @@ def settings_for(
         ValueError: an attention without a budget, a share, keys or length out of range, a setting that is unknown.
     """
     check_whole("length", length, 1)
-    share = 0.25 if share is None and keys is None else share
+    if share is None and keys is None and issubclass(kind := kind_of(name), Budgeted):
+        share = kind.usual_share or 0.25
     made = make(name, {"share": share, "keys": keys, **beside})
     assert isinstance(made, Budgeted)
     return beside | made.sizes_for(length, made.budget(length))

@@ -73,7 +73,7 @@ class KeyClusters(SparseAttention):
     description = "pretrained projections; the clusters of keys whose mean key fits best"
     sizes = ("n_hashes", "cluster_size")
     decided = ("global_tokens", "mean_key")
-    usual_share = 0.25
+    usual_share = 0.5
 
     n_hashes: Count = 4
     cluster_size: Count = 32
