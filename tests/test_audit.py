@@ -62,7 +62,7 @@ def test_times_beside_other_programs_are_called_worthless_and_progress_is_shown(
     model, tokenizer = load_model("nano", head="base"), load_tokenizer("nano")
     result = audit(model, TEXTS[:1], tokenizer, attention="window", shares=[0.5], seconds=0)
     assert result.advice.startswith(sentence)
-    assert "audit: shares, on the texts: 100%" in capsys.readouterr().err
+    assert "audit: shares, on the texts: 100%" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -145,8 +145,8 @@ def test_a_text_that_is_too_short_and_a_start_that_is_not_there(small, tmp_path,
 
 
 def test_unnamed_pretrainings_that_differ_have_folders_of_their_own():
-    default = {"attention_settings": {"share": 0.25}, "learning_rate": 1e-3, "resume": False}
-    sweep = [{}, {"text": "pages.txt"}, {"learning_rate": 1e-4}, {"attention_settings": {"share": 0.5}}, default]
+    default = {"attention_settings": {"share": 0.5}, "learning_rate": 1e-3, "resume": False}
+    sweep = [{}, {"text": "pages.txt"}, {"learning_rate": 1e-4}, {"attention_settings": {"share": 0.25}}, default]
     folders = [Pretraining.parse({"attention": "key-clusters", **changes}).output_dir for changes in sweep]
     assert len(set(folders)) == len(sweep) - 1
     assert folders[0] == folders[-1]

@@ -92,9 +92,9 @@ def unnamed(**changes):
 def test_an_unnamed_run_has_a_folder_for_what_differs_from_the_defaults():
     plain = unnamed()
     assert plain.parts[-6:] == ("runs", "notebook", "mini-mrpc", "mini", "key-clusters", "seed-0")
-    same = [{"learning_rate": "1e-3"}, {"attention_settings": {"share": 0.25}}, {"save_model": True, "resume": False}]
+    same = [{"learning_rate": "1e-3"}, {"attention_settings": {"share": 0.5}}, {"save_model": True, "resume": False}]
     assert {unnamed(**changes) for changes in same} == {plain}
-    sweep = [{"learning_rate": 1e-5}, {"learning_rate": 2e-5}, {"attention_settings": {"share": 0.5}}]
+    sweep = [{"learning_rate": 1e-5}, {"learning_rate": 2e-5}, {"attention_settings": {"share": 0.25}}]
     sweep += [{"precision": "bf16"}, {"model": "nano", "epochs": 4}]
     folders = [unnamed(**changes) for changes in sweep]
     assert len({plain, *folders}) == len(sweep) + 1

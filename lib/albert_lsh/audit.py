@@ -10,6 +10,7 @@ minutes. How much of a task's score an error costs, training decides (docs/fidel
 
 import copy
 import reprlib
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -102,7 +103,7 @@ def on_texts(model: "PreTrainedModel", batches: list[Any], attention: str, share
             model.base_model(**batch)
         softmax += passes
     rows, of_softmax = [], fastest(model, batches, "softmax")
-    for share in tqdm(shares, "audit: shares, on the texts"):
+    for share in tqdm(shares, "audit: shares, on the texts", file=sys.stdout):
         switched = [one._replace(attention=attention, settings={"share": share}) for one in softmax]
         errors, coverage = [error(*pair) for pair in zip(switched, softmax, strict=True)], mean_coverage(switched)
         taken = fastest(model, batches, attention, share=share)
@@ -150,7 +151,7 @@ def on_lengths(model: "PreTrainedModel", attention: str, shares: Sequence[float]
 
     rows: list[tuple[float, ...]] = []
     end, longer = time.perf_counter() + seconds, copy.deepcopy(model)
-    for length in tqdm(LENGTHS, f"audit: lengths to {LENGTHS[-1]:,} tokens, about {seconds:g} s"):
+    for length in tqdm(LENGTHS, f"audit: lengths to {LENGTHS[-1]:,} tokens, about {seconds:g} s", file=sys.stdout):
         if length > max_positions(longer.config):
             try:
                 extend_positions(longer, length)

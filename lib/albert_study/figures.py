@@ -219,7 +219,7 @@ def plot_ladder(rows: pd.DataFrame, names: Mapping[str, str], root: Path) -> Fig
     handles = {"a run": point, "a run that always gives the same answer": point | {"markerfacecolor": "white"}}
     if any(len(others) for _, others in panels.values()):
         handles["a run of an earlier study"] = {"marker": "x", "color": "#888888", "linestyle": "", "markersize": 4}
-    handles |= {"the constant answer": {"color": GREY}, "a bag of words": {"color": GREY, "linestyle": ":"}}
+    handles |= {"always the same answer": {"color": GREY}, "a bag of words": {"color": GREY, "linestyle": ":"}}
     for label, look in handles.items():
         figure.axes[0].plot([], [], label=label, **look)
     add_legend(figure, figure.axes[0], columns=3)

@@ -112,7 +112,7 @@ def score_table(scores: pd.DataFrame, *, metrics: bool = False, note: str = "") 
     lines = marked(scores).assign(label=scores["arm"] + (", " + scores["model"] if several else ""))
     lines["digits"] = digits_of(lines)
     most = lines.loc[lines.groupby(["task", "measure"], sort=False)["seeds"].idxmax()]
-    names = {"bag_of_words": "bag of words", "majority": "majority class", "chance": "chance"}
+    names = {"bag_of_words": "bag of words", "majority": "always the same answer", "chance": "chance"}
     below = [most[["task", "measure", "digits"]].assign(label=name, score=most[key]) for key, name in names.items()]
     cells = {"{task} ({measure})": scored}
     cells |= {} if metrics else columns("{task}: pairs seen={pairs:%}; {task}: cost={cost:%}")
@@ -164,7 +164,7 @@ def ladder_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     order = [*RUNGS, *BESIDE, *runs["task"], *runs["arm"]]
     runs = runs.sort_values(["task", "arm"], key=lambda names: names.map(order.index), kind="stable")
     cells = columns("arm={name}; seed={seed:0}; score={value:s}; loss={loss:4}; most frequent answer={most:%1}; "
-                    "the constant answer={majority class:s}; a bag of words={words:s}")  # fmt: skip
+                    "always the same answer={majority class:s}; a bag of words={words:s}")  # fmt: skip
     note = "Every run; MRPC's are of one part of five. Texts of 64 tokens are not hashed. "
     yield from shown(study, runs, "{title}", cells, note + f"Study {study}{{about}}")
 
@@ -248,7 +248,7 @@ def switched_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     lines["asked"] = [f"{100 * share:g}%" for share in lines["share"]]
     for (split, task), of_task in lines.groupby(["split", "task"], sort=False):
         digits = scale_of(task, of_task["metric"].iloc[0])[1]
-        zero = f"the majority class ({{majority:{digits}}})" if of_task["majority"].iloc[0] else "a score of zero"
+        zero = f"always the same answer ({{majority:{digits}}})" if of_task["majority"].iloc[0] else "a score of zero"
         models = between(of_task["seeds"]) + (" models" if of_task["seeds"].max() > 1 else " model")
         models += ", intervals over examples alone" if of_task["seeds"].min() == 1 else ""
         note = f"{{metric}}, softmax {{softmax:{digits}}}, 0% is {zero}; {{examples:0}} examples, {models}. "
