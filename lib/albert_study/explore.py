@@ -12,6 +12,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 import vl_convert
+from matplotlib.colors import to_rgb
 
 from albert_lsh.files import repository_root, write_atomically
 from albert_study.names import METRICS, STYLES, base_of, look_of
@@ -21,10 +22,20 @@ from albert_study.tables.experiments import OBJECTIVES
 
 TOLD = ["name", "attention", "seed", "share", "length", "learning_rate", "pairs", "cost", "value", "low", "high"]
 TOLD += ["device", "commit", "record"]
-# Of names that are neighbours, whose colours are alike.
 SHAPES = ("circle", "square", "triangle-up", "cross", "diamond", "triangle-down")
+NEAR = 0.4  # colours whose red, green and blue, up to 1 each, differ by less in sum are nearly the same
 PROBED = {"kept": "score kept", "error": "error of the output", "changed": "answers changed"}
 PROBED |= {"difference": "loss above softmax's, nats", "change": "change of a word's loss, nats"}
+
+
+def shapes_of(colours: list[str]) -> list[str]:
+    """A shape for each colour, other ones for those that are nearly the same."""
+    shapes: list[str] = []
+    for colour in map(to_rgb, colours):
+        before = zip(map(to_rgb, colours), shapes, strict=False)
+        near = [shape for other, shape in before if sum(abs(a - b) for a, b in zip(colour, other, strict=True)) < NEAR]
+        shapes.append(min(SHAPES, key=near.count))
+    return shapes
 
 
 def points(root: Path) -> dict[str, pd.DataFrame]:
@@ -68,7 +79,7 @@ def chart(title: str, rows: pd.DataFrame, axes: dict[str, str], scales: tuple[An
     chosen = alt.selection_point(f"{name}_chosen", fields=["look"], bind="legend")
     names = sorted(rows["look"].dropna().unique())
     colours = alt.Scale(domain=names, range=[look_of(look)["color"] for look in names])
-    shapes = alt.Scale(domain=names, range=[SHAPES[number % len(SHAPES)] for number in range(len(names))])
+    shapes = alt.Scale(domain=names, range=shapes_of(colours.range))
     unpinned: dict[str, Any] = {"zero": False} if scales[0] == "linear" else {}
     marks = alt.Chart(alt.Data(values=values)).transform_filter(f"datum.view == {name}_view")
     marks = marks.transform_filter(f"indexof(lower(datum.name), lower({name}_wanted)) >= 0")
