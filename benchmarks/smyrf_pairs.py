@@ -1,11 +1,12 @@
-"""How many pairs of real tokens do SMYRF's two rounds of clusters of 32 see in GLUE's short texts?
+"""How many pairs of real tokens do SMYRF's two rounds of clusters of 32, or 16, see in GLUE's short texts?
 
     python benchmarks/smyrf_pairs.py    writes results/efficiency/smyrf-pairs.csv
 
-In its BERT of 128 tokens (Daras et al. 2020, table 2) padding is sorted last and masked, and clusters are cut from the
-front (its repository: smyrf/torch/attn.py and utils.py, `lsh_clustering`). So n tokens have n // 32 full clusters and
-one with the rest, and a text of up to 32 tokens sees all of its pairs. Here clusters are of equal size. Two rounds see
-what either sees, if their orders are independent. Tokens are those of MiniLM's tokenizer, BERT's own words.
+In its BERT of 128 tokens (Daras et al. 2020, table 2) padding is meant to be sorted last and masked, and clusters are
+cut from the front (its repository: smyrf/torch/attn.py and utils.py, `lsh_clustering`). So n tokens have n // 32 full
+clusters and one with the rest, and a text of up to 32 tokens sees all of its pairs. Here clusters are of equal size.
+Two rounds see what either sees, if their orders are independent. Shares are means over texts. Tokens are those of
+MiniLM's tokenizer, BERT's own words.
 """
 
 from statistics import mean, median
@@ -18,18 +19,18 @@ from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import provenance
 from albert_lsh.tasks import TASKS
 
-MODEL, MAX_LENGTH, SIZE = "sentence-transformers/all-MiniLM-L6-v2", 128, 32
+MODEL, MAX_LENGTH, SIZES = "sentence-transformers/all-MiniLM-L6-v2", 128, (32, 16)
 GLUE = ("cola", "sst2", "mrpc", "stsb", "mnli", "rte")
 
 
-def cut_from_the_front(n: int) -> list[int]:
+def cut_from_the_front(n: int, size: int) -> list[int]:
     """Sizes of the clusters of n tokens, as SMYRF cuts them."""
-    return [SIZE] * (n // SIZE) + [n % SIZE]
+    return [size] * (n // size) + [n % size]
 
 
-def cut_evenly(n: int) -> list[int]:
+def cut_evenly(n: int, size: int) -> list[int]:
     """The same, as `smyrf` here cuts them."""
-    count = -(-n // SIZE)
+    count = -(-n // size)
     return [(c + 1) * n // count - c * n // count for c in range(count)]
 
 
@@ -40,13 +41,14 @@ def main() -> None:
         split, examples = [*load_data(task).items()][1]
         texts = tokenizer(*(examples[c][:] for c in task.columns), truncation=True, max_length=MAX_LENGTH)["input_ids"]
         tokens = [len(ids) for ids in texts]
-        row = {"task": name, "split": split, "texts": len(texts), "tokens": median(tokens)}
-        row["one_cluster"] = mean(n <= SIZE for n in tokens)
-        for cut, sizes in (("published", cut_from_the_front), ("here", cut_evenly)):
-            one = [sum(size**2 for size in sizes(n)) / n**2 for n in tokens]
-            row |= {f"{cut}_one_round": mean(one), f"{cut}_two_rounds": mean(1 - (1 - share) ** 2 for share in one)}
-        rows.append(row | {"model": MODEL, "max_length": MAX_LENGTH} | provenance("cpu"))
-        print(" ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()), flush=True)
+        for size in SIZES:
+            row = {"task": name, "split": split, "texts": len(texts), "tokens": median(tokens), "cluster_size": size}
+            row["one_cluster"] = mean(n <= size for n in tokens)
+            for how, cut in (("published", cut_from_the_front), ("here", cut_evenly)):
+                one = [sum(members**2 for members in cut(n, size)) / n**2 for n in tokens]
+                row |= {f"{how}_one_round": mean(one), f"{how}_two_rounds": mean(1 - (1 - x) ** 2 for x in one)}
+            rows.append(row | {"model": MODEL, "max_length": MAX_LENGTH} | provenance("cpu"))
+            print(" ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()), flush=True)
     path = repository_root() / "results" / "efficiency" / "smyrf-pairs.csv"
     write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
 

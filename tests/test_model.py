@@ -166,6 +166,7 @@ def test_new_projections_replace_nothing_but_projections(folder):
     assert {name for name in projections if name.endswith("weight")} <= changed <= projections
     some = draw_projections(load_model(folder, head="base"), ["query", "output"]).state_dict()
     weights = {name for name, tensor in some.items() if not tensor.equal(old.state_dict()[name])}
+    assert weights < projections
     assert {re.sub(r".*\.(?=\w+\.weight)", "", name) for name in weights} == {"query.weight", "dense.weight"}
     drawn = torch.cat([p.flatten() for name, p in new.named_parameters() if ".query.weight" in name])
     assert drawn.std().item() == pytest.approx(old.config.initializer_range, rel=0.05)

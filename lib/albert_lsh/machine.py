@@ -66,10 +66,15 @@ def choose_threads(device: str) -> int:
     return threads
 
 
+def computes_in_bf16() -> bool:
+    """Whether this CPU does; else torch emulates it."""
+    return torch.cpu._is_avx512_bf16_supported()
+
+
 @cache
 def time_in_bf16() -> float:
     """A training step in bf16 on this CPU, as a multiple of one in float32; measured where bf16 is emulated."""
-    if torch.cpu._is_avx512_bf16_supported():
+    if computes_in_bf16():
         return WITH_UNITS
     layer, texts, seconds = torch.nn.TransformerEncoderLayer(384, 12, 1536, dropout=0), torch.ones(32, 8, 384), []
     for is_bf16 in (False, False, True):

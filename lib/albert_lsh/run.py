@@ -33,6 +33,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from albert_lsh import attention as attentions
+from albert_lsh import machine
 from albert_lsh.attention import core
 from albert_lsh.data import check_parts
 from albert_lsh.files import TABLES, OneLineError, described, home, nearest, root_of, run_folder
@@ -369,4 +370,4 @@ def on_this_machine(device: str, precision: str) -> dict[str, str]:
 def fastest_precision(device: str) -> str:
     if device == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-    return "bf16" if torch.cpu._is_avx512_bf16_supported() else "fp32"
+    return "bf16" if machine.computes_in_bf16() else "fp32"

@@ -20,10 +20,9 @@ from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import read_predictions
 from albert_study import intervals
 from albert_study.intervals import CLEAR_FROM, LEVEL, Difference, Error, equivalence
-from albert_study.names import ARMS, METRICS, SHARES, base_of, in_order, scale_of
+from albert_study.names import ARMS, CORE, METRICS, SHARES, base_of, in_order, scale_of
 from albert_study.records import BASELINES, added_later, load, read, say_missing, studies_of, variant_file, wide
 
-CORE = ("half", "quarter")
 NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between them
     ("2020-block", "with-residual", "the residual connection back"),
     ("with-residual", "with-mask", "padding masked"),

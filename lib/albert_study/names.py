@@ -25,7 +25,8 @@ RUNGS = {  # of studies/ladder.yaml, from the block of 2020 up; on it softmax is
     "lsh": "LSH ¼",
     "key-clusters": "key clusters ½",
 }
-SHARES = {"three-quarters": "¾", "half": "½", "quarter": "¼", "eighth": "⅛"}  # of studies/lsh-limit.yaml
+CORE = ("half", "quarter")  # shares of studies/lsh-limit.yaml that all of its attentions have
+SHARES = {"three-quarters": "¾", "half": "½", "quarter": "¼", "eighth": "⅛"}
 BESIDE = {"no-residual": "softmax, no residual", "tied-keys-causal": "rung 3, causal"}  # beside the ladder
 ARMS = {  # what an arm is, beside softmax, in words and in the order of figures
     **{arm: RUNGS[arm] for arm in ("2020-block", "with-residual", "with-mask", "tied-keys")},
@@ -52,7 +53,7 @@ ARMS = {  # what an arm is, beside softmax, in words and in the order of figures
     "key-clusters-half": "key clusters at a half",
     "key-clusters-quarter": "key clusters at a quarter",
     "random-rest": "random keys, mean key",
-    **{f"random-mean-{share}": f"random keys {SHARES[share]}, mean key" for share in ("half", "quarter")},
+    **{f"random-mean-{share}": f"random keys {SHARES[share]}, mean key" for share in CORE},
     "random": "random keys",
     "window": "nearest keys",
     "nystrom": "Nyström",
