@@ -4,8 +4,6 @@ import pytest
 import torch
 
 from albert_lsh import attention
-from albert_lsh.attention import rows
-from albert_lsh.attention.choose import hashing
 from attention_cases import ALL, HASHED, QUARTER, SETTINGS, WITH_MEAN_KEY, each, padding, run, tensors
 
 NO_WEIGHTS = ("yoso", "yoso-e")  # of single keys, and so none are dropped
@@ -24,18 +22,6 @@ def test_pairs_are_those_that_attend_uses(name, settings, kind):
         value[:, :, j] = 1.0
         seen[..., j] = attention.attend(name, query, key, value, mask, seed=7, **settings)[..., 0] != 0
     assert torch.equal(counts > 0, seen)
-
-
-@pytest.mark.parametrize("kind", ["full", "padded"])
-@pytest.mark.parametrize("name", ["shared-qk-lsh", "key-clusters", "lsh", "smyrf"])
-def test_numpy_sorts_on_a_cpu_as_torch_does_elsewhere(monkeypatch, name, kind):
-    """Buckets have many ties; padding makes the number of clusters that queries choose one for each sequence."""
-    shape = (2, 2, 300, 8)
-    (query, key, _), mask = tensors(shape), padding(shape, kind)
-    monkeypatch.setattr(hashing, "THREADS", torch.get_num_threads())
-    by_numpy = attention.pairs(name, query, key, mask, share=0.25)
-    monkeypatch.setattr(rows, "IN_CACHE", ())
-    assert torch.equal(attention.pairs(name, query, key, mask, share=0.25), by_numpy)
 
 
 MISSING_SOME = {
@@ -66,6 +52,23 @@ def test_coverage_is_the_share_of_pairs_and_of_softmaxs_mass(name, settings):
     assert attention.coverage(name, query, key, torch.zeros_like(mask), **settings) == (0, 0, 0)
     rows = {*MISSING_SOME, "shared-qk-lsh"}  # which has the mean of all tokens
     assert rows == set(WITH_MEAN_KEY), "an attention with a mean key has a row in MISSING_SOME, tests/test_attention.py"
+
+
+@pytest.mark.parametrize("length", [40, 600])
+@each([*ALL, *WITH_MEAN])
+def test_autocast_changes_nothing(name, settings, length):
+    """A model that is trained in mixed precision hands its attention bfloat16; sums of keys are float32 nevertheless."""
+    shape = (1, 2, length, 8)
+    inputs, upstream = tensors(shape, dtype=torch.bfloat16), tensors(shape, seed=2, dtype=torch.bfloat16)[0]
+
+    def attend(*rows):
+        return attention.attend(name, *rows, seed=7, **settings)
+
+    def inside(*rows):
+        with torch.autocast("cpu", torch.bfloat16):
+            return attend(*rows)
+
+    assert all(map(torch.equal, run(inside, inputs, upstream), run(attend, inputs, upstream)))
 
 
 # Among keys with equal scores, or nearly, these choose as rounding has it.

@@ -132,7 +132,8 @@ def attend_with_mean(query, key, value, keys, mask: Tensor, *, scaling: float, d
     out, log_sum = compute(backend, query, key, value)
     if isinstance(backend, Grouped):
         return out
-    return with_mean_key(query, out, log_sum, mean_unseen(key.float(), value.float(), keys, mask), scaling)
+    with torch.autocast(query.device.type, enabled=False):  # sums of many keys are float32
+        return with_mean_key(query, out, log_sum, mean_unseen(key.float(), value.float(), keys, mask), scaling)
 
 
 def mean_unseen(key: Tensor, value: Tensor, keys: Keys | ClusterKeys, mask: Tensor) -> MeanKey:
