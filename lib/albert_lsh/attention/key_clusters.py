@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.choose.hashing import beyond, find_global_tokens, highest
+from albert_lsh.attention.choose.hashing import beyond, find_global_tokens
 from albert_lsh.attention.choose.kd_tree import ITERATIONS, axes_tree, axes_used, sample_size
 from albert_lsh.attention.core import Count, CountOrZero, SparseAttention
 from albert_lsh.attention.keys import SINGLE, ClusterKeys
@@ -143,10 +143,11 @@ def choose_clusters(query: Tensor, key: Tensor, members: Tensor, n_hashes: int |
     mean_key = take(key, members).sum(3) / size.clamp(min=1).unsqueeze(-1)  # (batch, heads, clusters, head_dim)
     offset = size.log().flatten(0, 1).unsqueeze(1)  # (batch * heads, 1, clusters), -inf for an empty one
     queries, mean_keys = query.flatten(0, 1), mean_key.flatten(0, 1).mT
-    most = largest(n_hashes)
+    most = min(largest(n_hashes), count)
     chosen = []
     for part in slices(length, count * batch * heads, query.device):
-        chosen.append(highest(torch.baddbmm(offset, queries[:, part], mean_keys, alpha=scaling), most))
+        scores = torch.baddbmm(offset, queries[:, part], mean_keys, alpha=scaling)
+        chosen.append(scores.topk(most, dim=-1).indices)
     chosen = torch.cat(chosen, dim=1).unflatten(0, (batch, heads))
     is_empty = chosen >= size.count_nonzero(-1)[..., None, None]  # a sequence's last clusters are
     return beyond(chosen.masked_fill_(is_empty, count), n_hashes, count)

@@ -6,8 +6,6 @@ and G(k) = [k; 0; sqrt(M^2 - |k|^2)], with M the largest norm, give |F(q) - G(k)
 
 Global tokens are found from the data. A score is mean(q).k + (q - mean(q)).k, whose first part is the same for all
 queries. In a pretrained encoder it is large for a few keys, mostly the special tokens.
-
-On a CPU numpy sorts with vector instructions, on one thread. torch does not, but shares rows among threads.
 """
 
 import math
@@ -17,11 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.keys import Keys, cluster_tables
-from albert_lsh.attention.rows import is_in_cache, largest, look_up, per_sequence, tokens_first
-
-HIGHEST = 2**31 - 1  # of the whole numbers that are sorted
-THREADS = 2  # up to which numpy is taken
-
+from albert_lsh.attention.rows import largest, look_up, per_sequence, tokens_first
 
 # Random numbers --------------------------------------------------------------------------------------------------
 
@@ -97,50 +91,13 @@ def only_rounds(keys: Tensor, n_hashes: int | Tensor, length: int) -> Tensor:
 # Sorting ---------------------------------------------------------------------------------------------------------
 
 
-def numpy_sorts(values: Tensor) -> bool:
-    """Whether numpy can, and few threads are there."""
-    can = values.dtype in (torch.float32, torch.long) and is_in_cache(values.device)
-    return can and torch.get_num_threads() <= THREADS and not torch.compiler.is_compiling()
-
-
-def argsort(values: Tensor) -> Tensor:
-    """Positions of each row's numbers in ascending order, those of equal ones too.
-
-    values: (..., n), no NaN; whole numbers are at most HIGHEST, and at least -HIGHEST.
-    """
-    if not numpy_sorts(values):
-        return values.argsort(dim=-1, stable=True)
-    numbers = values.detach()
-    if values.is_floating_point():  # read as whole numbers they have the same order, but for the sign
-        bits = (numbers + 0.0).view(torch.int32)  # -0.0 is 0.0
-        numbers = (bits ^ (bits >> 31 & HIGHEST)).long()
-    packed = (numbers << 32 | torch.arange(values.shape[-1], device=values.device)).contiguous()
-    packed.numpy().sort(axis=-1)
-    return packed & 0xFFFFFFFF
-
-
-def highest(scores: Tensor, count: int) -> Tensor:
-    """Positions of each row's `count` highest scores, at most all, the best first; which of equal ones is arbitrary.
-
-    scores: (..., n) float32; NaN is as high as the highest.
-    """
-    n = scores.shape[-1]
-    if not numpy_sorts(scores):
-        return scores.topk(min(count, n), dim=-1).indices
-    # A number of float32 leaves 29 bits at the end of a float64; there its position is written. NaN would not keep it.
-    numbers = scores.nan_to_num(torch.finfo(torch.float32).max).double()
-    packed = numbers.view(torch.long).bitwise_or_(torch.arange(n, device=scores.device))
-    numbers.numpy().sort(axis=-1)  # and packed, which is the same memory
-    return packed[..., -count:].flip(-1) & 2**29 - 1
-
-
 def sort_tokens(values: Tensor, mask: Tensor) -> Tensor:
     """Positions in ascending order of `values` (batch, heads, rounds, length), those outside of the mask last.
 
     mask: (batch, heads, length) bool. Ties keep their order.
     """
-    last = torch.inf if values.is_floating_point() else HIGHEST
-    return argsort(values.masked_fill(~mask.unsqueeze(2), last))
+    last = torch.inf if values.is_floating_point() else torch.iinfo(values.dtype).max
+    return values.masked_fill(~mask.unsqueeze(2), last).argsort(dim=-1, stable=True)
 
 
 def cut(order: Tensor, n_tokens: Tensor, size: int | Tensor) -> Tensor:

@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_lsh.attention.choose.hashing import argsort
 from albert_lsh.attention.rows import first_rows, tokens_first
 
 ITERATIONS = 2  # of the subspace; each takes two products for an axis and sampled key
@@ -167,7 +166,7 @@ def axes_tree(rows: Tensor, mask: Tensor, size: int | Tensor, n_axes: int) -> Te
         sums, squares = inside.sum(3).chunk(2, dim=-1)
         axis = squares.addcdiv(sums.square(), level.members, value=-1).argmax(-1)
         values = inside.gather(4, axis[..., None, None].expand(*nodes.shape, 1)).squeeze(4)
-        places = argsort(values.masked_fill(level.empty, torch.inf))
+        places = values.masked_fill(level.empty, torch.inf).argsort(dim=-1, stable=True)
         ordered = nodes.gather(3, places).flatten(2)
         nodes = ordered.gather(2, below.source.expand(-1, heads, -1)).unflatten(2, below.empty.shape[2:])
     if plan.leaves is not None:
