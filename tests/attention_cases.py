@@ -47,8 +47,12 @@ SETTINGS = {
     "smyrf": [{"n_hashes": 3, "cluster_size": 7}, {"n_hashes": 1, "cluster_size": 2}, {"share": 0.4}],
     "improved-clustered": [{"num_clusters": 3, "top_keys": 5}, {"share": 0.4}],
     "nystrom": [{"num_landmarks": 7}, {"share": 0.5}, {"num_landmarks": 7, "conv_kernel_size": 5}],
-    "yoso": [{"n_hashes": 5, "hash_code_len": 3}, {"share": 0.5, "hash_code_len": 3, "conv_kernel_size": 5}],
-    "yoso-e": [{"hash_code_len": 4}, {"hash_code_len": 4, "conv_kernel_size": 5}],
+    "yoso": [
+        {"n_hashes": 5, "hash_code_len": 3},
+        {"share": 0.5, "hash_code_len": 3, "conv_kernel_size": 5},
+        {"share": 0.3, "n2_backward": True},
+    ],
+    "yoso-e": [{"hash_code_len": 4}, {"conv_kernel_size": 5}],
 }
 CASES = [(name, settings) for name in REFERENCES for settings in SETTINGS.get(name, [{}])]
 ALL = [(name, SETTINGS.get(name, [{}])[0]) for name in attention.names()]

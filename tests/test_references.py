@@ -85,8 +85,12 @@ def test_axes_are_those_of_keys_of_any_size(scale):
 
 
 @KINDS
-def test_yoso_with_the_tables_of_long_sequences(monkeypatch, kind):
-    monkeypatch.setattr(yoso, "PAIRWISE_LENGTH", 0)
+@pytest.mark.parametrize("dense_share", [0, 1000])
+@pytest.mark.parametrize("at_once", [1, 10**6])
+def test_yosos_gradients_of_all_pairs_and_of_those_that_collide(monkeypatch, dense_share, at_once, kind):
+    """Below a share of 0 all, below 1,000 those that collide, however many. A head at a time, and all heads at once."""
+    monkeypatch.setattr(yoso, "DENSE_SHARE", dense_share)
+    monkeypatch.setattr(yoso, "PAIRS_AT_ONCE", at_once)
     for shape in SHAPES:
         check_reference("yoso", SETTINGS["yoso"][0], shape, kind)
 

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from albert_lsh.attention.choose.hashing import draw_directions
+from albert_lsh.attention.choose.hashing import draw_directions, generators_of_rounds
 from albert_lsh.attention.published.improved_clustered import BITS, ROUNDS
 from references.naive import attend_counted, each_sequence, most, resolved, unit
 
@@ -43,32 +43,47 @@ def nystrom(query, key, value, padding_mask=None, *, pinv_iterations, scaling, g
     return each_sequence(query, key, value, padding_mask, with_convolution(one, size, weight))
 
 
-def yoso_one(q, k, v, weights, hash_code_len):
-    """Weighted sums of unit length; the weights' gradient with respect to q.k is hash_code_len / 2 times themselves."""
-    scores = unit(q) @ unit(k).T
-    weights = weights.detach() * (1 + hash_code_len / 2 * (scores - scores.detach()))
-    return unit(weights @ v.double())
+def yoso_one(q, k, v, weights, slopes, hash_code_len):
+    """Weighted sums of unit length; the gradient of a weight with respect to q.k is hash_code_len / 2 times its slope.
+
+    weights, slopes: (n, n), those of the sum, and those that stand for them in the gradient.
+    """
+    scores, v = unit(q) @ unit(k).T, v.double()
+    change = slopes.detach() * (1 + hash_code_len / 2 * (scores - scores.detach())) @ v
+    total = weights.detach() @ v.detach() + (change - change.detach())
+    return unit(total).where(total.detach().any(-1, keepdim=True), 0)  # no gradient where nothing collides
 
 
-def yoso_e(query, key, value, padding_mask=None, *, hash_code_len, conv_kernel_size, conv_weight=None, **_) -> Tensor:
+def expected(q, k, hash_code_len):
+    return (1 - (unit(q) @ unit(k).T).clamp(-1, 1).acos() / math.pi) ** hash_code_len
+
+
+def code_length(settings, n):
+    return settings["hash_code_len"] or max(1, math.ceil(math.log2(n)))
+
+
+def yoso_e(query, key, value, padding_mask=None, *, conv_kernel_size, conv_weight=None, **settings) -> Tensor:
     def one(tokens, h, q, k, v):
-        angle = (unit(q) @ unit(k).T).clamp(-1, 1).acos()
-        return yoso_one(q, k, v, (1 - angle / math.pi) ** hash_code_len, hash_code_len)
+        bits = code_length(settings, len(q))
+        weights = expected(q, k, bits)
+        return yoso_one(q, k, v, weights, weights, bits)
 
     return each_sequence(query, key, value, padding_mask, with_convolution(one, conv_kernel_size, conv_weight))
 
 
-def yoso(query, key, value, padding_mask=None, *, hash_code_len, scaling, generator=None, **settings) -> Tensor:
+def yoso(query, key, value, padding_mask=None, *, n2_backward, scaling, generator=None, **settings) -> Tensor:
     size, weight = settings["conv_kernel_size"], settings.pop("conv_weight", None)
-    n_hashes = most("yoso", "n_hashes", settings, query, padding_mask)
-    draws = draw_directions(query.shape[1], query.shape[3], n_hashes * hash_code_len, generator)
+    rounds = generators_of_rounds(most("yoso", "n_hashes", settings, query, padding_mask), generator)
+    draws = [draw_directions(query.shape[1], query.shape[3], 20, one) for one in rounds]
 
     def one(tokens, h, q, k, v):
+        bits, alike = code_length(settings, len(q)), torch.zeros(len(q), len(q)).double()
         own = resolved("yoso", settings, len(q))["n_hashes"]
-        used = draws[h][: own * hash_code_len]
-        signs = [(x.detach().float() @ used.T > 0).view(len(x), own, hash_code_len) for x in (q, k)]
-        alike = (signs[0][:, None] == signs[1][None]).all(-1)
-        return yoso_one(q, k, v, alike.double().mean(-1), hash_code_len)
+        for drawn in draws[:own]:
+            signs = [x.detach().float() @ drawn[h, :bits].T > 0 for x in (q, k)]
+            alike += (signs[0][:, None] == signs[1][None]).all(-1)
+        weights = alike / own
+        return yoso_one(q, k, v, weights, expected(q, k, bits) if n2_backward else weights, bits)
 
     return each_sequence(query, key, value, padding_mask, with_convolution(one, size, weight))
 

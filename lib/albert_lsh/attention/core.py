@@ -89,9 +89,23 @@ class Attention(BaseModel):
         """All settings; None for those that follow from a budget."""
         return self.model_dump()
 
+    def settings_for(self, n_tokens: int) -> dict[str, Any]:
+        """The settings that follow from how many tokens a sequence has; it may be 0, a sequence that is all padding."""
+        return {}
+
     def resolve(self, n_tokens: Tensor) -> Self:
-        """The same with sizes in the place of a budget. n_tokens: (batch,)."""
-        return self
+        """The same with the settings of each sequence: one number where they are alike, else (batch,).
+
+        n_tokens: (batch,).
+        """
+        counts = n_tokens.tolist()
+        settings = {n: self.settings_for(n) for n in set(counts)}
+        update: dict[str, Any] = {}
+        for name in settings[counts[0]]:
+            values = [settings[n][name] for n in counts]
+            alike = len(set(values)) == 1
+            update[name] = values[0] if alike else torch.tensor(values, device="cpu").to(n_tokens.device)
+        return self.model_copy(update=update) if update else self
 
     def visible(self, padding_mask: Tensor | None) -> Tensor | None:
         """The mask that it computes with; None where it takes padding for tokens."""
@@ -169,17 +183,8 @@ class Budgeted(Attention):
         """
         raise NotImplementedError
 
-    def resolve(self, n_tokens: Tensor) -> Self:
-        if not self.has_budget:
-            return self
-        counts = n_tokens.tolist()
-        sizes = {n: self.sizes_for(n, self.budget(n)) for n in set(counts)}
-        update: dict[str, Any] = {}
-        for size in sizes[counts[0]]:
-            values = [sizes[n][size] for n in counts]
-            alike = len(set(values)) == 1
-            update[size] = values[0] if alike else torch.tensor(values, device="cpu").to(n_tokens.device)
-        return self.model_copy(update=update)
+    def settings_for(self, n_tokens: int) -> dict[str, Any]:
+        return self.sizes_for(n_tokens, self.budget(n_tokens)) if self.has_budget else {}
 
 
 def rounds_of(keys: int, smallest: int) -> tuple[int, int]:

@@ -108,7 +108,7 @@ def own_variants(task: str, length: int, share: float) -> tuple[dict[str, Any], 
         "shared-qk-lsh": {"attention": "shared-qk-lsh", "share": share},
         "key-clusters": {"attention": "key-clusters", "share": share},
         "nystrom": {"attention": "nystrom", **landmarks},
-        "yoso": {"attention": "yoso"},
+        "yoso": {"attention": "yoso", "hash_code_len": math.ceil(math.log2(length))},  # as in their configurations
     }, {}
 
 

@@ -4,9 +4,11 @@
 
 Q~ and K~ are the means of `num_landmarks` segments of the sequence. The pseudo-inverse is found by iteration. Cost and
 memory are linear in the length. Padding is in no segment. With `conv_kernel_size` a depth-wise convolution of the
-values is added (`convolution`).
+values is added (`convolution`). Weights are never dropped out, as in the authors' code (mlpen/Nystromformer).
 
-A sequence of at most `num_landmarks` tokens has softmax attention itself, as in the original.
+Ours: a sequence of at most `num_landmarks` tokens has softmax attention itself (theirs: of exactly so many), landmarks
+are means of tokens alone, and the iteration begins for each matrix by itself, so that no other sequence of a batch
+changes an output. docs/attentions.md has what else differs.
 """
 
 import torch
@@ -46,15 +48,12 @@ class Nystrom(Convolved, Budgeted):
         return {"num_landmarks": max(1, keys // self.fewest)}
 
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
-        """Landmarks and pseudo-inverse in float32.
-
-        dropout: probability with which the weight that a query gives a landmark is dropped.
-        """
+        """Landmarks and pseudo-inverse in float32. dropout is not used."""
         n_tokens = count_tokens(query, padding_mask)
         most = largest(self.num_landmarks)
         few = (n_tokens <= self.num_landmarks)[:, None, None, None]
         if few.any():
-            exact = Softmax().compute(query, key, value, padding_mask, scaling=scaling, dropout=dropout)
+            exact = Softmax().compute(query, key, value, padding_mask, scaling=scaling, dropout=0.0)
             if few.all():
                 return exact
         mask = token_mask(query, padding_mask)
@@ -71,7 +70,7 @@ class Nystrom(Convolved, Budgeted):
             middle = middle.masked_fill(unused.transpose(-1, -2) | few, 0)
             seen = None if padding_mask is None else padding_mask[:, None, None]
             last = F.scaled_dot_product_attention(mean_query, key.float(), value.float(), attn_mask=seen, scale=scaling)
-            out = F.dropout(first, dropout) @ (pseudo_inverse(middle, self.pinv_iterations) @ last)
+            out = first @ (pseudo_inverse(middle, self.pinv_iterations) @ last)
         return torch.where(few, exact, out.to(query.dtype)) if few.any() else out.to(query.dtype)
 
     def cost(self, length: int, head_dim: int) -> float:

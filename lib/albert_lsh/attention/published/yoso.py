@@ -6,31 +6,34 @@ scaled to unit length instead of being divided by the sum of the weights.
 
     yoso-e     the expectation: the probabilities themselves; quadratic
     yoso       n_hashes samples: every key adds its value to the table entry of its code, every query reads its own
-               entry; linear in the length, and its error falls with 1 / sqrt(n_hashes). In short sequences collisions
-               are counted pair by pair, which gives the same and is faster
+               entry; linear in the length, and its error falls with 1 / sqrt(n_hashes)
 
 Gradients are the paper's lower bound (its equation 4): that of the weight with respect to q.k is taken to be
-hash_code_len / 2 times the weight. Weights are never dropped out: the tables of `yoso` do not form them one by one, and
-the other ways of computing agree with them. With `conv_kernel_size` a depth-wise convolution of the values is added at
-the end (`convolution`).
+hash_code_len / 2 times the weight. `yoso` takes the sampled weights for it, or with `n2_backward` their expectation,
+which takes the square of the length. Weights are never dropped out: tables do not form them one by one, and `yoso-e`
+agrees with them. With `conv_kernel_size` a depth-wise convolution of the values is added at the end (`convolution`).
+
+This is the first version of the authors' two (mlpen/YOSO, yoso_v1), with Gaussian projections; what differs is in
+docs/attentions.md.
 """
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from albert_lsh.attention.choose.hashing import draw_directions
-from albert_lsh.attention.core import Budgeted, Count, OddCount
+from albert_lsh.attention.choose.hashing import draw_directions, generators_of_rounds
+from albert_lsh.attention.core import Attention, Budgeted, Count, OddCount
 from albert_lsh.attention.published.convolution import Convolved
-from albert_lsh.attention.rows import largest, per_sequence, refuse_second_derivative
+from albert_lsh.attention.rows import largest, per_sequence, refuse_second_derivative, slices, token_mask
 
-PAIRWISE_LENGTH = 512  # tokens up to which collisions are counted pair by pair; above, all pairs take too much memory
 CodeLength = Annotated[int, Field(ge=1, le=20)]  # tables have 2 ** hash_code_len rows
 SMALLEST = 1e-12  # length of a row that has a direction
-TABLE_NUMBERS = 2**22  # numbers in a table of the backward pass; more value dimensions at a time take more memory
+DENSE_SHARE = 0.1  # of the pairs: where more collide, the backward pass computes all, which is quicker (on a CPU)
+PAIRS_AT_ONCE = 2**22  # in the backward pass
 
 
 def unit(rows: Tensor) -> Tensor:
@@ -40,161 +43,228 @@ def unit(rows: Tensor) -> Tensor:
     return (rows / norm.clamp(min=SMALLEST)).where(norm > SMALLEST, 0)
 
 
-class WeightedSum(torch.autograd.Function):
-    """Sum of values with the weights of all pairs, (..., length, length), and the lower bound's gradient."""
+# Weights of all pairs ----------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def expectation(query: Tensor, key: Tensor, hash_code_len: int | Tensor) -> Tensor:
+    """The probability with which unit vectors collide: (batch, heads, length, length)."""
+    angle = torch.acos((query @ key.transpose(-1, -2)).clamp(-1, 1))
+    return (1 - angle / math.pi) ** per_sequence(hash_code_len, 4)
+
+
+def gradients(up: Tensor, query: Tensor, key: Tensor, value: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+    """Of query, key and value, from that of the weighted sum; the slope of a weight by q.k is the weight."""
+    grad_scores = up @ value.transpose(-1, -2) * weights
+    return grad_scores @ key, grad_scores.transpose(-1, -2) @ query, weights.transpose(-1, -2) @ up
+
+
+class Expected(torch.autograd.Function):
+    """Sum of values with the expected weights, and the lower bound's gradient. All (batch, heads, length, dim)."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, weights: Tensor, hash_code_len: int) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, hash_code_len: int | Tensor) -> Tensor:
+        weights = expectation(query, key, hash_code_len)
         ctx.save_for_backward(query, key, value, weights)
-        ctx.hash_code_len = hash_code_len
+        ctx.slope = per_sequence(hash_code_len, 4) / 2
         return weights @ value
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        query, key, value, weights = ctx.saved_tensors
-        grad_scores = upstream[0] @ value.transpose(-1, -2) * weights * (ctx.hash_code_len / 2)
-        grad_value = weights.transpose(-1, -2) @ upstream[0]
-        return grad_scores @ key, grad_scores.transpose(-1, -2) @ query, grad_value, None, None
+        grad_query, grad_key, grad_value = gradients(upstream[0], *ctx.saved_tensors)
+        return grad_query * ctx.slope, grad_key * ctx.slope, grad_value, None
+
+
+# Samples -----------------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def expectation(query: Tensor, key: Tensor, hash_code_len: int) -> Tensor:
-    """The probability with which unit vectors collide: (batch, heads, length, length)."""
-    angle = torch.acos((query @ key.transpose(-1, -2)).clamp(-1, 1))
-    return (1 - angle / math.pi) ** hash_code_len
+def codes(
+    query: Tensor, key: Tensor, mask: Tensor, n_hashes: int | Tensor, hash_code_len: int | Tensor, generator
+) -> tuple[Tensor, Tensor]:
+    """Codes of queries and keys: (batch, heads, largest n_hashes, length) long, below 2 ** largest hash_code_len.
 
-
-@torch.no_grad()
-def codes(query: Tensor, key: Tensor, n_hashes: int | Tensor, hash_code_len: int, generator) -> tuple[Tensor, Tensor]:
-    """Codes of queries and keys: (batch, heads, largest n_hashes, length) long, below 2 ** hash_code_len.
-
-    n_hashes: one number, or (batch,). In hashes that a sequence does not have, two codes more stand for "no collision".
+    mask: (batch, heads, length) bool. n_hashes, hash_code_len: one number, or (batch,). In padding, and in hashes that
+    a sequence does not have, two codes more stand for "no collision".
     """
-    heads, dim, most = query.shape[1], query.shape[3], largest(n_hashes)
-    directions = draw_directions(heads, dim, most * hash_code_len, generator).to(query.device)
-    powers = 2 ** torch.arange(hash_code_len, device=query.device)
-    unused = torch.arange(most, device=query.device)[:, None] >= per_sequence(n_hashes, 4)
+    heads, dim, hashes, bits = query.shape[1], query.shape[3], largest(n_hashes), largest(hash_code_len)
+    drawn = [draw_directions(heads, dim, bits, one) for one in generators_of_rounds(hashes, generator)]
+    directions = torch.cat(drawn, dim=1).to(query.device)  # (heads, hashes * bits, dim)
+    number = torch.arange(bits, device=query.device)[:, None]
+    powers = (2**number).where(number < per_sequence(hash_code_len, 5), 0)
+    unused = torch.arange(hashes, device=query.device)[:, None] >= per_sequence(n_hashes, 4)
 
     def code(rows: Tensor, nothing: int) -> Tensor:
-        signs = torch.einsum("bhld,hrd->bhrl", rows.float(), directions) > 0
-        return (signs.unflatten(2, (most, hash_code_len)) * powers[:, None]).sum(3).masked_fill(unused, nothing)
+        signs = torch.einsum("bhld,hrd->bhrl", rows, directions) > 0
+        return (signs.unflatten(2, (hashes, bits)) * powers).sum(3).masked_fill(unused | ~mask.unsqueeze(2), nothing)
 
-    return code(query, 2**hash_code_len), code(key, 2**hash_code_len + 1)
+    return code(query, 2**bits), code(key, 2**bits + 1)
 
 
 def collisions(query_codes: Tensor, key_codes: Tensor) -> Tensor:
-    """In how many hashes each query and key collide, from their codes: (batch, heads, length, length), int32."""
+    """In how many hashes each query and key collide, from their codes (..., hashes, length): (..., length, length)."""
     query_codes, key_codes = query_codes.int(), key_codes.int()  # half as wide, faster to compare
-    times = query_codes.new_zeros(*query_codes.shape[:2], query_codes.shape[3], key_codes.shape[3])
-    for number in range(query_codes.shape[2]):
-        times += query_codes[:, :, number, :, None] == key_codes[:, :, number, None, :]
+    times = torch.zeros_like(query_codes[..., 0, :, None] + key_codes[..., 0, None, :])
+    for one, other in zip(query_codes.unbind(-2), key_codes.unbind(-2), strict=True):
+        times += one.unsqueeze(-1) == other.unsqueeze(-2)
     return times
 
 
-def read_tables(readers: Tensor, writers: Tensor, rows: Tensor, n_codes: int) -> Tensor:
+def read_tables(readers: Tensor, writers: Tensor, rows: Tensor) -> Tensor:
     """For each reader the sum of the rows of the writers with its code, over all hashes.
 
-    Args:
-        readers, writers: codes (heads, n_hashes, length), batch and heads being one.
-        rows: (heads, length, dim).
+    readers, writers: codes (heads, hashes, length), batch and heads being one. rows: (heads, length, dim).
     """
-    heads, n_hashes, _ = writers.shape
+    heads, hashes, _ = writers.shape
+    n_codes = int(torch.maximum(readers.max(), writers.max())) + 1
     first = torch.arange(heads, device=rows.device)[:, None] * n_codes
-    out = torch.zeros(readers.shape[0] * readers.shape[2], rows.shape[-1], device=rows.device, dtype=rows.dtype)
-    flat = rows.flatten(0, 1)
-    for number in range(n_hashes):
+    out, flat = torch.zeros_like(rows).flatten(0, 1), rows.flatten(0, 1)
+    for number in range(hashes):
         table = torch.zeros(heads * n_codes, rows.shape[-1], device=rows.device, dtype=rows.dtype)
         table.index_add_(0, (writers[:, number] + first).flatten(), flat)
         out += table.index_select(0, (readers[:, number] + first).flatten())
-    return out.view(heads, -1, rows.shape[-1])
+    return out.view_as(rows)
 
 
-class Samples(torch.autograd.Function):
+class Meetings(NamedTuple):
+    """Which writers each reader meets: in each hash those with its code, which stand side by side in their order."""
+
+    order: Tensor  # (heads, hashes, length), of the writers by their codes
+    first: Tensor  # (heads, hashes, length), of each reader: where the writers that it meets begin
+    end: Tensor  # (heads, hashes, length), and where they end
+
+    @classmethod
+    def of(cls, readers: Tensor, writers: Tensor) -> Self:
+        """readers, writers: codes (heads, hashes, length)."""
+        ordered, order = writers.sort(dim=-1)
+        return cls(order, *(torch.searchsorted(ordered, readers, right=right) for right in (False, True)))
+
+    @property
+    def share(self) -> float:
+        """How many there are, as a share of all pairs of a reader and a writer."""
+        heads, _, length = self.order.shape
+        return int((self.end - self.first).sum()) / (heads * length**2)
+
+    def weighted_sum(self, left: Tensor, right: Tensor, rows: Tensor) -> Tensor:
+        """For each reader i the sum over hashes, and writers j that it meets there, of (left_i . right_j) rows_j.
+
+        left, right, rows: (heads, length, dim); so is what is returned.
+        """
+        heads, hashes, length = self.order.shape
+        hash_start = torch.arange(0, self.order.numel(), length, device=rows.device).view(heads, hashes, 1)
+        first, end = ((x + hash_start).transpose(1, 2).flatten() for x in (self.first, self.end))
+        count = end - first
+        of_reader = count.view(-1, hashes).sum(1)
+        reader = torch.arange(heads * length, device=rows.device).repeat_interleave(of_reader)
+        start = (first - count.cumsum(0) + count).repeat_interleave(count)
+        place = start + torch.arange(len(reader), device=rows.device)
+        writer = self.order.flatten()[place] + reader // length * length
+        left, right, rows = (x.flatten(0, 1) for x in (left, right, rows))
+        weights = rows.new_empty(len(reader))
+        for part in slices(len(reader), rows.shape[-1], rows.device):
+            weights[part] = (left[reader[part]] * right[writer[part]]).sum(-1)
+        sums = F.embedding_bag(writer, rows, of_reader.cumsum(0) - of_reader, mode="sum", per_sample_weights=weights)
+        return sums.view(heads, length, -1)
+
+
+def sampled_gradients(query_codes, key_codes, up, query, key, value) -> tuple[Tensor, ...]:
+    """Of query, key and value, where weights are numbers of collisions, and so are their slopes.
+
+    query_codes, key_codes: (heads, hashes, length), batch and heads being one; the others (heads, length, dim).
+    """
+    met = Meetings.of(query_codes, key_codes)
+    if met.share > DENSE_SHARE:
+        return gradients(up, query, key, value, collisions(query_codes, key_codes).to(value.dtype))
+    return (
+        met.weighted_sum(up, value, key),
+        Meetings.of(key_codes, query_codes).weighted_sum(value, up, query),
+        read_tables(key_codes, query_codes, up),
+    )
+
+
+class Sampled(torch.autograd.Function):
     """Sum of the values of the keys that collide, mean over hashes, with the lower bound's gradient."""
 
     @staticmethod
-    def forward(ctx: Any, query, key, value, query_codes, key_codes, hash_code_len: int) -> Tensor:
-        """query, key, value: (heads, length, dim), batch and heads being one; query_codes, key_codes: their codes."""
+    def forward(ctx: Any, query, key, value, query_codes, key_codes, hash_code_len, n_hashes, n2_backward) -> Tensor:
+        """query, key, value: (batch, heads, length, dim); query_codes, key_codes: (batch, heads, hashes, length)."""
         ctx.save_for_backward(query, key, value, query_codes, key_codes)
-        ctx.hash_code_len = hash_code_len
-        return read_tables(query_codes, key_codes, value, 2**hash_code_len + 2) / query_codes.shape[1]
+        ctx.hash_code_len, ctx.n_hashes, ctx.n2_backward = hash_code_len, per_sequence(n_hashes, 4), n2_backward
+        rows = (x.flatten(0, 1) for x in (query_codes, key_codes, value))
+        return read_tables(*rows).view_as(value) / ctx.n_hashes
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         query, key, value, query_codes, key_codes = ctx.saved_tensors
-        grad = upstream[0]
-        n_codes = 2**ctx.hash_code_len + 2
-        factor = ctx.hash_code_len / 2 / query_codes.shape[1]
-        grad_value = read_tables(key_codes, query_codes, grad, n_codes) / query_codes.shape[1]
-        grads = [
-            factor * weighted_sum(query_codes, key_codes, grad, value, key, n_codes),
-            factor * weighted_sum(key_codes, query_codes, value, grad, query, n_codes),
-        ]
-        return *grads, grad_value, None, None, None
+        slope = per_sequence(ctx.hash_code_len, 4) / 2
+        if ctx.n2_backward:
+            grads = gradients(upstream[0], query, key, value, expectation(query, key, ctx.hash_code_len))
+        else:
+            rows = [x.flatten(0, 1) for x in (query_codes, key_codes, upstream[0] / ctx.n_hashes, query, key, value)]
+            length, dim = value.shape[2:]
+            parts = slices(len(rows[0]), length * max(length, dim), value.device, PAIRS_AT_ONCE)
+            pieces = [sampled_gradients(*(x[part] for x in rows)) for part in parts]
+            grads = tuple(torch.cat(piece).view_as(value) for piece in zip(*pieces, strict=True))
+        return grads[0] * slope, grads[1] * slope, grads[2], *[None] * 5
 
 
-def weighted_sum(readers, writers, left: Tensor, right: Tensor, rows: Tensor, n_codes: int) -> Tensor:
-    """For each reader i the sum over colliding writers j of (left_i . right_j) rows_j, (heads, length, dim).
-
-    The product is a sum over value dimensions; for each of them the writers' rows are added up in tables.
-    """
-    heads, length, dim = rows.shape
-    step = max(1, TABLE_NUMBERS // (heads * max(length, n_codes) * dim))
-    out = torch.zeros_like(left[..., :1] * rows[..., :1]).expand(-1, left.shape[1], dim).contiguous()
-    for start in range(0, left.shape[-1], step):
-        some_left, some_right = left[..., start : start + step], right[..., start : start + step]
-        products = (some_right.unsqueeze(-1) * rows.unsqueeze(-2)).flatten(2)  # (heads, length, step * dim)
-        sums = read_tables(readers, writers, products, n_codes).unflatten(-1, (-1, dim))
-        out += (some_left.unsqueeze(-1) * sums).sum(-2)
-    return out
+# The attentions ----------------------------------------------------------------------------------------------------
 
 
-class Yoso(Convolved, Budgeted):
+class Hashed(Convolved, Attention):
+    """Codes as long as the sequence asks for, the logarithm of its length, unless hash_code_len is given."""
+
+    hash_code_len: Count | None = None
+    conv_kernel_size: OddCount | None = None
+
+    def settings_for(self, n_tokens: int) -> dict[str, Any]:
+        settings = super().settings_for(n_tokens)
+        follows = {"hash_code_len": max(1, math.ceil(math.log2(max(1, n_tokens))))}
+        return settings if self.hash_code_len else settings | follows
+
+
+class Yoso(Hashed, Budgeted):
     name = "yoso"
     description = "YOSO: sums of hash collisions"
     sizes = ("n_hashes",)
     fewest = 2  # keys for a hash: a row is written into the table, and one is read
 
     n_hashes: Count = 32
-    hash_code_len: CodeLength = 9
-    conv_kernel_size: OddCount | None = None
+    hash_code_len: CodeLength | None = None
+    n2_backward: bool = False
 
     def sizes_for(self, n_tokens: int, keys: int) -> dict[str, int]:
         return {"n_hashes": max(1, keys // self.fewest)}
 
+    def codes(self, query: Tensor, key: Tensor, padding_mask: Tensor | None, generator) -> tuple[Tensor, Tensor]:
+        mask = token_mask(query, padding_mask)
+        return codes(query, key, mask, self.n_hashes, self.hash_code_len or 0, generator)
+
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
         """scaling and dropout are not used."""
         with torch.autocast(query.device.type, enabled=False):
-            rows = [unit(query), unit(key), value.float()]
-            both = codes(rows[0], rows[1], self.n_hashes, self.hash_code_len, generator)
-            if query.shape[2] <= PAIRWISE_LENGTH:
-                out = WeightedSum.apply(*rows, collisions(*both).float() / both[0].shape[2], self.hash_code_len)
-            else:
-                out = Samples.apply(*(x.flatten(0, 1) for x in (*rows, *both)), self.hash_code_len).view(value.shape)
-        return unit(out).to(query.dtype)
+            query, key, rows = unit(query), unit(key), value.float()
+            both = self.codes(query, key, padding_mask, generator)
+            out = Sampled.apply(query, key, rows, *both, self.hash_code_len, self.n_hashes, self.n2_backward)
+        return unit(out).to(value.dtype)
 
     def pairs(self, query, key, padding_mask, generator) -> Tensor:
         """In how many hashes each query and key collide. A convolution is no pair."""
-        return collisions(*codes(unit(query), unit(key), self.n_hashes, self.hash_code_len, generator)).long()
+        return collisions(*self.codes(unit(query), unit(key), padding_mask, generator)).long()
 
     def cost(self, length: int, head_dim: int) -> float:
         """Multiply-adds of one head: the codes, a row written and a row read in each hash, and the convolution."""
-        return length * (2 * self.n_hashes * (self.hash_code_len + 1) + (self.conv_kernel_size or 0)) * head_dim
+        return length * (2 * self.n_hashes * ((self.hash_code_len or 0) + 1) + (self.conv_kernel_size or 0)) * head_dim
 
 
-class YosoE(Convolved):
+class YosoE(Hashed):
     name = "yoso-e"
     description = "the expectation of yoso"
-
-    hash_code_len: Count = 9
-    conv_kernel_size: OddCount | None = None
 
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
         """scaling and dropout are not used."""
         with torch.autocast(query.device.type, enabled=False):
-            unit_query, unit_key = unit(query), unit(key)
-            weights = expectation(unit_query, unit_key, self.hash_code_len)
-            out = WeightedSum.apply(unit_query, unit_key, value.float(), weights, self.hash_code_len)
+            out = Expected.apply(unit(query), unit(key), value.float(), self.hash_code_len)
         return unit(out).to(query.dtype)
