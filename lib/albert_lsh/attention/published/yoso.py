@@ -81,7 +81,7 @@ class Expected(torch.autograd.Function):
 
 @torch.no_grad()
 def codes(
-    query: Tensor, key: Tensor, mask: Tensor, n_hashes: int | Tensor, hash_code_len: int | Tensor, generator
+    query: Tensor, key: Tensor, mask: Tensor, n_hashes: int | Tensor, hash_code_len: Any, generator
 ) -> tuple[Tensor, Tensor]:
     """Codes of queries and keys: (batch, heads, largest n_hashes, length) long, below 2 ** largest hash_code_len.
 
@@ -240,7 +240,7 @@ class Yoso(Hashed, Budgeted):
 
     def codes(self, query: Tensor, key: Tensor, padding_mask: Tensor | None, generator) -> tuple[Tensor, Tensor]:
         mask = token_mask(query, padding_mask)
-        return codes(query, key, mask, self.n_hashes, self.hash_code_len or 0, generator)
+        return codes(query, key, mask, self.n_hashes, self.hash_code_len, generator)
 
     def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
         """scaling and dropout are not used."""
