@@ -1,12 +1,17 @@
 """Small models trained from nothing on long sequences, one attention after the other.
 
-Reformer's duplication (`duplication`), and two tasks of Long Range Arena (Tay et al. 2021): ListOps (`listops`) and the
-bytes of IMDb's reviews (`text`). These two have the recipe of Nyströmformer's authors' re-run of the arena (Xiong et
-al. 2021; mlpen/Nystromformer, LRA/code/lra_config.py): an ordinary BERT of two layers, 64 wide, two heads, a
-feed-forward part of 128, and a small network that reads the mean of its last hidden states. What differs: BERT
-normalises the embeddings, and normalises after each part instead of before it; the mean leaves padding out; batches are
-of similar length; gradients are clipped at a norm of 1, as Trainer does; and the score is that after the last step, not
-that of the best checkpoint (for `text` on the test set: it has no other).
+Reformer's duplication (`duplication`), and the five tasks of Long Range Arena (Tay et al. 2021): ListOps (`listops`),
+the bytes of IMDb's reviews (`text`), pairs of papers (`retrieval`), pictures (`image`), paths (`pathfinder32`). These
+have the recipe of the re-runs by Nyströmformer's and YOSO's authors (Xiong et al. 2021; Zeng et al. 2021; mlpen/YOSO,
+LRA/models): an encoder of two layers, 64 wide, two heads, a feed-forward part of 128, and a small network that reads
+the mean of its last hidden states; of pairs it reads both means, their product and difference. What differs here:
+
+- BERT's encoder: it normalises the embeddings, and after each part instead of before it; no dropout after GELU;
+- the mean leaves padding out, and batches are of similar length;
+- gradients are clipped at a norm of 1, as Trainer does; Adam's epsilon is 1e-8, theirs 1e-6; the rate begins at 0,
+  theirs at a 25th of the highest;
+- Nyström pads nothing and begins its inverse for each matrix by itself; filters of a convolution begin at zero;
+- the score is that after the last step, not that of the best checkpoint (for `text` on the test set: it has no other).
 """
 
 import hashlib
@@ -18,6 +23,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
+import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -36,6 +42,7 @@ from albert_lsh.run import (
     Count,
     CountOrZero,
     Device,
+    NameOrPath,
     Place,
     Positive,
     Precision,
@@ -56,6 +63,9 @@ ACCURACY = ("accuracy",)
 ARENA_ACCURACY = {
     "listops": {"softmax": (0.3637, 0.3710), "shared-qk-lsh": (0.3727, 0.1905), "nystrom": (None, 0.3715)},
     "text": {"softmax": (0.6427, 0.6502), "shared-qk-lsh": (0.5610, 0.6488), "nystrom": (None, 0.6552)},
+    "retrieval": {"softmax": (0.5746, 0.7935), "shared-qk-lsh": (0.5340, 0.7864), "nystrom": (None, 0.7956)},
+    "image": {"softmax": (0.4244, 0.3820), "shared-qk-lsh": (0.3807, 0.4329), "nystrom": (None, 0.4158)},
+    "pathfinder32": {"softmax": (0.7140, 0.7416), "shared-qk-lsh": (0.6850, 0.6936), "nystrom": (None, 0.7094)},
 }
 
 
@@ -88,6 +98,18 @@ TASKS = {
         long_tasks.load_reviews, long_tasks.pad, 257, 2, 8_000,
         {"max_length": 4096, "steps": 20_000, "train_examples": 25_000, **ARENA}, {},
     ),
+    "retrieval": LongTask(
+        long_tasks.load_papers, long_tasks.pad, 257, 2, 800,
+        {"max_length": 4096, "steps": 30_000, "train_examples": 147_086, **ARENA}, {},
+    ),
+    "image": LongTask(
+        long_tasks.load_pictures, long_tasks.pad, 257, 10, 175,
+        {"max_length": 1024, "steps": 35_000, "train_examples": 45_000, **ARENA, "batch_size": 256}, {},
+    ),
+    "pathfinder32": LongTask(
+        long_tasks.load_paths, long_tasks.pad, 257, 2, 312,
+        {"max_length": 1024, "steps": 62_400, "train_examples": 160_000, **ARENA, "batch_size": 256}, {},
+    ),
 }  # fmt: skip
 
 
@@ -109,6 +131,7 @@ def own_variants(task: str, length: int, share: float) -> tuple[dict[str, Any], 
         "key-clusters": {"attention": "key-clusters", "share": share},
         "nystrom": {"attention": "nystrom", **landmarks},
         "yoso": {"attention": "yoso", "hash_code_len": math.ceil(math.log2(length))},  # as in their configurations
+        "no-mixing": {"attention": "window", "keys": 1},  # each token sees itself alone
     }, {}
 
 
@@ -117,7 +140,8 @@ class LongRecipe(Settings):
 
     notebook: ClassVar[str] = "long_range.ipynb"
     where: ClassVar[tuple[str, ...]] = (*Settings.where, "only")
-    task: Literal["duplication", "listops", "text"] = "duplication"
+    task: Literal["duplication", "listops", "text", "retrieval", "image", "pathfinder32"] = "duplication"
+    data: NameOrPath | None = None
     max_length: Annotated[Count, Field(ge=16)]
     steps: Count
     learning_rate: Positive
@@ -202,22 +226,37 @@ class LongRange(LongRecipe):
 
 
 class Classifier(nn.Module):
-    """An encoder of `load_model`, and a network of one hidden layer that reads the mean of its last hidden states."""
+    """An encoder of `load_model`, and a network of one hidden layer that reads the mean of its last hidden states.
 
-    def __init__(self, encoder: PreTrainedModel, classes: int):
+    Of two texts it reads both means, their product and their difference.
+    """
+
+    def __init__(self, encoder: PreTrainedModel, classes: int, texts: int):
         super().__init__()
         self.encoder, self.config = encoder, encoder.config
-        self.hidden = nn.Linear(self.config.hidden_size, self.config.intermediate_size)
+        self.hidden = nn.Linear(self.config.hidden_size * (4 if texts == 2 else 1), self.config.intermediate_size)
         self.out = nn.Linear(self.config.intermediate_size, classes)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        """logits (batch, classes), and the cross-entropy as `loss` where labels (batch,) are given.
-
-        input_ids, attention_mask: (batch, length), the latter 1 where there is a token.
-        """
+    def mean_state(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """The mean of the last hidden states of tokens: (batch, width)."""
         states = self.encoder(input_ids, attention_mask).last_hidden_state
         weights = attention_mask.unsqueeze(-1) / attention_mask.sum(1).clamp(min=1)[:, None, None]
-        logits = self.out(self.hidden((states * weights).sum(1)).relu())
+        return (states * weights).sum(1)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None,
+        other_ids: Tensor | None = None, other_mask: Tensor | None = None,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """logits (batch, classes), and the cross-entropy as `loss` where labels (batch,) are given.
+
+        input_ids, attention_mask: (batch, length), the latter 1 where there is a token; other_ids, other_mask: of the
+        second text.
+        """
+        state = self.mean_state(input_ids, attention_mask)
+        if other_ids is not None and other_mask is not None:
+            other = self.mean_state(other_ids, other_mask)
+            state = torch.cat([state, other, state * other, state - other], dim=-1)
+        logits = self.out(self.hidden(state).relu())
         return {"logits": logits} if labels is None else {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
 
@@ -235,7 +274,7 @@ def build_model(run: LongRun) -> nn.Module:
     chosen: dict[str, Any] = {"attention": run.attention, "settings": run.attention_settings, "seed": run.seed}
     model = load_model(config, head="base" if is_classifier else "masked-lm", **chosen)
     if is_classifier:
-        return Classifier(model, task.classes)
+        return Classifier(model, task.classes, 2 if run.task == "retrieval" else 1)
     long_tasks.begin_as_copies(model)
     return model
 
