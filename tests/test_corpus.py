@@ -17,7 +17,7 @@ from albert_lsh import mini
 from albert_lsh.model.load import load_tokenizer
 from albert_study.experiments import corpus, first_weights
 from albert_study.experiments.corpus import IGNORED, CorpusError, Pieces, Sentences, Sequences, choose_masked, tokenise
-from albert_study.experiments.pretrain import Pretraining, prepare_albert, prepare_text
+from albert_study.experiments.pretrain import Pretraining, prepare_model, prepare_text
 
 
 def sentences() -> list[str]:
@@ -102,8 +102,19 @@ def test_the_tokenizer_has_alberts_normalisation_and_form(tmp_path, tokenizer, m
     assert pair["token_type_ids"][-2:] == [1, 1]
     tokenizer.save_pretrained(tmp_path)
     assert load_tokenizer(str(tmp_path))("The food was dull.") == tokenizer("The food was dull.")
-    with pytest.raises(ValueError, match="marks no beginning of a word"):
-        Pieces.of(load_tokenizer(minilm))
+    wordpiece = load_tokenizer(minilm)
+    begins = Pieces.of(wordpiece).begins_word[wordpiece.convert_tokens_to_ids(["play", "##ing"])]
+    assert begins.tolist() == [True, False]
+
+
+def test_roberta_s_pieces_are_of_bytes_and_mark_words(tmp_path):
+    tokenizer = corpus.train_tokenizer(datasets.Dataset.from_dict({"text": sentences()}), 400, bytes_alone=True)
+    tokenizer.save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(str(tmp_path))
+    ids = tokenizer("The food, naïve")["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True).strip() == "The food, naïve"  # nothing is lost
+    assert tokenizer.convert_ids_to_tokens([ids[0], ids[-1]]) == ["<s>", "</s>"]
+    assert Pieces.of(tokenizer).begins_word[ids].sum() == 3
 
 
 def test_whole_words_are_masked_and_fifteen_percent_of_all(tokenizer):
@@ -144,6 +155,19 @@ def test_an_example_is_two_segments_in_order_or_exchanged_with_masks(tokenizer):
     assert (inputs[chosen] == labels[chosen]).mean() == pytest.approx(0.1, abs=0.03)
     alone = corpus.make_example(np.array([10, 11]), np.array([]), pieces, np.random.default_rng(0))
     assert alone["token_type_ids"].tolist() == [0, 0, 0, 1, 1]  # one sentence is split within
+
+
+def test_an_example_of_single_pieces_and_one_segment(tokenizer):
+    pieces, rng, tokens = Pieces.of(tokenizer), np.random.default_rng(0), np.arange(10, 50)
+    examples = [corpus.make_example(tokens, np.array([20]), pieces, rng, 0.2, False, False) for _ in range(200)]
+    for example in examples:
+        assert example.keys() == {"input_ids", "token_type_ids", "labels"}
+        assert (example["labels"] != IGNORED).sum() == 8
+        whole = np.where(example["labels"] == IGNORED, example["input_ids"], example["labels"])
+        assert whole.tolist() == [pieces.cls, *tokens, pieces.sep]
+        assert not example["token_type_ids"].any()
+    often = np.mean([example["labels"][1:-1] != IGNORED for example in examples], axis=0)
+    assert 0.08 < often.min() <= often.max() < 0.35  # each token as often, whatever word it is in
 
 
 @pytest.mark.parametrize("count", [3, 1003])
@@ -195,7 +219,7 @@ def test_a_new_model_knows_more_than_how_common_a_piece_is(tmp_path):
     parameters = {"text": str(tmp_path / "text.txt"), "tokenizer": str(tmp_path / "tokenizer"), "max_length": 64}
     run = Pretraining.parse({**parameters, "precision": "fp32", "masked_share": 0.4, "output_dir": str(tmp_path)})
     material = prepare_text(run)
-    plain, model = (prepare_albert(run, material.tokenizer).eval() for _ in range(2))
+    plain, model = (prepare_model(run, material.tokenizer).eval() for _ in range(2))
     first_weights.begin_as_bag_of_words(model, material.ids)
     for examples, share in ((material.train, 0.4), (material.held_out, 0.15)):  # more is masked in training alone
         masked = np.concatenate([examples[n]["labels"] for n in range(16)]) != IGNORED

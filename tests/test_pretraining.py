@@ -16,6 +16,7 @@ from transformers.utils import notebook
 
 from albert_lsh import load_model, train
 from albert_lsh.interface import ModelError, max_positions
+from albert_lsh.model.projections import attention_modules
 from albert_lsh.run import ParameterError
 from albert_study.compare import gaps
 from albert_study.experiments.pretrain import Pretraining, main, pretrain
@@ -133,6 +134,37 @@ def test_a_run_goes_on_with_another_attention_and_longer_positions(small, undist
     torch.testing.assert_close(after, torch.cat([before, before[:188]]), atol=1e-6, rtol=0)
     assert bars
     assert not [values for values in bars if None in values]  # a bar said None until the first step
+
+
+@pytest.mark.parametrize(("kind", "order"), [("bert", None), ("bert", False), ("roberta", None)])
+def test_bert_and_roberta_are_pretrained_and_gone_on_with_at_more_positions(small, tmp_path, kind, order):
+    parameters = {**small, "tokenizer": None, "vocabulary": 320, "kind": kind, "sentence_order": order, "steps": 8}
+    done = run_in(tmp_path / "new", parameters, attention="yoso")
+    asked = kind == "bert" and order is None
+    assert done.record["metrics"].keys() == {"mlm_loss", "mlm_accuracy", *(["sop_accuracy"] if asked else [])}
+    assert done.record["counting"].keys() == done.record["metrics"].keys()
+    each = pd.read_csv(tmp_path / "new" / "held-out.csv")
+    assert each["lost"].sum() / each["tokens"].sum() == pytest.approx(done.record["metrics"]["mlm_loss"])
+    losses = done.history["mlm_loss"].dropna()
+    assert losses.iloc[0] == pytest.approx(math.log(done.model.config.vocab_size), abs=0.3)  # it begins with nothing
+    assert losses.iloc[-1] < losses.iloc[0] - 0.3
+    assert done.model.config.model_type == kind
+    assert len({id(module.query) for module in attention_modules(done.model)}) == 6  # layers of their own
+    start = {"start": str(tmp_path / "new" / "model"), "kind": kind, "tokenizer": None, "learning_rate": 1e-12}
+    again = run_in(tmp_path / "on", small | start, max_length=700, steps=1, eval_steps=1, eval_sequences=4)
+    assert max_positions(again.model.config) == 700
+    name = f"{kind}.embeddings.position_embeddings.weight"
+    before, after = (model.get_parameter(name) for model in (done.model, again.model))
+    reserved = len(before) - 512
+    torch.testing.assert_close(after[:-188], before, atol=1e-6, rtol=0)
+    torch.testing.assert_close(after[-188:], before[reserved : reserved + 188], atol=1e-6, rtol=0)
+    with pytest.raises(ParameterError, match=f"is of kind='{kind}', not 'albert'"):
+        run_in(tmp_path / "none", small | start, kind="albert")
+
+
+def test_roberta_has_no_order_of_sentences():
+    with pytest.raises(ParameterError, match="sentence_order=True: a model of kind='roberta' has no head for it"):
+        Pretraining.parse({"kind": "roberta", "sentence_order": True})
 
 
 def test_a_text_that_is_too_short_and_a_start_that_is_not_there(small, tmp_path, capsys):

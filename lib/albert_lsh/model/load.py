@@ -275,22 +275,23 @@ def extend_positions(model: Module, length: int) -> Module:
     neighbouring positions differ as before.
 
     Raises:
-        ValueError: the model has as many positions already, or is RoBERTa, whose positions begin behind padding.
+        ValueError: the model has as many positions already.
     """
     inner = transformers_model(model)
     config, embeddings = inner.config, inner.base_model.get_submodule("embeddings")
     if length <= (present := max_positions(config)):
         raise ValueError(f"length={length} must be above the {present} positions that the model has")
-    if config.max_position_embeddings != present:
-        raise ValueError(f"positions of a {config.model_type} model begin behind padding and are not extended here")
-    learned = embeddings.get_parameter("position_embeddings.weight")
-    embeddings.position_embeddings = nn.Embedding.from_pretrained(
-        learned.repeat(-(-length // present), 1)[:length], freeze=False
+    table: Any = embeddings.get_submodule("position_embeddings")
+    reserved = config.max_position_embeddings - present  # RoBERTa's, up to that of padding
+    learned = table.weight[reserved:].detach()
+    extended = torch.cat([table.weight[:reserved].detach(), learned.repeat(-(-length // present), 1)[:length]])
+    embeddings.position_embeddings = nn.Embedding.from_pretrained(extended, freeze=False, padding_idx=table.padding_idx)
+    embeddings.register_buffer(
+        "position_ids", torch.arange(reserved + length, device=learned.device)[None], persistent=False
     )
-    embeddings.register_buffer("position_ids", torch.arange(length, device=learned.device)[None], persistent=False)
-    kinds = torch.zeros(1, length, dtype=torch.long, device=learned.device)
+    kinds = torch.zeros(1, reserved + length, dtype=torch.long, device=learned.device)
     embeddings.register_buffer("token_type_ids", kinds, persistent=False)
-    config.max_position_embeddings = length
+    config.max_position_embeddings = reserved + length
     outer: Any = model
     if hasattr(outer, "max_seq_length"):  # of a SentenceTransformer, at which it cuts texts
         outer.max_seq_length = length

@@ -4,7 +4,9 @@ A text has one paragraph per line and an empty line between documents. It is a l
 the Hub whose rows are documents. Its tokens are held in memory, two bytes each.
 
 The examples are those of ALBERT's two objectives: predict masked n-grams, and say whether two segments stand in their
-order (Lan et al. 2020, sections 3.1 and 4.1; n-grams after Joshi et al. 2020, "SpanBERT").
+order (Lan et al. 2020, sections 3.1 and 4.1; n-grams after Joshi et al. 2020, "SpanBERT"). BERT and RoBERTa predict
+masked pieces, each by itself (Devlin et al. 2019; Liu et al. 2019); RoBERTa's sequences are one segment. Masks are new
+in every epoch.
 """
 
 import glob
@@ -17,7 +19,7 @@ import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, List, Value, load_dataset
 from tokenizers import Tokenizer, pre_tokenizers
-from transformers import AlbertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AlbertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, RobertaTokenizer
 
 from albert_lsh import mini
 from albert_lsh.files import OneLineError
@@ -64,16 +66,21 @@ def load_text(text: str, column: str = "text", config: str | None = None) -> Dat
     return rows.map(lambda row: {"text": f"{row[column]}\n"}, remove_columns=rows.column_names)
 
 
-def train_tokenizer(text: Dataset, vocabulary: int) -> PreTrainedTokenizerBase:
+def train_tokenizer(text: Dataset, vocabulary: int, bytes_alone: bool = False) -> PreTrainedTokenizerBase:
     """A tokenizer of ALBERT's kind, lower case and without accents, with its own pieces (unigram, Kudo 2018).
 
     Args:
         text: of `load_text`; its first 20,000 rows are used.
         vocabulary: pieces, special tokens among them; a short text may have fewer.
+        bytes_alone: RoBERTa's kind: pairs of bytes are merged, and nothing is changed before.
     """
     paragraphs = [paragraph for paragraph in text[:PARAGRAPHS]["text"] if paragraph.strip()]
     if not paragraphs:
         raise CorpusError("the text is empty: there is nothing to learn a tokenizer from")
+    if bytes_alone:
+        return RobertaTokenizer(add_prefix_space=True).train_new_from_iterator(
+            paragraphs, vocabulary, show_progress=False
+        )
     blank = AlbertTokenizer().backend_tokenizer
     # ALBERT's own has no piece like "s,": SentencePiece keeps punctuation apart from letters.
     splits = [blank.pre_tokenizer, pre_tokenizers.Punctuation("isolated")]
@@ -145,11 +152,11 @@ class Pieces(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> "Pieces":
-        """ValueError for a tokenizer that marks no beginnings of words, as SentencePiece's do."""
+        """SentencePiece and RoBERTa's mark the beginning of a word ("▁", "Ġ"), WordPiece what goes on ("##")."""
         names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-        begins = np.array([name.startswith("▁") for name in names])
+        begins = np.array([name.startswith(("▁", "Ġ")) for name in names])
         if not begins.any():
-            raise ValueError("this tokenizer marks no beginning of a word ('▁'); take one of SentencePiece's kind")
+            begins = np.array([not name.startswith("##") for name in names])
         special = np.isin(np.arange(len(tokenizer)), tokenizer.all_special_ids)
         return cls(tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id, special, begins)
 
@@ -181,9 +188,18 @@ def choose_masked(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, sha
     return chosen
 
 
+def choose_single(ids: np.ndarray, pieces: Pieces, rng: np.random.Generator, share: float = MASKED_SHARE) -> np.ndarray:
+    """Which tokens are predicted, (length,) bool: `share` of all but the special ones, at least one."""
+    allowed = np.flatnonzero(~pieces.special[ids])
+    chosen = np.zeros(len(ids), dtype=bool)
+    chosen[rng.choice(allowed, max(1, int(share * len(allowed))), replace=False)] = True
+    return chosen
+
+
 def make_example(
-    tokens: np.ndarray, borders: np.ndarray, pieces: Pieces, rng: np.random.Generator, share: float = MASKED_SHARE
-) -> dict[str, Any]:
+    tokens: np.ndarray, borders: np.ndarray, pieces: Pieces, rng: np.random.Generator, share: float = MASKED_SHARE,
+    ngrams: bool = True, order: bool = True,
+) -> dict[str, Any]:  # fmt: skip
     """A masked sequence of two segments, in order or exchanged.
 
     Of what is predicted 80 % is [MASK], 10 % a random piece, never a special one, and 10 % stays.
@@ -192,22 +208,28 @@ def make_example(
         tokens: ids of consecutive sentences, two or more.
         borders: where the sentences but the first begin; without any the one sentence is split within.
         share: of the sequence's tokens that are predicted.
+        ngrams: whole words are, in n-grams; False: single pieces.
+        order: False: the sequence is one segment, and has no sentence_order_label.
     Returns:
         input_ids, token_type_ids, labels (the id of what is to be predicted, -100 elsewhere), all (length,) int64, and
         sentence_order_label, 1 where the segments were exchanged.
     """
-    split = int(rng.choice(borders)) if len(borders) else int(rng.integers(1, len(tokens)))
-    exchanged = bool(rng.random() < 0.5)
-    first, second = (tokens[split:], tokens[:split]) if exchanged else (tokens[:split], tokens[split:])
-    ids = np.concatenate([[pieces.cls], first, [pieces.sep], second, [pieces.sep]])
-    chosen, kind = choose_masked(ids, pieces, rng, share), rng.random(len(ids))
+    segments, label = [tokens], {}
+    if order:
+        split = int(rng.choice(borders)) if len(borders) else int(rng.integers(1, len(tokens)))
+        exchanged = bool(rng.random() < 0.5)
+        segments = [tokens[split:], tokens[:split]] if exchanged else [tokens[:split], tokens[split:]]
+        label = {"sentence_order_label": int(exchanged)}
+    ids = np.concatenate([[pieces.cls], *(part for segment in segments for part in (segment, [pieces.sep]))])
+    chosen = (choose_masked if ngrams else choose_single)(ids, pieces, rng, share)
+    kind = rng.random(len(ids))
     others = rng.choice(np.flatnonzero(~pieces.special), len(ids))
     masked = np.where(chosen & (kind < 0.8), pieces.mask, ids)
-    return {
+    kinds = [0, *(number for number, segment in enumerate(segments) for _ in range(len(segment) + 1))]
+    return label | {
         "input_ids": np.where(chosen & (kind >= 0.9), others, masked),
-        "token_type_ids": np.repeat([0, 1], [len(first) + 2, len(second) + 1]),
+        "token_type_ids": np.array(kinds),
         "labels": np.where(chosen, ids, IGNORED),
-        "sentence_order_label": int(exchanged),
     }
 
 
@@ -242,12 +264,13 @@ class Sequences(torch.utils.data.Dataset):
 
     def __init__(
         self, sentences: Sentences, packed: np.ndarray, count: int, per_step: int, max_length: int, pieces: Pieces,
-        seed: int, masked_share: float = MASKED_SHARE,
+        seed: int, masked_share: float = MASKED_SHARE, ngrams: bool = True, order: bool = True,
     ):  # fmt: skip
-        """packed: of `pack`; count: examples of the whole run, per_step of a step."""
+        """packed: of `pack`; count: examples of the whole run, per_step of a step; the others: of `make_example`."""
         self.ids, self.starts = sentences.ids, np.cumsum([0, *sentences.lengths])
         self.packed, self.count, self.per_step = packed, count, per_step
         self.max_length, self.pieces, self.seed, self.masked_share = max_length, pieces, seed, masked_share
+        self.ngrams, self.order_is_asked = ngrams, order
         self.epoch, self.order = -1, np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -263,4 +286,5 @@ class Sequences(torch.utils.data.Dataset):
         starts = self.starts[first : stop + 1] - self.starts[first]
         tokens = self.ids[self.starts[first] :][: min(starts[-1], self.max_length - 3)].astype(np.int64)
         rng, borders = np.random.default_rng((self.seed, 1, number)), starts[1:-1]
-        return make_example(tokens, borders[borders < len(tokens)], self.pieces, rng, self.masked_share)
+        borders = borders[borders < len(tokens)]
+        return make_example(tokens, borders, self.pieces, rng, self.masked_share, self.ngrams, self.order_is_asked)

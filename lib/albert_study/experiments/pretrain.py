@@ -1,4 +1,4 @@
-"""Pretraining an ALBERT with any of our attentions, or continuing with another one or with longer positions.
+"""Pretraining an ALBERT, BERT or RoBERTa with any of our attentions, or continuing with another one or more positions.
 
 `pretrain` is what notebooks/pretrain.ipynb calls, and what several devices run as a script:
 
@@ -11,6 +11,7 @@ checkpoint; one is written every `eval_steps`.
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -25,10 +26,12 @@ from torch import Tensor
 from torch.utils.data import SequentialSampler
 from transformers import (
     AlbertConfig,
-    AlbertForPreTraining,
+    BertConfig,
     DataCollatorForTokenClassification,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    RobertaConfig,
     TrainingArguments,
     set_seed,
 )
@@ -56,11 +59,35 @@ from albert_lsh.run import (
 from albert_lsh.train import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_study.experiments import corpus, first_weights
 
-# From base on as in ALBERT (Lan et al. 2020, table 1): width, layers, heads.
-SIZES = {"nano": (256, 6, 4), "small": (384, 12, 6), "base": (768, 12, 12)}
+# From base on as in ALBERT (Lan et al. 2020, table 1), bert-small as in mlpen/YOSO (BERT/models): width, layers, heads.
+SIZES = {"nano": (256, 6, 4), "small": (384, 12, 6), "bert-small": (512, 4, 8), "base": (768, 12, 12)}
 SIZES |= {"large": (1024, 24, 16), "xlarge": (2048, 24, 16)}
 EXAMINED_SEQUENCES = 32  # held-out sequences in which attended pairs are counted
 POSITIONS = 512  # learned by a new model, or max_length if that is more
+
+
+class Kind(NamedTuple):
+    """A kind of model and what it is pretrained for."""
+
+    config: Callable[..., PreTrainedConfig]
+    options: dict[str, Any]  # of a new model's config
+    head: str  # the part that predicts masked tokens
+    logits: str  # what it gives out
+    order_logits: str | None  # those of the order of segments; None: it has no such head
+    ngrams: bool  # words are masked in n-grams, or pieces one by one
+
+
+# Dropout is 0 in ALBERT (version 2), 0.1 in the others.
+KINDS = {
+    "albert": Kind(
+        AlbertConfig,
+        {"embedding_size": 128, "classifier_dropout_prob": 0.0, "hidden_dropout_prob": 0.0,
+         "attention_probs_dropout_prob": 0.0},
+        "predictions", "prediction_logits", "sop_logits", True,
+    ),
+    "bert": Kind(BertConfig, {}, "cls.predictions", "prediction_logits", "seq_relationship_logits", False),
+    "roberta": Kind(RobertaConfig, {"type_vocab_size": 1}, "lm_head", "logits", None, False),
+}  # fmt: skip
 
 
 class Pretraining(Settings):
@@ -72,7 +99,9 @@ class Pretraining(Settings):
     text_config: str | None = None
     tokenizer: NameOrPath | None = None
     vocabulary: Annotated[Count, Field(ge=100)] = 8000
-    size: Literal["nano", "small", "base", "large", "xlarge"] = "nano"
+    kind: Literal["albert", "bert", "roberta"] = "albert"
+    sentence_order: bool | None = None
+    size: Literal["nano", "small", "bert-small", "base", "large", "xlarge"] = "nano"
     start: NameOrPath | None = None
     attention: str = "softmax"
     attention_settings: dict[str, Any] = Field(default={}, validate_default=True)
@@ -105,17 +134,22 @@ class Pretraining(Settings):
             raise ValueError("attention='reformer' is the students' transplant; to pretrain take shared-qk-lsh")
         if self.start and self.tokenizer:
             raise ValueError(f"tokenizer={self.tokenizer!r}: start={self.start!r} has a tokenizer of its own")
+        if self.sentence_order and not KINDS[self.kind].order_logits:
+            raise ValueError(f"sentence_order=True: a model of kind={self.kind!r} has no head for it")
         return self
 
     def completed(self, place: str) -> Self:
         """In a folder of its own, one more for every change of the parameters."""
-        named = ("size", "start", "attention", "seed", "results_root")
+        order = bool(KINDS[self.kind].order_logits) if self.sentence_order is None else self.sentence_order
+        named = ("kind", "size", "start", "attention", "seed", "results_root")
         usual = type(self).model_validate({name: getattr(self, name) for name in named}).identity()
         changes = {name: value for name, value in self.identity().items() if value != usual[name]}
         digest = hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:6]
-        name = f"{Path(self.start).name if self.start else self.size}-{self.attention}" + f"-{digest}" * bool(changes)
+        new = self.size if self.kind == "albert" else f"{self.kind}-{self.size.removeprefix('bert-')}"
+        name = f"{Path(self.start).name if self.start else new}-{self.attention}" + f"-{digest}" * bool(changes)
         folder = self.output_dir or f"{self.results_root}/results/pretraining/{name}/seed-{self.seed}"
-        return self.model_copy(update={"output_dir": folder, **on_this_machine(self.device, self.precision)})
+        settled = {"output_dir": folder, "sentence_order": order}
+        return self.model_copy(update=settled | on_this_machine(self.device, self.precision))
 
     @property
     def folder(self) -> Path:
@@ -152,7 +186,7 @@ def prepare_text(run: Pretraining, devices: int = 1) -> Material:
     kept, partial = run.folder / "tokenizer", run.folder / "tokenizer.partial"
     if not named and (partial.exists() or not kept.exists()):  # both: renaming was copying, and was cut off
         delete(kept)
-        corpus.train_tokenizer(text, run.vocabulary).save_pretrained(partial)
+        corpus.train_tokenizer(text, run.vocabulary, run.kind == "roberta").save_pretrained(partial)
         partial.rename(kept)
     tokenizer = load_tokenizer(named or str(kept))
     sentences = corpus.tokenise(text, tokenizer)
@@ -165,8 +199,9 @@ def prepare_text(run: Pretraining, devices: int = 1) -> Material:
     n = len(packed) - min(run.eval_sequences, max(1, len(packed) // 10))
     per_step = run.batch_size * run.accumulation * devices
     same = (per_step, run.max_length, corpus.Pieces.of(tokenizer), run.seed)
-    train = corpus.Sequences(sentences, packed[:n], run.steps * per_step, *same, run.masked_share)
-    held_out = corpus.Sequences(sentences, packed[n:], len(packed) - n, *same)
+    asked = KINDS[run.kind].ngrams, bool(run.sentence_order)
+    train = corpus.Sequences(sentences, packed[:n], run.steps * per_step, *same, run.masked_share, *asked)
+    held_out = corpus.Sequences(sentences, packed[n:], len(packed) - n, *same, corpus.MASKED_SHARE, *asked)
     before = sentences.ids[: sentences.lengths[: packed[n, 0]].sum()]
     counting = counting_scores(np.bincount(sentences.ids, minlength=len(tokenizer)), held_out)
     return Material(tokenizer, train, held_out, before, len(sentences.ids), counting)
@@ -181,27 +216,30 @@ def counting_scores(counts: np.ndarray, held_out: corpus.Sequences) -> dict[str,
     labels = np.concatenate([held_out[i]["labels"] for i in range(len(held_out))])
     labels = labels[labels != corpus.IGNORED]
     accuracy = float((labels == counts.argmax()).mean())
-    return {"mlm_loss": float(-np.log(share[labels]).mean()), "mlm_accuracy": accuracy, "sop_accuracy": 0.5}
+    scores = {"mlm_loss": float(-np.log(share[labels]).mean()), "mlm_accuracy": accuracy}
+    return scores | ({"sop_accuracy": 0.5} if held_out.order_is_asked else {})
 
 
-def prepare_albert(run: Pretraining, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+def prepare_model(run: Pretraining, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """A new model of this size, or that of `start`, with the attention; its positions reach max_length.
 
     Raises:
-        ModelError: no such `start`. ParameterError: `start` is no ALBERT, whose objectives these are.
+        ModelError: no such `start`. ParameterError: `start` is of another kind.
     """
     set_seed(run.seed)
-    width, layers, heads = SIZES[run.size]
-    config = AlbertConfig(
+    kind, (width, layers, heads) = KINDS[run.kind], SIZES[run.size]
+    positions = max(POSITIONS, run.max_length) + (run.kind == "roberta") * (tokenizer.pad_token_id + 1)
+    config = kind.config(
         hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4 * width,
-        embedding_size=128, vocab_size=len(tokenizer), max_position_embeddings=max(POSITIONS, run.max_length),
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0,
-        pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id,
+        vocab_size=len(tokenizer), max_position_embeddings=positions, pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id, **kind.options,
     )  # fmt: skip
     chosen: dict[str, Any] = {"attention": run.attention, "settings": run.attention_settings, "seed": run.seed}
     model = load_model(run.start or config, head="pretraining", **chosen).float()
-    if not isinstance(model, AlbertForPreTraining):
-        raise ParameterError(f"start={run.start!r} is of type {model.config.model_type}, not albert ({run.notebook})")
+    if model.config.model_type != run.kind:
+        raise ParameterError(
+            f"start={run.start!r} is of kind={model.config.model_type!r}, not {run.kind!r} ({run.notebook})"
+        )
     save_memory(model, recompute=run.recompute)
     return model if run.max_length <= max_positions(model.config) else extend_positions(model, run.max_length)
 
@@ -210,7 +248,7 @@ def prepare_albert(run: Pretraining, tokenizer: PreTrainedTokenizerBase) -> PreT
 
 
 class PretrainingTrainer(StudyTrainer):
-    """Trainer with ALBERT's two losses; only masked tokens go through the prediction head.
+    """Trainer with the losses of masked tokens and of the order; only masked tokens go through the prediction head.
 
     The loss is the mean over all masked tokens of a step plus the mean over its examples, counted over all devices and
     accumulated batches: two devices with half of the batch each compute the same as one with all of it.
@@ -223,7 +261,8 @@ class PretrainingTrainer(StudyTrainer):
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = True  # Trainer counts the masked tokens of a whole step, over devices too
         self.wanted: Tensor | None = None
-        self.model.predictions.register_forward_pre_hook(
+        self.kind = KINDS[self.model.config.model_type]
+        self.model.get_submodule(self.kind.head).register_forward_pre_hook(
             lambda _, states: None if self.wanted is None else (states[0][self.wanted],)
         )
 
@@ -240,40 +279,46 @@ class PretrainingTrainer(StudyTrainer):
         super()._save_rng_state(output_dir)
         self.accelerator.wait_for_everyone()  # trainer_state.json, which completes a checkpoint, is written after this
 
-    def predict_both(self, model, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
-        """Logits of the masked tokens (n, vocabulary) and of the order (batch, 2), float32, each with its labels."""
-        labels, order = inputs.pop("labels"), inputs.pop("sentence_order_label")
+    def logits_of(self, model, inputs: dict[str, Any]) -> list[tuple[Tensor, Tensor]]:
+        """Logits, float32, with labels: of masked tokens (n, vocabulary), and of the order (batch, 2) if asked."""
+        labels, order = inputs.pop("labels"), inputs.pop("sentence_order_label", None)
         self.wanted = labels != corpus.IGNORED
         out = model(**inputs)
         self.wanted = None
-        return out.prediction_logits.float(), labels[labels != corpus.IGNORED], out.sop_logits.float(), order
+        predicted = [(out[self.kind.logits].float(), labels[labels != corpus.IGNORED])]
+        return predicted if order is None else [*predicted, (out[str(self.kind.order_logits)].float(), order)]
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         devices, arguments = self.accelerator.num_processes, self.args
-        masked, labels, order, order_labels = self.predict_both(model, inputs)
         examples = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * devices
-        loss = F.cross_entropy(masked, labels, reduction="sum") / num_items_in_batch
-        loss = loss + F.cross_entropy(order, order_labels, reduction="sum") / examples
+        losses = [F.cross_entropy(*pair, reduction="sum") for pair in self.logits_of(model, inputs)]
+        loss = sum(loss / count for loss, count in zip(losses, (num_items_in_batch, examples), strict=False))
         return loss * devices  # whose gradients are averaged
 
     @torch.no_grad()
     def prediction_step(self, model, inputs, *args: Any, **kwargs: Any) -> tuple[None, Tensor, Tensor]:
-        """By sequence: its masked tokens, their summed loss, how many were found, whether the order was, (batch, 4)."""
+        """By sequence: its masked tokens, their summed loss, how many were found, and whether the order was if it is
+        asked, (batch, 3 or 4)."""
         inputs = self._prepare_inputs(inputs)
         sequence = (inputs["labels"] != corpus.IGNORED).nonzero()[:, 0]
+        n = len(inputs["labels"])
         with self.compute_loss_context_manager():
-            masked, labels, order, order_labels = self.predict_both(model, inputs)
+            (masked, labels), *orders = self.logits_of(model, inputs)
         lost = F.cross_entropy(masked, labels, reduction="none").double()
         of_tokens = torch.stack([torch.ones_like(lost), lost, masked.argmax(-1) == labels], dim=1)
-        sums = lost.new_zeros(len(order), 3).index_add_(0, sequence, of_tokens)
-        sums = torch.cat([sums, (order.argmax(-1) == order_labels).double()[:, None]], dim=1)
+        sums = lost.new_zeros(n, 3).index_add_(0, sequence, of_tokens)
+        sums = torch.cat([sums, *((order.argmax(-1) == right).double()[:, None] for order, right in orders)], dim=1)
         return None, sums, sums
 
 
+HELD_OUT = ("tokens", "lost", "found", "order")  # the columns of held-out.csv
+
+
 def scores_of(sums: Any) -> dict[str, float]:
-    """Held-out loss (nats per masked token), and accuracies of both objectives, from the sums of `prediction_step`."""
-    tokens, lost, hits, right = sums.sum(0).tolist()
-    return {"mlm_loss": lost / tokens, "mlm_accuracy": hits / tokens, "sop_accuracy": right / len(sums)}
+    """Held-out loss (nats per masked token), and accuracies of the objectives, from the sums of `prediction_step`."""
+    tokens, lost, hits, *right = sums.sum(0).tolist()
+    scores = {"mlm_loss": lost / tokens, "mlm_accuracy": hits / tokens}
+    return scores | ({"sop_accuracy": right[0] / len(sums)} if right else {})
 
 
 class Pretrained(NamedTuple):
@@ -319,8 +364,8 @@ def train(run: Pretraining, arguments: TrainingArguments) -> Pretrained:
     with arguments.main_process_first(local=False, desc="text"):  # the others find it in folder and cache
         checkpoint = newest(run.folder / "checkpoints", decisive, resume=run.resume)
         material = prepare_text(run, arguments.world_size)
-    model = prepare_albert(run, material.tokenizer)
-    if not run.start and not checkpoint:
+    model = prepare_model(run, material.tokenizer)
+    if run.kind == "albert" and not run.start and not checkpoint:
         first_weights.begin_as_bag_of_words(model, material.ids)
     trainer = PretrainingTrainer(
         model=model, args=arguments, train_dataset=material.train, eval_dataset=material.held_out,
@@ -328,13 +373,13 @@ def train(run: Pretraining, arguments: TrainingArguments) -> Pretrained:
         compute_metrics=lambda seen: scores_of(seen.predictions),
     )  # fmt: skip
     history, cost = train_loop(trainer, checkpoint)
-    sums = trainer.predict(material.held_out).predictions
+    sums = np.asarray(trainer.predict(material.held_out).predictions)
     record = record_of(run, material, trainer, cost, scores_of(sums), started)
     if trainer.is_world_process_zero():
         with without_bars():
             model.save_pretrained(run.folder / "model")
         material.tokenizer.save_pretrained(run.folder / "model")
-        each = pd.DataFrame(sums, columns=["tokens", "lost", "found", "order"])
+        each = pd.DataFrame(sums, columns=HELD_OUT[: sums.shape[1]])
         write_atomically(run.folder / "held-out.csv", each.to_csv(index=False))
         write_result(run.folder, record, history)
         delete(run.folder / "tokenizer")
