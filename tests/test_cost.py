@@ -7,6 +7,8 @@ matrix products and convolutions; sums, and products number by number, it does n
 
 from collections import Counter
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -56,6 +58,7 @@ CASES = [
     ("nystrom", {"num_landmarks": 64, "pinv_iterations": 2, "conv_kernel_size": 5}),
     ("nystrom", {"num_landmarks": LENGTH}),
 ]
+BITS = math.ceil(math.log2(LENGTH))  # of yoso's codes
 # What is counted and not in the formula, multiply-adds of a query: so many times head_dim, and so many more.
 OTHERWISE = [
     # Keys seen by all are listed in the first round; their empty places in the other three are computed too.
@@ -66,9 +69,10 @@ OTHERWISE = [
     ("lsh", ROUNDS, -4 * 2, -4 * 2 * 2),
     ("lsh", {**ROUNDS, "mean_key": True}, -4 * 2, -4 * 2 * 2),
     ("smyrf", ROUNDS, -4 * 2, -4 * 2 * 2),
-    # A row is added to a table and one is read: these are sums, which the formula has as products of one number.
-    ("yoso", {"n_hashes": 8}, -2 * 8, 0),
-    ("yoso", {"n_hashes": 8, "conv_kernel_size": 5}, -2 * 8, 0),
+    # A row is added to a table and one is read: these are sums, which the formula has as products of one number. The
+    # digits of a code, of query and key, are put together by a product.
+    ("yoso", {"n_hashes": 8}, -2 * 8, 2 * 8 * BITS),
+    ("yoso", {"n_hashes": 8, "conv_kernel_size": 5}, -2 * 8, 2 * 8 * BITS),
 ]
 # `reformer` is another package's, which multiplies in ways of its own.
 LISTED = {"reformer", *(name for name, *_ in (*CASES, *OTHERWISE))}

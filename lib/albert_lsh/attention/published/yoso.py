@@ -91,13 +91,14 @@ def codes(
     heads, dim, hashes, bits = query.shape[1], query.shape[3], largest(n_hashes), largest(hash_code_len)
     drawn = [draw_directions(heads, dim, bits, one) for one in generators_of_rounds(hashes, generator)]
     directions = torch.cat(drawn, dim=1).to(query.device)  # (heads, hashes * bits, dim)
-    number = torch.arange(bits, device=query.device)[:, None]
-    powers = (2**number).where(number < per_sequence(hash_code_len, 5), 0)
+    number = torch.arange(bits, device=query.device)
+    powers = (2.0**number).where(number < per_sequence(hash_code_len, 2), 0).expand(query.shape[0], -1)
     unused = torch.arange(hashes, device=query.device)[:, None] >= per_sequence(n_hashes, 4)
 
     def code(rows: Tensor, nothing: int) -> Tensor:
-        signs = torch.einsum("bhld,hrd->bhrl", rows, directions) > 0
-        return (signs.unflatten(2, (hashes, bits)) * powers).sum(3).masked_fill(unused | ~mask.unsqueeze(2), nothing)
+        signs = (torch.einsum("bhld,hrd->bhrl", rows, directions) > 0).to(powers.dtype).unflatten(2, (hashes, bits))
+        written = torch.einsum("bhnkl,bk->bhnl", signs, powers)  # exact: float32 has 24 binary digits
+        return written.long().masked_fill(unused | ~mask.unsqueeze(2), nothing)
 
     return code(query, 2**bits), code(key, 2**bits + 1)
 
