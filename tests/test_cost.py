@@ -5,9 +5,8 @@ The length is one at which all clusters, chunks and blocks are full, and at whic
 matrix products and convolutions; sums, and products number by number, it does not.
 """
 
-from collections import Counter
-
 import math
+from collections import Counter
 
 import pytest
 import torch
