@@ -63,25 +63,25 @@ def main() -> None:
             upstream = torch.randn(inputs[2].shape, generator=torch.Generator().manual_seed(number))
             exact = gradients(lambda *t: attend("yoso-e", *t), inputs, upstream)
             about = {"rows": source, "length": length, "number": number}
-            rows.append(about | {"case": "derivative"} | cosines(gradients(derivative, inputs, upstream), exact))
+            rows.append(about | {"gradient": "derivative"} | cosines(gradients(derivative, inputs, upstream), exact))
             for n in HASHES:
                 for seed in SEEDS:
-                    for case, bound in (("sampled", False), ("n2_backward", True)):
+                    for gradient, bound in (("sampled", False), ("n2_backward", True)):
                         settings = {"n_hashes": n, "n2_backward": bound, "seed": seed}
                         estimated = gradients(lambda *t, s=settings: attend("yoso", *t, **s), inputs, upstream)
-                        rows.append(about | {"case": case, "n_hashes": n, "seed": seed} | cosines(estimated, exact))
+                        rows.append(about | {"gradient": gradient, "n_hashes": n, "seed": seed} | cosines(estimated, exact))
     table = pd.DataFrame([row | {"model": MODEL} | provenance("cpu") for row in rows])
     path = repository_root() / "results" / "efficiency" / "yoso-gradients.csv"
     write_atomically(path, table.to_csv(index=False))
-    print(table.groupby(["rows", "length", "case", "n_hashes"], dropna=False)[[*PARTS]].mean().round(3))
+    print(table.groupby(["rows", "length", "gradient", "n_hashes"], dropna=False)[[*PARTS]].mean().round(3))
     draw()
 
 
 def draw() -> None:
     lines = read(repository_root(), "efficiency/yoso-gradients")
-    is_drawn = (lines["case"] != "derivative") & (lines["length"] == max(LENGTHS))
+    is_drawn = (lines["gradient"] != "derivative") & (lines["length"] == max(LENGTHS))
     lines = lines[is_drawn].assign(title=lines["rows"] + lines["length"].map(", {:,} tokens".format))
-    lines = lines.assign(name=lines["case"], look=lines["case"].map({"sampled": "yoso", "n2_backward": "yoso-e"}))
+    lines = lines.assign(name=lines["gradient"], look=lines["gradient"].map({"sampled": "yoso", "n2_backward": "yoso-e"}))
     means = lines.groupby(["title", "name", "look", "n_hashes"], as_index=False)["query"].mean()
     with mpl.rc_context(LOOK):
         figure = curves(means, "n_hashes", {"query": "cosine, gradient of queries"}, "title", size=(5.4, 2.6))

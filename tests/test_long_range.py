@@ -124,7 +124,7 @@ def test_the_arenas_other_tasks_are_read_and_trained(tmp_path, monkeypatch):
     folders = {"retrieval": tmp_path, "image": None, "pathfinder32": tmp_path / "paths"}
     data = {}
     for task, folder in folders.items():
-        settings = ask(tmp_path / "out", task=task, data=folder and str(folder), **given)
+        settings = ask(tmp_path / "out", task=task, data_folder=folder and str(folder), **given)
         data[task] = settings.load_data()
         table = train_all(settings, data[task])
         assert table["attended"].item() < 0.2  # each token sees itself
@@ -146,12 +146,12 @@ def test_the_arenas_other_tasks_are_read_and_trained(tmp_path, monkeypatch):
 def test_a_folder_of_the_arena_that_is_not_right_is_named(tmp_path):
     (tmp_path / "new_aan_pairs.train.tsv").write_text("1.0\ta\tb\tone\ttwo\n2\ta\tb\tone\ttwo\n")
     for task, folder, said in (
-        ("retrieval", None, "data=None must be the folder of Long Range Arena's files"),
+        ("retrieval", None, "data_folder=None must be the folder of Long Range Arena's files"),
         ("retrieval", tmp_path, r"new_aan_pairs.train.tsv, line 2: must be label \(0.0 or 1.0\), id, id, text, text"),
         ("pathfinder32", tmp_path, "there is no metadata"),
     ):
         with pytest.raises(TaskError, match=said):
-            ask(tmp_path, task=task, data=folder and str(folder)).load_data()
+            ask(tmp_path, task=task, data_folder=folder and str(folder)).load_data()
 
 
 def test_what_is_not_given_is_as_published_and_each_change_of_an_unnamed_run_has_its_folder(tmp_path):

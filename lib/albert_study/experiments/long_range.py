@@ -141,7 +141,7 @@ class LongRecipe(Settings):
     notebook: ClassVar[str] = "long_range.ipynb"
     where: ClassVar[tuple[str, ...]] = (*Settings.where, "only")
     task: Literal["duplication", "listops", "text", "retrieval", "image", "pathfinder32"] = "duplication"
-    data: NameOrPath | None = None
+    data_folder: NameOrPath | None = None
     max_length: Annotated[Count, Field(ge=16)]
     steps: Count
     learning_rate: Positive

@@ -58,6 +58,7 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
         yield from shown("efficiency-speed", tall, "{case}", "{length:,}={ratio:1}", of_times, **by_length)
     for name, file, cell, of_lines in (
         ("efficiency-eighth", "eighth/time-cpu-fp32", ratio, note),
+        ("efficiency-yoso", "yoso/time-cpu-fp32", ratio, note),
         ("efficiency-memory", "memory-cpu-fp32", "{length:,}={mib:0}", "MiB; {commits}."),
         ("efficiency-step", "step-cpu-fp32", ratio, "{Commits}."),
         ("whole-model", "whole-model", ratio + " ({mib:0} MiB)", "{model}, " + note),
