@@ -69,7 +69,8 @@ def main() -> None:
                     for gradient, bound in (("sampled", False), ("n2_backward", True)):
                         settings = {"n_hashes": n, "n2_backward": bound, "seed": seed}
                         estimated = gradients(lambda *t, s=settings: attend("yoso", *t, **s), inputs, upstream)
-                        rows.append(about | {"gradient": gradient, "n_hashes": n, "seed": seed} | cosines(estimated, exact))
+                        drawn = {"gradient": gradient, "n_hashes": n, "seed": seed}
+                        rows.append(about | drawn | cosines(estimated, exact))
     table = pd.DataFrame([row | {"model": MODEL} | provenance("cpu") for row in rows])
     path = repository_root() / "results" / "efficiency" / "yoso-gradients.csv"
     write_atomically(path, table.to_csv(index=False))
@@ -81,7 +82,8 @@ def draw() -> None:
     lines = read(repository_root(), "efficiency/yoso-gradients")
     is_drawn = (lines["gradient"] != "derivative") & (lines["length"] == max(LENGTHS))
     lines = lines[is_drawn].assign(title=lines["rows"] + lines["length"].map(", {:,} tokens".format))
-    lines = lines.assign(name=lines["gradient"], look=lines["gradient"].map({"sampled": "yoso", "n2_backward": "yoso-e"}))
+    looks = {"sampled": "yoso", "n2_backward": "yoso-e"}
+    lines = lines.assign(name=lines["gradient"], look=lines["gradient"].map(looks))
     means = lines.groupby(["title", "name", "look", "n_hashes"], as_index=False)["query"].mean()
     with mpl.rc_context(LOOK):
         figure = curves(means, "n_hashes", {"query": "cosine, gradient of queries"}, "title", size=(5.4, 2.6))
