@@ -187,7 +187,7 @@ def encode_bytes(text: str) -> list[int]:
 
 
 def load_papers(recipe: Any) -> dict[str, Dataset]:
-    """Rows with text, other_text and label (1: cites), from new_aan_pairs.*.tsv in recipe.data_folder, the arena's files.
+    """Rows with text, other_text and label (1: cites), from data_folder's new_aan_pairs.*.tsv, the arena's files.
 
     Raises:
         TaskError: no folder, a file that is not there, or a line that has not five fields.
@@ -226,7 +226,7 @@ def load_pictures(recipe: Any) -> dict[str, Dataset]:
 
 
 def load_paths(recipe: Any) -> dict[str, Dataset]:
-    """Pathfinder32, the arena's hard form: recipe.data_folder is its folder curv_contour_length_14, of imgs and metadata.
+    """Pathfinder32, the arena's hard form: data_folder is its curv_contour_length_14, of imgs and metadata.
 
     Eight tenths are for training, one for validation, one for the test, in the order of the metadata's files.
 
@@ -266,7 +266,9 @@ def limits(recipe: Any) -> dict[str, int | None]:
 def folder_of(recipe: Any) -> Path:
     """The folder of a task that is not on the Hub."""
     if recipe.data_folder is None or not Path(recipe.data_folder).is_dir():
-        raise TaskError(f"task={recipe.task!r}: data_folder={recipe.data_folder!r} must be the folder of Long Range Arena's files")
+        raise TaskError(
+            f"task={recipe.task!r}: data_folder={recipe.data_folder!r} must be the folder of Long Range Arena's files"
+        )
     return Path(recipe.data_folder)
 
 

@@ -56,8 +56,14 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
         speed = pd.DataFrame({f"{a} against {b}": seconds[b] / seconds[a] for a, b in FASTER if a in seconds})
         tall = speed.reset_index().melt("length", var_name="case", value_name="ratio").dropna()
         yield from shown("efficiency-speed", tall, "{case}", "{length:,}={ratio:1}", of_times, **by_length)
+    eighths: list[pd.DataFrame] = []
+    for folder in ("eighth", "eighth-intel", "eighth-avx2"):
+        if len(lines := measured(root, f"{folder}/time-cpu-fp32")):
+            processor = lines["device"].str.removeprefix("cpu, ").str.replace("(R)", "").str.replace(" Processor", "")
+            eighths.append(lines[lines["case"] != "softmax"].assign(case=lines["case"] + ", " + processor))
+    if eighths:
+        yield from shown("efficiency-eighth", pd.concat(eighths), "{case}", ratio, "{Commits}.", **by_length)
     for name, file, cell, of_lines in (
-        ("efficiency-eighth", "eighth/time-cpu-fp32", ratio, note),
         ("efficiency-yoso", "yoso/time-cpu-fp32", ratio, note),
         ("efficiency-memory", "memory-cpu-fp32", "{length:,}={mib:0}", "MiB; {commits}."),
         ("efficiency-step", "step-cpu-fp32", ratio, "{Commits}."),
