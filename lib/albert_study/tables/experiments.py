@@ -60,7 +60,8 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
     for folder in ("eighth", "eighth-intel", "eighth-avx2"):
         if len(lines := measured(root, f"{folder}/time-cpu-fp32")):
             processor = lines["device"].str.removeprefix("cpu, ").str.replace("(R)", "").str.replace(" Processor", "")
-            eighths.append(lines[lines["case"] != "softmax"].assign(case=lines["case"] + ", " + processor))
+            ours = lines["case"].isin(["key-clusters", LSH])
+            eighths.append(lines[ours].assign(case=lines["case"] + ", " + processor))
     if eighths:
         yield from shown("efficiency-eighth", pd.concat(eighths), "{case}", ratio, "{Commits}.", **by_length)
     for name, file, cell, of_lines in (
@@ -68,6 +69,7 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
         ("efficiency-memory", "memory-cpu-fp32", "{length:,}={mib:0}", "MiB; {commits}."),
         ("efficiency-step", "step-cpu-fp32", ratio, "{Commits}."),
         ("whole-model", "whole-model", ratio + " ({mib:0} MiB)", "{model}, " + note),
+        ("whole-model-intel", "whole-model-intel", ratio, "{model}, " + note),
     ):
         yield from shown(name, measured(root, file), "{case}", cell, of_lines, **by_length)
 
