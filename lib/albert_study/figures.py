@@ -273,8 +273,11 @@ def against_cost(lines: pd.DataFrame, panels: dict[str, str]) -> tuple[Figure, l
 
 
 def plot_pretraining(rows: pd.DataFrame, root: Path) -> Figure:
-    """Held-out loss and accuracies of new models against the step, beside what counting pieces (or a coin) reaches."""
+    """Held-out loss and accuracies against the step, beside what counting pieces (or a coin) reaches, of new models:
+    those of the size that most have.
+    """
     lines = wide(rows)
+    lines = lines[lines["model"] == lines["model"].mode()[0]]
     runs, counting = lines[lines["attention"] != ""].drop_duplicates("record"), lines[lines["attention"] == ""]
     titles = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
     titles |= {"sop_accuracy": "accuracy, order of segments"}

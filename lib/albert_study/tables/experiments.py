@@ -60,8 +60,7 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
     for folder in ("eighth", "eighth-intel", "eighth-avx2"):
         if len(lines := measured(root, f"{folder}/time-cpu-fp32")):
             processor = lines["device"].str.removeprefix("cpu, ").str.replace("(R)", "").str.replace(" Processor", "")
-            ours = lines["case"].isin(["key-clusters", LSH])
-            eighths.append(lines[ours].assign(case=lines["case"] + ", " + processor))
+            eighths.append(lines[lines["case"] == "key-clusters"].assign(case="key-clusters, " + processor))
     if eighths:
         yield from shown("efficiency-eighth", pd.concat(eighths), "{case}", ratio, "{Commits}.", **by_length)
     for name, file, cell, of_lines in (
@@ -176,15 +175,18 @@ def pretraining_tables(root: Path, rows: pd.DataFrame) -> Named:
     lines["tokens"] /= 1e6
     lines["is_new"], is_first = lines["variant"].isna(), lines["split"] == "first weights"
     last, first = (lines[chosen & (lines["attention"] != "")] for chosen in (~is_first, is_first))
-    new, began = last[last["is_new"]], first[first["is_new"]].assign(tokens=0.0, device=None, commit=None)
-    began = began.assign(arm=began["arm"] + ", before the first step")
-    counted = lines.loc[lines["is_new"] & (lines["attention"] == ""), list(OBJECTIVES)].mean().to_frame().T
+    new = last[last["is_new"]]
     spec = "pairs seen={pairs:%}; million tokens={tokens:1}; "
     spec += "; ".join(f"{title}={{{name}:3}}" for name, title in OBJECTIVES.items())
-    every = pd.concat([new, began, counted.assign(arm="counting pieces, or a coin")])
-    every["commit"] = new["commit"].iloc[0] if new["commit"].nunique() == 1 else every["commit"].fillna("")
     spec += "; tokens/s={tokens_per_second:0}; on={device}"
-    yield from shown("pretraining", every, "{arm}", spec, "{Commits}.")
+    for size, of_size in new.groupby("model", sort=False):
+        began = first[first["is_new"] & (first["model"] == size)].assign(tokens=0.0, device=None, commit=None)
+        began = began.assign(arm=began["arm"] + ", before the first step")
+        is_counted = lines["is_new"] & (lines["attention"] == "") & (lines["model"] == size)
+        counted = lines.loc[is_counted, list(OBJECTIVES)].mean().to_frame().T
+        every = pd.concat([of_size, began, counted.assign(arm="counting pieces, or a coin")])
+        every["commit"] = of_size["commit"].iloc[0] if of_size["commit"].nunique() == 1 else every["commit"].fillna("")
+        yield from shown("pretraining" + f"-{size}" * (size != "nano"), every, "{arm}", spec, "{Commits}.")
     if gaps.empty:
         return
     of_new = gaps[gaps["to"].isin(new["arm"])].assign(title=gaps["metric"].map(OBJECTIVES))

@@ -359,9 +359,9 @@ def library_tables(root: Path, rows: pd.DataFrame) -> Named:
         "name": task.name, "data": ", ".join(filter(None, (task.dataset, task.config))),
         "read": ", ".join(task.columns),
         "answer": task.answer_is,
-        "scores": ", ".join(task.metrics), "on": ", ".join(task.evaluation),
+        "scores": ", ".join(task.metrics),
     } for task in TASKS.values() if task.dataset != "mini")  # fmt: skip
-    spec = "data on the Hub={data}; what is read={read}; what is answered={answer}; scores={scores}; scored on={on}"
+    spec = "data on the Hub={data}; what is read={read}; what is answered={answer}; scores={scores}"
     yield from shown("tasks", lines, "{name}", spec)
 
 
