@@ -91,7 +91,7 @@ def test_short_sequences_beside_long_ones_have_softmax_and_finite_gradients(iter
         torch.testing.assert_close(one[1:], other[1:], atol=1e-5, rtol=1e-4)
 
 
-def test_yosos_gradient_from_expectations_is_nearer_to_the_exact_one():
+def test_of_random_vectors_yosos_gradient_from_expectations_is_nearer_to_the_exact_one():
     """Cosines with the gradient of the queries of `yoso-e`, whose weights are those expectations in the sum as well."""
     inputs, upstream = tensors((2, 4, 64, 16)), tensors((2, 4, 64, 16), seed=2)[0]
     exact = run(lambda *t: attend("yoso-e", *t, hash_code_len=6), inputs, upstream)[1]

@@ -10,7 +10,7 @@ the mean of its last hidden states; of pairs it reads both means, their product 
 - the mean leaves padding out, and batches are of similar length;
 - gradients are clipped at a norm of 1, as Trainer does; Adam's epsilon is 1e-8, theirs 1e-6; the rate begins at 0,
   theirs at a 25th of the highest;
-- Nyström pads nothing and begins its inverse for each matrix by itself; filters of a convolution begin at zero;
+- Nyström and YOSO are ours (docs/attentions.md, "Theirs and ours"); filters of a convolution begin at zero;
 - the score is that after the last step, not that of the best checkpoint (for `text` on the test set: it has no other).
 """
 

@@ -26,7 +26,7 @@ from pydantic import Field
 from torch import Tensor
 
 from albert_lsh.attention.choose.hashing import draw_directions, generators_of_rounds
-from albert_lsh.attention.core import Attention, Budgeted, Count, OddCount
+from albert_lsh.attention.core import Budgeted, Count, OddCount
 from albert_lsh.attention.published.convolution import Convolved
 from albert_lsh.attention.rows import largest, per_sequence, refuse_second_derivative, slices, token_mask
 
@@ -37,7 +37,7 @@ PAIRS_AT_ONCE = 2**22  # in the backward pass
 
 
 def unit(rows: Tensor) -> Tensor:
-    """Rows of length 1, in float32; a row of zeros stays one, and has no gradient."""
+    """Rows of length 1, in float32; a row of zeros stays zero, and has no gradient."""
     rows = rows.float()
     norm = rows.norm(dim=-1, keepdim=True)
     return (rows / norm.clamp(min=SMALLEST)).where(norm > SMALLEST, 0)
@@ -54,7 +54,10 @@ def expectation(query: Tensor, key: Tensor, hash_code_len: int | Tensor) -> Tens
 
 
 def gradients(up: Tensor, query: Tensor, key: Tensor, value: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-    """Of query, key and value, from that of the weighted sum; the slope of a weight by q.k is the weight."""
+    """Of query, key and value, from that of the weighted sum; a weight's slope by q.k is taken to be the weight.
+
+    Those of query and key lack the factor hash_code_len / 2, which the callers apply.
+    """
     grad_scores = up @ value.transpose(-1, -2) * weights
     return grad_scores @ key, grad_scores.transpose(-1, -2) @ query, weights.transpose(-1, -2) @ up
 
@@ -214,7 +217,7 @@ class Sampled(torch.autograd.Function):
 # The attentions ----------------------------------------------------------------------------------------------------
 
 
-class Hashed(Convolved, Attention):
+class Hashed(Convolved):
     """Codes as long as the sequence asks for, the logarithm of its length, unless hash_code_len is given."""
 
     hash_code_len: Count | None = None
