@@ -191,8 +191,10 @@ def test_more_tokens_than_positions_are_refused_or_get_positions_that_are_traine
         prepare_model(make(tmp_path, max_length=192))
     small = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16}
     RobertaModel(RobertaConfig(**small, max_position_embeddings=42, pad_token_id=1)).save_pretrained(tmp_path / "it")
-    with pytest.raises(ParameterError, match="max_length=48 is more than the 40 positions .* positions of a roberta"):
-        prepare_model(make(tmp_path, model=str(tmp_path / "it"), extend_positions=True))
+    behind_padding = prepare_model(make(tmp_path, model=str(tmp_path / "it"), max_length=48, extend_positions=True))
+    positions = behind_padding.base_model.embeddings.position_embeddings.weight
+    assert max_positions(behind_padding.config) == 48
+    assert torch.equal(positions[42:], positions[2:10])
 
     run = make(tmp_path, task="mini-squad", max_length=192, extend_positions=True, save_model=True, epochs=1)
     before = prepare_model(run).base_model.embeddings.position_embeddings.weight

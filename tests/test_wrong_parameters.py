@@ -104,7 +104,11 @@ GOOD = {
 }
 NOT_FOR_THESE = [
     (Reading, {"task": "mrpc"}, "task='mrpc' has no paragraphs; squad, squad-v2 and mini-squad have"),
-    (LongRange, {"task": "lists"}, "task='lists' must be 'duplication', 'listops' or 'text' .long_range.ipynb"),
+    (
+        LongRange,
+        {"task": "lists"},
+        "task='lists' must be 'duplication', 'listops', 'text', 're.*long_range.ipynb",
+    ),
     (LongRange, {"task": "duplication", "max_length": 33}, "max_length=33 must be even"),
     (LongRange, {"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),
     (LongRange, {"evaluate": {"a": {"attention": "key-clusters", "hashes": 2}}}, "variants: 'a': .*hashes"),
@@ -114,7 +118,7 @@ NOT_FOR_THESE = [
         {"only": ["reformer"]},
         "only: 'reformer' is not one of the variants: softmax, shared-qk-lsh, key-clusters",
     ),
-    (Pretraining, {"size": "tiny"}, "size='tiny' must be 'nano', 'small', 'base'.*pretrain.ipynb"),
+    (Pretraining, {"size": "tiny"}, "size='tiny' must be 'nano', 'small', 'bert-small'.*pretrain.ipynb"),
     (Pretraining, {"attention": "reformer"}, "to pretrain take shared-qk-lsh"),
     (Pretraining, {"start": "somewhere", "tokenizer": "nano"}, "has a tokenizer of its own"),
     (Efficiency, {"cases": ["lhs"]}, "cases: 'lhs' is not one of: softmax"),

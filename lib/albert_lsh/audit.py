@@ -153,10 +153,7 @@ def on_lengths(model: "PreTrainedModel", attention: str, shares: Sequence[float]
     end, longer = time.perf_counter() + seconds, copy.deepcopy(model)
     for length in tqdm(LENGTHS, f"audit: lengths to {LENGTHS[-1]:,} tokens, about {seconds:g} s", file=sys.stdout):
         if length > max_positions(longer.config):
-            try:
-                extend_positions(longer, length)
-            except ValueError:  # RoBERTa's are not extended
-                break
+            extend_positions(longer, length)
         began = time.perf_counter()
         ids = torch.randint(model.config.vocab_size, (1, length), generator=torch.Generator().manual_seed(length))
         inputs = [{"input_ids": ids.to(model.device)}]

@@ -95,7 +95,7 @@ def codes(
     drawn = [draw_directions(heads, dim, bits, one) for one in generators_of_rounds(hashes, generator)]
     directions = torch.cat(drawn, dim=1).to(query.device)  # (heads, hashes * bits, dim)
     number = torch.arange(bits, device=query.device)
-    powers = (2.0**number).where(number < per_sequence(hash_code_len, 2), 0).expand(query.shape[0], -1)
+    powers = (2**number).float().where(number < per_sequence(hash_code_len, 2), 0).expand(query.shape[0], -1)
     unused = torch.arange(hashes, device=query.device)[:, None] >= per_sequence(n_hashes, 4)
 
     def code(rows: Tensor, nothing: int) -> Tensor:
