@@ -17,7 +17,8 @@ from albert_lsh import mini
 from albert_lsh.model.load import load_tokenizer
 from albert_study.experiments import corpus, first_weights
 from albert_study.experiments.corpus import IGNORED, CorpusError, Pieces, Sentences, Sequences, choose_masked, tokenise
-from albert_study.experiments.pretrain import Pretraining, prepare_model, prepare_text
+from albert_study.experiments.pretrain import prepare_model, prepare_text
+from albert_study.experiments.pretrain_recipe import Pretraining
 
 
 def sentences() -> list[str]:

@@ -14,7 +14,8 @@ from albert_lsh import record_passes, tasks
 from albert_lsh.files import OneLineError
 from albert_lsh.kinds import TaskError
 from albert_study.experiments import long_tasks
-from albert_study.experiments.long_range import LongRange, build_model, comparison, train_all
+from albert_study.experiments.long_range import build_model, comparison, train_all
+from albert_study.experiments.long_recipe import LongRange
 from albert_study.experiments.long_tasks import MASK, OPERATORS, Duplication, encode, encode_tree, pad
 
 SMALL = {"max_length": 32, "steps": 4, "batch_size": 4, "train_examples": 40, "eval_examples": 12}

@@ -19,7 +19,8 @@ from albert_lsh.interface import ModelError, max_positions
 from albert_lsh.model.projections import attention_modules
 from albert_lsh.run import ParameterError
 from albert_study.compare import gaps
-from albert_study.experiments.pretrain import Pretraining, main, pretrain
+from albert_study.experiments.pretrain import main, pretrain
+from albert_study.experiments.pretrain_recipe import Pretraining
 from albert_study.records import load
 from test_corpus import learn_tokenizer, sentences, write_text
 

@@ -12,8 +12,8 @@ from albert_lsh import attention, load_model, switch_attention
 from albert_lsh.files import OneLineError
 from albert_lsh.run import ParameterError, Run
 from albert_study.experiments.efficiency import Efficiency
-from albert_study.experiments.long_range import LongRange
-from albert_study.experiments.pretrain import Pretraining
+from albert_study.experiments.long_recipe import LongRange
+from albert_study.experiments.pretrain_recipe import Pretraining
 from albert_study.experiments.words import BagOfWords, ConstantAnswers, write_constants
 from albert_study.probe.paragraphs import Reading, measure_reading
 from albert_study.study import NOTEBOOKS, job_of_notebook

@@ -34,8 +34,8 @@ from albert_lsh.run import Count, Run, Seed
 
 # Notebooks that an entry of `notebooks` may name, and the class of their parameters.
 NOTEBOOKS = {
-    "pretrain": "albert_study.experiments.pretrain:Pretraining",
-    "long_range": "albert_study.experiments.long_range:LongRange",
+    "pretrain": "albert_study.experiments.pretrain_recipe:Pretraining",
+    "long_range": "albert_study.experiments.long_recipe:LongRange",
     "efficiency": "albert_study.experiments.efficiency:Efficiency",
     "reading": "albert_study.probe.paragraphs:Reading",
     "masked_words": "albert_study.probe.paragraphs:MaskedWords",
