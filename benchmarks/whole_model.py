@@ -1,6 +1,7 @@
 """What a whole encoder takes for a long text: all-MiniLM-L6-v2 with several attentions, time and memory by length.
 
-    OMP_NUM_THREADS=1 python benchmarks/whole_model.py    writes results/efficiency/whole-model.csv, in minutes
+    OMP_NUM_THREADS=1 python benchmarks/whole_model.py                    writes results/efficiency/whole-model.csv
+    ... whole_model.py whole-model-intel softmax "key-clusters, 1/4" ...    a table of another name, with these cases
 
 A forward pass of random tokens in evaluation, float32, with positions repeated up to the length. Cases of a length take
 turns in one process. Memory is the peak above that of the model alone, in a process for each case.
@@ -36,6 +37,7 @@ from albert_lsh.model.load import extend_positions
 from albert_lsh.record import provenance
 from albert_study.experiments.efficiency import Workload, peak_of, seconds_of
 
+MEMORY = "memory"  # the first word to a process that measures one case
 MODEL, LENGTHS = "sentence-transformers/all-MiniLM-L6-v2", (512, 1024, 2048, 4096, 8192)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax": ("softmax", {}),
@@ -94,10 +96,10 @@ def memory(case: str) -> list[int]:
     return [peak_of(forward(model, length)) for length in fitting(case)]
 
 
-def main() -> None:
-    peaks, cases = {}, [*CASES, REFORMER, *PEERS]
+def main(name: str = "whole-model", *some: str) -> None:
+    peaks, cases = {}, some or (*CASES, REFORMER, *PEERS)
     for case in cases:
-        done = subprocess.run([sys.executable, __file__, case], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, __file__, MEMORY, case], capture_output=True, text=True, check=True)
         peaks[case] = json.loads(done.stdout.splitlines()[-1])
     models, rows = {case: encoder(case) for case in cases}, []
     for number, length in enumerate(LENGTHS):
@@ -106,9 +108,9 @@ def main() -> None:
         for case, seconds in taken.items():
             row = {"model": MODEL, "case": case, "length": length, "seconds": statistics.median(seconds)}
             rows.append(row | {"bytes": peaks[case][number], "threads": torch.get_num_threads()} | provenance("cpu"))
-    path = repository_root() / "results" / "efficiency" / "whole-model.csv"
+    path = repository_root() / "results" / "efficiency" / f"{name}.csv"
     write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
 
 
 if __name__ == "__main__":
-    print(json.dumps(memory(sys.argv[1]))) if sys.argv[1:] else main()
+    print(json.dumps(memory(sys.argv[2]))) if sys.argv[1:2] == [MEMORY] else main(*sys.argv[1:])

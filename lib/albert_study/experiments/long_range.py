@@ -31,9 +31,6 @@ ACCURACY = ("accuracy",)
 ARENA_ACCURACY = {
     "listops": {"softmax": (0.3637, 0.3710), "shared-qk-lsh": (0.3727, 0.1905), "nystrom": (None, 0.3715)},
     "text": {"softmax": (0.6427, 0.6502), "shared-qk-lsh": (0.5610, 0.6488), "nystrom": (None, 0.6552)},
-    "retrieval": {"softmax": (0.5746, 0.7935), "shared-qk-lsh": (0.5340, 0.7864), "nystrom": (None, 0.7956)},
-    "image": {"softmax": (0.4244, 0.3820), "shared-qk-lsh": (0.3807, 0.4329), "nystrom": (None, 0.4158)},
-    "pathfinder32": {"softmax": (0.7140, 0.7416), "shared-qk-lsh": (0.6850, 0.6936), "nystrom": (None, 0.7094)},
 }
 
 
@@ -207,8 +204,8 @@ def comparison(folder: Path, task: str) -> pd.DataFrame:
         row |= {"attended": result["attended_share"], "full_cost": result.get("full_cost"), "shorter": shorter(result)}
         row |= {"test_examples": result["examples"]["test"]}
         row |= {name: result[name]["accuracy"] for name in ("chance", "majority")}
-        if task in ARENA_ACCURACY:
-            arena, rerun = ARENA_ACCURACY[task].get(run["attention"], (None, None))
+        if task != "duplication":
+            arena, rerun = ARENA_ACCURACY.get(task, {}).get(run["attention"], (None, None))
             rows.append(row | {"accuracy": metrics["accuracy"], "arena": arena, "rerun": rerun})
             continue
         published = long_tasks.PUBLISHED_ACCURACY.get(run["label"], {})

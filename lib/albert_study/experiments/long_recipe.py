@@ -83,7 +83,7 @@ TASKS = {
     ),
     "pathfinder32": LongTask(
         long_tasks.load_paths, long_tasks.pad, 257, 2, 312,
-        {"max_length": 1024, "steps": 62_400, "train_examples": 160_000, **ARENA, "batch_size": 256}, {},
+        {"max_length": 1024, "steps": 62_400, "train_examples": 45_000, **ARENA, "batch_size": 256}, {},
     ),
 }  # fmt: skip
 

@@ -68,7 +68,7 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
         ("efficiency-memory", "memory-cpu-fp32", "{length:,}={mib:0}", "MiB; {commits}."),
         ("efficiency-step", "step-cpu-fp32", ratio, "{Commits}."),
         ("whole-model", "whole-model", ratio + " ({mib:0} MiB)", "{model}, " + note),
-        ("whole-model-intel", "whole-model-intel", ratio, "{model}, " + note),
+        ("whole-model-intel", "whole-model-intel", ratio + " ({mib:0} MiB)", "{model}, " + note),
     ):
         yield from shown(name, measured(root, file), "{case}", cell, of_lines, **by_length)
 
