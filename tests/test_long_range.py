@@ -140,7 +140,12 @@ def test_the_arenas_other_tasks_are_read_and_trained(tmp_path, monkeypatch):
     assert data["pathfinder32"]["test"][5]["label"] == 0
     batch = pad([data["retrieval"]["train"][n] for n in (0, 8)])
     model = build_model(ask(tmp_path, task="retrieval").runs()[0]).eval()
+    read = []
+    model.hidden.register_forward_pre_hook(lambda _, states: read.append(states[0]))
     alone = model(**pad([data["retrieval"]["train"][0]]))["logits"]
+    one, other, times, minus = read[0].chunk(4, dim=-1)
+    assert torch.equal(times, one * other)
+    assert torch.equal(minus, one - other)
     torch.testing.assert_close(model(**batch)["logits"][:1], alone, rtol=1e-3, atol=1e-3)
 
 
