@@ -12,10 +12,11 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import AutoConfig, AutoModel
 
-from albert_lsh import attention, extend_positions, load_model, record_passes, switch_attention
-from albert_lsh.interface import SUPPORTED, ModelError
-from albert_lsh.model.projections import attention_modules, draw_projections, drop_residual
-from encoders import SMALL, batch, config_of
+from albert_lsh import attention, extend_positions, load_model, record_passes, save_memory, switch_attention
+from albert_lsh.interface import ModelError
+from albert_lsh.model.projections import draw_projections, drop_residual
+from albert_lsh.trial import attention_modules, try_encoder
+from encoders import SMALL, TYPES, batch, config_of
 
 LSH = {"n_hashes": 2, "cluster_size": 4}
 BATCH = batch()
@@ -27,7 +28,13 @@ def states(model):
         return model.eval()(**BATCH).last_hidden_state[KEEP]
 
 
-@pytest.fixture(scope="module", params=SUPPORTED)
+def global_layers(model):
+    """Those that have our attention; local layers stay as they are."""
+    kinds = getattr(model.config, "layer_types", None) or ["full_attention"] * 3
+    return [number for number, kind in enumerate(kinds) if kind == "full_attention"]
+
+
+@pytest.fixture(scope="module", params=TYPES)
 def plain(request):
     """A model of each type, as Transformers makes it."""
     torch.manual_seed(0)
@@ -43,35 +50,77 @@ def test_a_model_that_transformers_made_is_switched_and_back(plain, tmp_path):
     switch_attention(model, "key-clusters", LSH, seed=4)
     with record_passes(model) as passes:
         hashed = states(model)
-    assert [p.attention for p in passes] == ["key-clusters"] * 3
-    assert len({p.seed for p in passes}) == 3
+    assert [p.seed for p in passes] == [4 + 1_000_003 * number for number in global_layers(model)]
+    assert {p.attention for p in passes} == {"key-clusters"}
     loaded = load_model(tmp_path, head="base", attention="key-clusters", settings=LSH, seed=4)
     torch.testing.assert_close(hashed, states(loaded), atol=1e-5, rtol=0)  # ours has another form of ALBERT's GELU
     torch.testing.assert_close(states(switch_attention(model, "softmax")), softmax, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("own", ["eager", "sdpa"])
-def test_softmax_has_the_outputs_and_gradients_of_the_type_s_own(plain, own):
-    model = AutoModel.from_config(copy.deepcopy(plain.config), attn_implementation=own).eval()
-    model.load_state_dict(plain.state_dict())
-    up = torch.randn(*KEEP.shape, 32, generator=torch.Generator().manual_seed(1))
+def output_and_gradients(model, inputs):
+    """The states of tokens, and every weight's gradient of their product with random numbers."""
+    keep = inputs["attention_mask"].bool()
+    up = torch.randn(*keep.shape, 32, generator=torch.Generator().manual_seed(1))
+    out = model(**inputs).last_hidden_state
+    weights = {name: p for name, p in model.named_parameters() if not name.startswith("pooler")}
+    gradients = torch.autograd.grad((out * up)[keep].sum(), list(weights.values()), allow_unused=True)
+    return {"output": out[keep], **dict(zip(weights, gradients, strict=True))}
 
-    def output_and_gradients(model):
-        out = model(**BATCH).last_hidden_state
-        weights = {name: p for name, p in model.named_parameters() if not name.startswith("pooler")}
-        gradients = torch.autograd.grad((out * up)[KEEP].sum(), list(weights.values()), allow_unused=True)
-        return {"output": out[KEEP], **dict(zip(weights, gradients, strict=True))}
 
-    expected = {name: value for name, value in output_and_gradients(model).items() if value is not None}
-    with record_passes(switch_attention(model, "softmax")) as passes:
-        ours = output_and_gradients(model)
-    assert len(passes) == 3
+def assert_alike(ours, expected):
+    expected = {name: value for name, value in expected.items() if value is not None}
     assert len(expected) > 15
     for name, value in expected.items():
         torch.testing.assert_close(ours[name], value, atol=4e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def test_asked_for_by_its_name_it_is_lsh(plain, tmp_path):
+@pytest.mark.parametrize("own", ["eager", "sdpa"])
+def test_softmax_has_the_outputs_and_gradients_of_the_type_s_own(plain, own):
+    """And so has every attention that sees all keys."""
+    model = AutoModel.from_config(copy.deepcopy(plain.config), attn_implementation=own).eval()
+    model.load_state_dict(plain.state_dict())
+    expected = output_and_gradients(model, BATCH)
+    for name, settings in {"softmax": {}, "key-clusters": {"n_hashes": 2, "cluster_size": 40}}.items():
+        with record_passes(switch_attention(model, name, settings)) as passes:
+            ours = output_and_gradients(model, BATCH)
+        assert len(passes) == len(global_layers(model))
+        assert_alike(ours, expected)
+
+
+@pytest.mark.parametrize("kind", ["modernbert", "ultrabert"])
+def test_local_layers_stay_as_they_are(kind):
+    """Also where their blocks are more than three (of 64 tokens), and where padding stands among the tokens."""
+    model = AutoModel.from_config(config_of(kind, max_position_embeddings=300), attn_implementation="sdpa").eval()
+    inputs = batch(length=290)
+    inputs["attention_mask"][0, 40:60] = 0
+    expected = output_and_gradients(model, inputs)
+    assert_alike(output_and_gradients(switch_attention(model, "softmax"), inputs), expected)
+    switch_attention(model, "window", {"keys": 1})  # a token sees itself alone, or its neighbours in local layers
+    with record_passes(model) as passes:
+        assert (output_and_gradients(model, inputs)["output"] - expected["output"]).abs().max() > 1e-2
+    assert len(passes) == 2
+    with pytest.raises(ValueError, match="^passes: 1 is a local layer, which sees a window"):
+        switch_attention(model, "window", passes=[0, 1])
+
+
+def test_what_stands_in_padding_changes_nothing(plain):
+    model = switch_attention(copy.deepcopy(plain), "key-clusters", LSH).eval()
+    inputs = {name: value.clone() for name, value in BATCH.items()}
+    inputs["attention_mask"][0, 4:7] = 0
+    keep = inputs["attention_mask"].bool()
+    with torch.no_grad():
+        before = model(**inputs).last_hidden_state[keep]
+        inputs["input_ids"] = torch.where(keep, inputs["input_ids"], 7)
+        assert torch.equal(model(**inputs).last_hidden_state[keep], before)
+
+
+def test_layers_that_are_computed_again_have_the_same_gradients(plain):
+    model = switch_attention(copy.deepcopy(plain), "key-clusters", LSH, seed=4)
+    expected = output_and_gradients(model.eval(), BATCH)
+    assert_alike(output_and_gradients(save_memory(copy.deepcopy(model), recompute=True), BATCH), expected)
+
+
+def test_asked_for_by_the_package_s_name_it_is_key_clusters(plain, tmp_path):
     plain.save_pretrained(tmp_path)
     expected = states(load_model(tmp_path, head="base", attention="key-clusters"))
     named = AutoModel.from_pretrained(tmp_path, attn_implementation="albert_lsh")
@@ -79,6 +128,53 @@ def test_asked_for_by_its_name_it_is_lsh(plain, tmp_path):
     later.set_attn_implementation("albert_lsh")
     for model in (named, later):  # load_model computes ALBERT's activation as one operation: the same but for rounding
         torch.testing.assert_close(states(model), expected, atol=2e-6, rtol=0)
+
+
+OWN_WEIGHTS = ("reformer",)
+
+
+@pytest.mark.parametrize("name", [name for name in attention.names() if name not in OWN_WEIGHTS])
+@pytest.mark.parametrize("kind", ["albert", "modernbert"])
+def test_asked_for_by_an_attention_s_name(kind, name, tmp_path):
+    """Read, set later, saved and read again, it is what `load_model` makes."""
+    torch.manual_seed(0)
+    AutoModel.from_config(config_of(kind)).save_pretrained(tmp_path / "plain")
+    made = load_model(tmp_path / "plain", head="base", attention=name)
+    expected = states(made)
+    read = AutoModel.from_pretrained(tmp_path / "plain", attn_implementation=name)
+    later = AutoModel.from_pretrained(tmp_path / "plain", attn_implementation="window")
+    later.set_attn_implementation(name)
+    read.save_pretrained(tmp_path / "saved")
+    for model in (
+        read,
+        later,
+        AutoModel.from_pretrained(tmp_path / "saved"),
+        load_model(tmp_path / "saved", head="base"),
+    ):
+        assert model.config.albert_lsh == made.config.albert_lsh
+        torch.testing.assert_close(states(model), expected, atol=2e-6, rtol=0)
+
+
+def test_its_own_name_keeps_the_settings_that_a_model_has(tmp_path):
+    model = switch_attention(AutoModel.from_config(config_of("modernbert")), "window", {"share": 0.5}, seed=7)
+    model.save_pretrained(tmp_path)
+    again = AutoModel.from_pretrained(tmp_path, attn_implementation="window")
+    assert again.config.albert_lsh == model.config.albert_lsh
+    again.set_attn_implementation("sdpa")
+    again.set_attn_implementation("window")
+    assert again.config.albert_lsh == model.config.albert_lsh
+    with pytest.raises(ValueError, match="attn_implementation.*windw"):
+        AutoModel.from_pretrained(tmp_path, attn_implementation="windw")
+
+
+def test_projections_of_their_own_are_not_read_by_a_name(plain, tmp_path):
+    plain.save_pretrained(tmp_path)
+    for way in (
+        lambda: AutoModel.from_pretrained(tmp_path, attn_implementation="reformer"),
+        lambda: copy.deepcopy(plain).set_attn_implementation("reformer"),
+    ):
+        with pytest.raises(ModelError, match="cannot have 'reformer' by its name: [^\n]*load_model$"):
+            way()
 
 
 def test_another_implementation_leaves_no_claim(plain, tmp_path):
@@ -97,7 +193,7 @@ def test_another_implementation_leaves_no_claim(plain, tmp_path):
 
 def test_back_from_another_implementation_it_is_the_same_attention(plain, tmp_path):
     """transformers #38750; also of a model that was read with the other, and of one that was copied meanwhile."""
-    model = switch_attention(copy.deepcopy(plain), "window", {"share": 0.5}, seed=7, passes=[1])
+    model = switch_attention(copy.deepcopy(plain), "window", {"share": 0.5}, seed=7, passes=[2])
     model.save_pretrained(tmp_path)
     expected, softmax, kept = states(model), states(plain), dict(model.config.albert_lsh)
     for other in (model, AutoModel.from_pretrained(tmp_path, attn_implementation="eager")):
@@ -112,7 +208,7 @@ def test_back_from_another_implementation_it_is_the_same_attention(plain, tmp_pa
         model.set_attn_implementation("eagre")
     assert torch.equal(states(model), expected)
     model.set_attn_implementation("eager")
-    assert torch.equal(states(switch_attention(model, "window", {"share": 0.5}, 7, [1])), expected)
+    assert torch.equal(states(switch_attention(model, "window", {"share": 0.5}, 7, [2])), expected)
 
 
 @pytest.mark.parametrize("kind", ["albert", "bert"])
@@ -157,27 +253,55 @@ def test_a_decoder_is_refused_however_it_is_made(option):
         switch_attention(model, "key-clusters")
 
 
-@pytest.mark.parametrize(
-    ("kind", "why"), [("megatron-bert", "softmax itself"), ("modernbert", "see a window alone"), ("gpt2", "")]
-)
-def test_every_other_type_is_refused_in_one_line(kind, why):
-    shape = {"n_embd": 8, "n_head": 2, "n_layer": 1} if kind == "gpt2" else {"pad_token_id": 1}
-    config = AutoConfig.for_model(kind, **SMALL, **shape)
-    reason = rf" \([^\n]*{why}[^\n]*\)" if why else ""
-    message = rf"\({kind}\) is not of a supported type{reason}: albert, [^\n]*distilbert$"
+REFUSED = {
+    "megatron-bert": "it computes its attention itself, and asks for no other",
+    "mpnet": "it computes its attention itself, and asks for no other",
+    "deberta-v2": "it computes its attention itself, and asks for no other",
+    "gpt2": "its tokens do not see all others: a decoder, or a mask of its own",
+    "modernbert-decoder": "its tokens do not see all others: a decoder, or a mask of its own",
+    "bart": "its tokens do not see all others: a decoder, or a mask of its own",
+    "vit": "no encoder of texts",
+}
+SHAPES = {
+    "gpt2": {"n_embd": 8, "n_head": 2, "n_layer": 1},
+    "bart": {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "bos_token_id": 2, "eos_token_id": 3},
+    "modernbert-decoder": TYPES["modernbert"],
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_every_other_type_is_refused_in_one_line(kind):
+    config = AutoConfig.for_model(kind, **{**SMALL, "pad_token_id": 1, **SHAPES.get(kind, {})})
+    message = rf"\({kind}\) cannot have these attentions: {REFUSED[kind]}$"
     model = AutoModel.from_config(config)
     before = model.config._attn_implementation
     ways = [
         lambda: switch_attention(model, "key-clusters"),
         lambda: load_model(config, head="base"),
         lambda: AutoModel.from_config(copy.deepcopy(config), attn_implementation="albert_lsh"),
-        # Of MegatronBERT Transformers says itself that it cannot be set.
-        *([] if kind == "megatron-bert" else [lambda: model.set_attn_implementation("albert_lsh")]),
+        lambda: AutoModel.from_config(copy.deepcopy(config), attn_implementation="key-clusters"),
+        # Of some types Transformers says itself that it cannot be set.
+        *([lambda: model.set_attn_implementation("lsh")] if model._can_set_attn_implementation() else []),
     ]
     for way in ways:
         with pytest.raises(ModelError, match=message):
             way()
         assert model.config._attn_implementation == before
+
+
+def test_local_layers_alone_leave_nothing_to_us():
+    config = config_of("ultrabert", layer_types=["sliding_attention"] * 3)
+    with pytest.raises(ModelError, match="all of its layers see a window alone$"):
+        AutoModel.from_config(config, attn_implementation="key-clusters")
+
+
+def test_a_trial_draws_no_random_numbers():
+    config = config_of("bert", hidden_size=36)  # of which no other test has asked
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    try_encoder(config)
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_the_model_inside_of_a_sentence_transformer(minilm, tmp_path):
@@ -258,7 +382,7 @@ def test_an_attention_with_weights_of_its_own_names_load_model(tmp_path):
 
 
 def test_a_distilbert_has_a_convolution_and_no_new_projections(tmp_path):
-    message = "^%s needs new projections, [^\n]*DistilBERT"
+    message = "^%s: not in a model of type distilbert; take an ALBERT"
     with pytest.raises(ModelError, match=message % "attention 'reformer'"):
         load_model(config_of("distilbert"), head="base", attention="reformer")
     model = load_model(config_of("distilbert"), head="base", attention="yoso-e", settings={"conv_kernel_size": 3})

@@ -8,6 +8,7 @@ from albert_lsh import attention
 from albert_lsh.attention import compute, rows, shared_qk
 from albert_lsh.attention.choose.hashing import generators_of_rounds
 from albert_lsh.attention.published import yoso
+from albert_lsh.attention.softmax import attend_nearby
 from attention_cases import (
     CASES,
     REFERENCES,
@@ -40,6 +41,25 @@ def test_every_attention_has_a_reference():
 @each(CASES)
 def test_output_and_gradients_are_the_references(name, settings, shape, kind):
     check_reference(name, settings, shape, kind)
+
+
+@KINDS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("length", [1, 37, 192, 193, 300])  # three blocks of 64 queries, and more
+@pytest.mark.parametrize("distance", [0, 5, 70])
+def test_local_layers_are_softmax_in_a_window(distance, length, dtype, kind):
+    shape = 3, 2, length, 4
+    mask, upstream, inputs = padding(shape, kind), torch.randn(shape), tensors(shape, dtype)
+    tokens = torch.ones(3, length, dtype=torch.bool) if mask is None else mask
+    up = upstream * tokens[:, None, :, None]
+
+    def ours(query, key, value):
+        out = attend_nearby(query, key, value, mask, distance, scaling=0.7, dropout=0.0)
+        assert out.isfinite().all()
+        return out * tokens[:, None, :, None]
+
+    expected = run(naive.nearby, [x.double() for x in inputs], up, mask, distance, scaling=0.7)
+    assert error(run(ours, inputs, up), expected) < (2e-6 if dtype == torch.float32 else 0.02)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 1e-12])  # too rare to drop anything, computed all the same

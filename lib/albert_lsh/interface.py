@@ -22,37 +22,24 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 
 from albert_lsh import attention as attentions
 from albert_lsh.attention.rows import count_tokens
-from albert_lsh.attention.softmax import Softmax
-from albert_lsh.files import OneLineError
+from albert_lsh.attention.softmax import Softmax, attend_nearby
+from albert_lsh.trial import ModelError, try_encoder
 
 logger = logging.getLogger(__name__)
 
 INTERFACE = "albert_lsh"  # the name under which Transformers knows our attentions, and a config keeps them
-# The types of encoder that can have our attentions, as `config.model_type` names them.
-SUPPORTED = (
-    "albert", "bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "data2vec-text", "distilbert",
-)  # fmt: skip
-UNSUPPORTED = {
-    "megatron-bert": "in Transformers it computes softmax itself and asks for no other attention",
-    "mpnet": "it adds a bias of relative positions to the scores, and asks for no other attention",
-    "modernbert": "two of three layers see a window alone, which our attentions would replace",
-}
 BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "data2vec-text")  # where their positions begin
 NEARLY_ALL = 0.95  # of the pairs; reformer never attends to a query's own key
 
 
-class ModelError(OneLineError):
-    """A model that does not exist, cannot be read, or is of a type that we do not support."""
-
-
-def check_type(config: PreTrainedConfig, name: str | PreTrainedConfig) -> None:
-    """Raise ModelError for a model that cannot have our attentions."""
-    if (kind := config.model_type) not in SUPPORTED:
-        why = f" ({UNSUPPORTED[kind]})" if kind in UNSUPPORTED else ""
-        raise ModelError(f"model={name!r} ({kind}) is not of a supported type{why}: {', '.join(SUPPORTED)}")
-    for option in ("is_decoder", "add_cross_attention"):
-        if getattr(config, option, False):
-            raise ModelError(f"model={name!r} has {option}=True: no decoder can have these attentions")
+def check_encoder(
+    config: PreTrainedConfig, name: str | PreTrainedConfig, model_class: type[PreTrainedModel] | None = None
+) -> None:
+    """Raise ModelError for a model that cannot have our attentions; model_class as in `try_encoder`."""
+    try:
+        try_encoder(config, model_class)
+    except ModelError as error:
+        raise ModelError(f"model={name!r} ({config.model_type}) cannot have these attentions: {error}") from error
 
 
 def max_positions(config) -> int:
@@ -101,6 +88,8 @@ class ModelAttention(dict[str, Any]):
             raise ValueError(f"passes={reprlib.repr(passes)} must be a list with one or more of the model's passes")
         for number in passes or []:
             attentions.check_whole("passes", number, 0, config.num_hidden_layers - 1)
+            if (getattr(config, "layer_types", None) or {number: ""})[number] == "sliding_attention":
+                raise ValueError(f"passes: {number} is a local layer, which sees a window whatever the attention is")
         passes = passes if passes is None else list(passes)
         made = cls(attention=attention, settings=typed.full_settings(), seed=seed, passes=passes)
         made |= {"version": typed.version, "residual": residual}
@@ -133,6 +122,13 @@ class ModelAttention(dict[str, Any]):
         config.attn_implementation = INTERFACE
         if self["attention"] == "softmax" and self["residual"]:
             del config.attn_implementation
+
+    def replaced_by(self, config: PreTrainedConfig, attention: str) -> "ModelAttention":
+        """Another attention, with its usual settings; ModelError where it, or this one, has weights of its own."""
+        if "reformer" in (attention, self["attention"]):
+            one = f"a model with {self['attention']!r} cannot have {attention!r} by its name"
+            raise ModelError(f"{one}: reformer has projections of its own; see albert_lsh.load_model")
+        return ModelAttention.make(config, attention, seed=self["seed"], residual=self["residual"])
 
     def set_aside(self, config: PreTrainedConfig, asked: str) -> None:
         """Let a config be that of a model for which Transformers computes softmax; it has and saves no other.
@@ -261,6 +257,11 @@ class CurrentPass:
         return self.counter.padding_mask
 
     @property
+    def window(self) -> int | None:
+        """Positions to each side that a local layer sees, whatever attention the model has; None: all."""
+        return self.counter.window
+
+    @property
     def recorded(self) -> list[Pass] | None:
         """The list of `record_passes`, if there is one."""
         return self.counter.recorded
@@ -290,10 +291,13 @@ class CurrentPass:
 
 
 class PassCounter:
-    """One call of a model: it numbers the passes. It stands where Transformers has a mask."""
+    """One call of a model: it numbers the passes. It stands where Transformers has a mask.
 
-    def __init__(self, config: Any, padding_mask: Tensor | None):
-        self.config, self.kept = config, config.albert_lsh
+    A model with local layers has two in a call, one with their window.
+    """
+
+    def __init__(self, config: Any, padding_mask: Tensor | None, window: int | None = None):
+        self.config, self.kept, self.window = config, config.albert_lsh, window
         self.padding_mask = padding_mask  # (batch, length), True where there is a token; None where nothing is padded
         self.recorded = next((passes for of, passes in reversed(RECORDING.get()) if of is config), None)
         self.next_number = count()
@@ -303,18 +307,21 @@ class PassCounter:
     def begin(self, module: nn.Module) -> CurrentPass:
         """The pass that begins in a module; one that the backward pass computes again keeps its number."""
         if module not in self.numbers or self.config.model_type == "albert":  # other types use a module once
-            self.numbers[module] = next(self.next_number)
+            layer: Any = getattr(module, "layer_idx", None)
+            self.numbers[module] = next(self.next_number) if layer is None else layer
         return CurrentPass(self, self.numbers[module])
 
 
-def begin_call(attention_mask: Tensor | None = None, *, config: PreTrainedConfig, **kwargs: Any) -> PassCounter:
-    """What Transformers calls for the mask; attention_mask: (batch, length)."""
+def begin_call(
+    attention_mask: Tensor | None = None, *, config: PreTrainedConfig, local_size: int | None = None, **kwargs: Any
+) -> PassCounter:
+    """What Transformers calls for the mask; attention_mask: (batch, length); local_size: positions to each side."""
     kept = getattr(config, INTERFACE, None)
     if not isinstance(kept, ModelAttention) or kept.aside:  # somebody wrote into the config of a finished model
         raise ValueError("this model was not prepared for our attentions; call albert_lsh.switch_attention(model, ...)")
     attentions.refuse_tracing(kept["attention"])
     is_full = attention_mask is None or (not attentions.is_traced() and attention_mask.all())
-    return PassCounter(config, None if is_full else attention_mask)
+    return PassCounter(config, None if is_full else attention_mask, local_size)
 
 
 def begin_pass(
@@ -341,12 +348,18 @@ def attend(
 ) -> tuple[Tensor, None]:
     """What Transformers calls in the place of every attention that has its projections.
 
-    query, key, value: (batch, heads, length, head_dim); attention_mask: a `PassCounter`, or a `CurrentPass`.
+    query, key, value: (batch, heads, length, head_dim), where heads may share keys and values (grouped-query
+    attention, Ainslie et al. 2023); attention_mask: a `PassCounter`, or a `CurrentPass`.
     Returns (batch, length, heads, head_dim), and no weights.
     """
-    past = key if key.shape[2] > query.shape[2] else None
-    current, mask = begin_pass(module, attention_mask, query.device, past, **kwargs)
+    if (shared_by := query.shape[1] // key.shape[1]) > 1:
+        key, value = (x.repeat_interleave(shared_by, dim=1) for x in (key, value))
+    kwargs["past_key_values"] = key if key.shape[2] > query.shape[2] else None
+    current, mask = begin_pass(module, attention_mask, query.device, **kwargs)
     attentions.check_tensors(query, key, value, mask)
+    if current.window is not None:  # a local layer stays as it is
+        out = attend_nearby(query, key, value, mask, current.window, scaling=scaling, dropout=dropout)
+        return out.transpose(1, 2).contiguous(), None
     current.record(query, key, value, mask)
     attention = current.attention
     convolves = getattr(attention, "conv_kernel_size", None) is not None
@@ -365,8 +378,9 @@ def register() -> None:
     """Make our attentions known to Transformers.
 
     Its interfaces know functions, but ask nobody which of them a model may have, and forget on saving which one it had.
-    So the method that decides on a model's implementation is told: a config that keeps our attention has it, one with
-    another implementation does not claim it but has it again when asked, and what cannot be is refused.
+    So the method that decides on a model's implementation is told: the name of an attention is ours, a config that
+    keeps our attention has it, one with another implementation does not claim it but has it again when asked, and what
+    cannot be is refused.
     """
     AttentionInterface.register(INTERFACE, attend)
     AttentionMaskInterface.register(INTERFACE, begin_call)  # without one Transformers would silently hand on no mask
@@ -375,20 +389,24 @@ def register() -> None:
 
     @wraps(decide)
     def decide_by_config(model: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
-        config = model.config
-        name = type(model).__name__
+        config, name = model.config, type(model).__name__
         saved = getattr(config, INTERFACE, None)
-        if requested_attention is None and saved:
+        attention = requested_attention if requested_attention in attentions.names() else None
+        if attention or (requested_attention is None and saved):
             requested_attention = INTERFACE
-        if requested_attention == INTERFACE:
-            check_type(config, name)
-        decided = decide(model, requested_attention, *args, **kwargs)
-        if requested_attention == INTERFACE:
-            kept = ModelAttention.of(config, name) if saved else ModelAttention.make(config, "key-clusters")
-            (kept.aside or kept).keep(config)
-        elif saved:
-            ModelAttention.of(config, name).set_aside(config, f"attn_implementation={decided!r}")
-        return decided
+        if requested_attention != INTERFACE:
+            decided = decide(model, requested_attention, *args, **kwargs)
+            if saved:
+                ModelAttention.of(config, name).set_aside(config, f"attn_implementation={decided!r}")
+            return decided
+        check_encoder(config, name, type(model))
+        known = saved or attention
+        kept = ModelAttention.of(config, name) if known else ModelAttention.make(config, "key-clusters")
+        kept = kept.aside or kept
+        if attention not in (None, kept["attention"]):
+            kept = kept.replaced_by(config, attention)
+        kept.keep(config)
+        return decide(model, INTERFACE, *args, **kwargs)
 
     model_class.get_correct_attn_implementation = decide_by_config
 

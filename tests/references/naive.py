@@ -44,6 +44,15 @@ def each_sequence(query, key, value, padding_mask, attend_one) -> Tensor:
     return out
 
 
+def nearby(query, key, value, padding_mask, distance, *, scaling) -> Tensor:
+    """Of local layers: keys at most `distance` positions away."""
+
+    def one(tokens, h, q, k, v):
+        return attend_counted(q, k, v, (tokens[:, None] - tokens).abs() <= distance, scaling)
+
+    return each_sequence(query, key, value, padding_mask, one)
+
+
 def softmax(query, key, value, padding_mask=None, *, scaling, generator=None) -> Tensor:
     def one(tokens, h, q, k, v):
         return attend_counted(q, k, v, torch.ones(len(q), len(q)), scaling)

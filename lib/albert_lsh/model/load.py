@@ -25,10 +25,9 @@ from albert_lsh import pretrained
 from albert_lsh.files import reading
 from albert_lsh.interface import (
     INTERFACE,
-    SUPPORTED,
     ModelAttention,
     ModelError,
-    check_type,
+    check_encoder,
     max_positions,
     transformers_model,
 )
@@ -95,7 +94,7 @@ def load_config(name_or_path: str | PreTrainedConfig, *, revision: str | None = 
     if unknown:
         hint = "; an attention's settings go into settings={...}" if unknown.keys() & attentions.setting_names() else ""
         raise ModelError(f"model={name_or_path!r} has no option {', '.join(map(repr, unknown))}{hint}")
-    check_type(config, name_or_path)
+    check_encoder(config, name_or_path)
     if getattr(config, "hidden_act", None) == "gelu_new":  # DistilBERT calls it otherwise
         config.hidden_act = "gelu_pytorch_tanh"
     return config
@@ -162,7 +161,7 @@ def check_length(model: nn.Module, args: tuple, kwargs: dict) -> None:
     if tokens is not None and tokens.shape[1] > (limit := max_positions(model.config)):
         raise ValueError(
             f"a sequence of {tokens.shape[1]} tokens is longer than the {limit} positions of this model; "
-            "shorten it (max_length), give it more (extend_positions, not of RoBERTa) or take a model that has more"
+            "shorten it (max_length), give the model more (extend_positions) or take one that has more"
         )
 
 
@@ -182,9 +181,9 @@ def load_model(
     `switch_attention` also gives it to some of the passes alone; `save_memory` trains it in less memory.
 
     Args:
-        name_or_path: a model on the Hub or a folder (a type in `interface.SUPPORTED`); a model of the package ("nano",
-            "nano-key-clusters"); "mini", a small ALBERT with random weights for the embedded tasks; or a config, for a
-            model of that shape with random weights.
+        name_or_path: an encoder on the Hub or a folder; a model of the package ("nano", "nano-key-clusters"); "mini",
+            a small ALBERT with random weights for the embedded tasks; or a config, for a model of that shape with
+            random weights.
         head: "base", "classification", "question-answering", "masked-lm" or "pretraining".
         attention: a name of `albert_lsh.attention.names()`; None takes what was saved with the model, else softmax.
         settings: of that attention; None takes what was saved with the model for it, else the defaults.
@@ -198,9 +197,9 @@ def load_model(
         from torch's global generator and named in a warning; a convolution of the values (setting conv_kernel_size)
         begins at zero, where it changes nothing.
     Raises:
-        ValueError: unknown head, attention or setting. ModelError (a ValueError): no such model, a decoder, or a model
-            of a type that is not supported; weights that cannot be read, or have other shapes; an attention of a
-            version that this release does not have.
+        ValueError: unknown head, attention or setting. ModelError (a ValueError): no such model, or one that cannot
+            have our attentions (`trial`); weights that cannot be read, or have other shapes; an attention of a version
+            that this release does not have.
     """
     if not isinstance(head, str) or head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")
@@ -252,10 +251,10 @@ def switch_attention(
         The model.
     Raises:
         ValueError: unknown attention, setting or pass; "reformer", to or from, which has projections of its own.
-        ModelError (a ValueError): no encoder of a type in `interface.SUPPORTED`.
+        ModelError (a ValueError): no encoder that can have it.
     """
     inner = transformers_model(model)
-    check_type(inner.config, type(inner).__name__)
+    check_encoder(inner.config, type(inner).__name__, type(inner))
     before = ModelAttention.of(inner.config, type(inner).__name__)
     if "reformer" in (attention, before["attention"]):
         raise ValueError(f"{before['attention']!r} cannot become {attention!r}: reformer has projections of its own")
@@ -271,26 +270,26 @@ def extend_positions(model: Module, length: int) -> Module:
 
     A SentenceTransformer then cuts texts at `length` tokens.
 
-    The learned position embeddings are tiled, as Longformer does (Beltagy et al. 2020, section 5), so that
-    neighbouring positions differ as before.
+    Learned position embeddings are tiled, as Longformer does (Beltagy et al. 2020, section 5), so that neighbouring
+    positions differ as before. Of a model that computes its positions (rotary ones) the config alone changes.
 
     Raises:
         ValueError: the model has as many positions already.
     """
     inner = transformers_model(model)
-    config, embeddings = inner.config, inner.base_model.get_submodule("embeddings")
+    config = inner.config
     if length <= (present := max_positions(config)):
         raise ValueError(f"length={length} must be above the {present} positions that the model has")
-    table: Any = embeddings.get_submodule("position_embeddings")
     reserved = config.max_position_embeddings - present  # RoBERTa's, up to that of padding
-    learned = table.weight[reserved:].detach()
-    extended = torch.cat([table.weight[:reserved].detach(), learned.repeat(-(-length // present), 1)[:length]])
-    embeddings.position_embeddings = nn.Embedding.from_pretrained(extended, freeze=False, padding_idx=table.padding_idx)
-    embeddings.register_buffer(
-        "position_ids", torch.arange(reserved + length, device=learned.device)[None], persistent=False
-    )
-    kinds = torch.zeros(1, reserved + length, dtype=torch.long, device=learned.device)
-    embeddings.register_buffer("token_type_ids", kinds, persistent=False)
+    embeddings: Any = getattr(inner.base_model, "embeddings", None)
+    if isinstance(table := getattr(embeddings, "position_embeddings", None), nn.Embedding):
+        learned = table.weight[reserved:].detach()
+        extended = torch.cat([table.weight[:reserved].detach(), learned.repeat(-(-length // present), 1)[:length]])
+        table = nn.Embedding.from_pretrained(extended, freeze=False, padding_idx=table.padding_idx)
+        embeddings.position_embeddings = table
+        positions = torch.arange(reserved + length, device=learned.device)[None]
+        embeddings.register_buffer("position_ids", positions, persistent=False)
+        embeddings.register_buffer("token_type_ids", torch.zeros_like(positions), persistent=False)
     config.max_position_embeddings = reserved + length
     outer: Any = model
     if hasattr(outer, "max_seq_length"):  # of a SentenceTransformer, at which it cuts texts
@@ -318,7 +317,7 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrained
         config = AutoConfig.from_pretrained(pretrained.folder_of(name_or_path), revision=revision or "main")
     except (OSError, ValueError):  # a tokenizer alone
         config = None
-    return matched(tokenizer, config if getattr(config, "model_type", None) in SUPPORTED else None, name_or_path)
+    return matched(tokenizer, config if hasattr(config, "vocab_size") else None, name_or_path)
 
 
 def matched(tokenizer: Any, config: PreTrainedConfig | None, name: str | None) -> Any:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from albert_lsh.interface import PassCounter
+from albert_lsh.interface import ModelError, PassCounter
 from albert_lsh.model.classes import changing
 
 
@@ -56,11 +57,18 @@ def save_memory(
             al. 2016; Reformer makes its layers reversible to the same end).
         feed_forward_chunk: positions that go through the feed-forward parts at a time (Kitaev et al. 2020, section
             3.1), each chunk recomputed, so that its wide activations are never stored together; None: all.
+    Raises:
+        ModelError: of this type the feed-forward parts cannot be taken in chunks.
     """
+    methods = "ff_chunk", "feed_forward_chunk"  # of a layer, or (DistilBERT) of its feed-forward part
+    has_chunks = any(hasattr(module, name) for module in model.modules() for name in methods)
+    if feed_forward_chunk is not None and not has_chunks:
+        raise ModelError(f"feed_forward_chunk={feed_forward_chunk}: not in a model of type {model.config.model_type}")
     for module in list(model.modules()):
-        for name in ("ff_chunk", "feed_forward_chunk"):  # of a layer, or (DistilBERT) of its feed-forward part
+        for name in methods:
             if feed_forward_chunk is not None and hasattr(module, name):
                 module.__class__ = in_chunks(type(module), name, feed_forward_chunk)
-        if recompute and isinstance(getattr(module, "attention", None), nn.Module):  # a layer; ALBERT has one
+        is_layer = isinstance(module, GradientCheckpointingLayer) or type(module).__name__ == "AlbertLayer"
+        if recompute and is_layer:
             module.__class__ = recomputing(type(module))
     return model

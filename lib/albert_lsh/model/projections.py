@@ -11,18 +11,9 @@ from transformers.models.albert.modeling_albert import AlbertAttention
 from albert_lsh.attention.published.convolution import Convolution
 from albert_lsh.attention.published.reformer import ReformerSelfAttention
 from albert_lsh.interface import ModelAttention, ModelError, attend, begin_pass, check_residual
+from albert_lsh.trial import attention_modules
 
 PROJECTIONS = ("query", "key", "value", "output")
-
-
-def attention_modules(model: nn.Module) -> list[nn.Module]:
-    """The modules that hold the query, key and value projections, or replace them, in the order of the layers."""
-    named = ("query", "key", "value"), ("q_lin", "k_lin", "v_lin")  # the latter in DistilBERT
-    return [
-        module
-        for module in model.modules()
-        if isinstance(module, ReformerSelfAttention) or any(all(hasattr(module, n) for n in names) for names in named)
-    ]
 
 
 def convolve_values(model: PreTrainedModel, size: int) -> None:
@@ -64,10 +55,10 @@ class AttentionAlone(nn.Module):
         return attention_output
 
 
-def refuse_distilbert(model: PreTrainedModel, what: str) -> None:
-    """DistilBERT's projections have names of their own, which nothing here replaces."""
-    if model.config.model_type == "distilbert":
-        raise ModelError(f"{what} needs new projections, which a DistilBERT cannot be given here; take a BERT")
+def check_projections(model: PreTrainedModel, what: str) -> None:
+    """Raise ModelError unless the model's attentions have the projections of ALBERT and BERT."""
+    if not any(hasattr(module, "query") for module in attention_modules(model)):
+        raise ModelError(f"{what}: not in a model of type {model.config.model_type}; take an ALBERT, BERT or RoBERTa")
 
 
 def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
@@ -77,9 +68,9 @@ def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
     the feed-forward part reads, and adds to its own output, is that layer's output.
 
     Raises:
-        ModelError: the model is a DistilBERT.
+        ModelError: a model of another type than ALBERT's, BERT's and RoBERTa's.
     """
-    refuse_distilbert(model, "attention 'reformer'")
+    check_projections(model, "attention 'reformer'")
     model.config.attention_probs_dropout_prob = 0.0  # of the package's layer; the config, and so a record, says it
     own = {name: value for name, value in settings.items() if name != "residual"}
     for parent in list(model.modules()):
@@ -106,11 +97,11 @@ def draw_projections(model: PreTrainedModel, names: Sequence[str] = PROJECTIONS)
     config.initializer_range, biases zero. All other weights stay. `reformer` has new projections anyway.
 
     Raises:
-        ValueError: the model's attention is `reformer`, or it is a DistilBERT.
+        ValueError: the model's attention is `reformer`, or its type is none of ALBERT's, BERT's and RoBERTa's.
     """
-    refuse_distilbert(model, "projections='new'")
     if any(isinstance(module, ReformerSelfAttention) for module in model.modules()):
         raise ValueError("projections: 'reformer' has new ones already")
+    check_projections(model, "projections='new'")
     module: Any
     for module in model.modules():
         inner, outer = (module.self, module.output) if hasattr(module, "self") else (module, module)
@@ -151,14 +142,13 @@ def drop_residual(model: PreTrainedModel) -> PreTrainedModel:
     The model's config keeps it, and `load_model` removes it again.
 
     Raises:
-        ValueError: the model's attention is `reformer`, or it is a DistilBERT.
+        ValueError: the model's attention is `reformer`, or its type is none of ALBERT's, BERT's and RoBERTa's.
     """
     config = model.config
     kept = ModelAttention.of(config, type(model).__name__)
     kept = kept.aside or kept
     check_residual(kept["attention"], False)
-    if config.model_type == "distilbert":
-        raise ModelError("residual=False is not there for a DistilBERT; take a BERT")
+    check_projections(model, "residual=False")
     module: Any
     inner: Any
     for module in list(model.modules()):

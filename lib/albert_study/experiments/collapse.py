@@ -28,10 +28,11 @@ from albert_lsh.data import load_data
 from albert_lsh.files import OneLineError, write_atomically
 from albert_lsh.machine import choose_threads
 from albert_lsh.model.load import load_model, load_tokenizer
-from albert_lsh.model.projections import attention_modules, draw_projections, drop_residual
+from albert_lsh.model.projections import draw_projections, drop_residual
 from albert_lsh.record import provenance
 from albert_lsh.run import Count, NameOrPath, Seed
 from albert_lsh.sources import find_task
+from albert_lsh.trial import attention_modules
 from albert_study.probe.variants import TableSettings
 from albert_study.show import add_legend, new_figure
 
