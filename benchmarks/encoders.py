@@ -19,10 +19,9 @@ def outcome(kind: str) -> str | None:
     """What a trial call of a type's usual config came to: "yes", or why not; None where there is none to make."""
     try:
         config = CONFIG_MAPPING[kind]()
-        model_class = AutoModel._model_mapping[type(config)]
-    except Exception:  # of some types a config needs more than its defaults; others have no model
-        return None
-    if getattr(model_class, "main_input_name", None) != "input_ids":
+        if AutoModel._model_mapping[type(config)].main_input_name != "input_ids":
+            return None
+    except Exception:  # of some types a config needs more than its defaults; others have no model, or need a package
         return None
     try:
         try_encoder(config)

@@ -114,6 +114,15 @@ def test_what_stands_in_padding_changes_nothing(plain):
         assert torch.equal(model(**inputs).last_hidden_state[keep], before)
 
 
+def test_positions_are_extended_and_the_first_stay(plain):
+    model = extend_positions(copy.deepcopy(plain), 70).eval()
+    assert torch.equal(states(model), states(plain))
+    with torch.no_grad():
+        assert model(input_ids=batch(length=70)["input_ids"]).last_hidden_state.isfinite().all()
+    with pytest.raises(ValueError, match="^length=70 must be above the 70 positions"):
+        extend_positions(model, 70)
+
+
 def test_layers_that_are_computed_again_have_the_same_gradients(plain):
     model = switch_attention(copy.deepcopy(plain), "key-clusters", LSH, seed=4)
     expected = output_and_gradients(model.eval(), BATCH)

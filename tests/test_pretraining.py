@@ -137,8 +137,8 @@ def test_a_run_goes_on_with_another_attention_and_longer_positions(small, undist
     assert not [values for values in bars if None in values]  # a bar said None until the first step
 
 
-@pytest.mark.parametrize(("kind", "order"), [("bert", None), ("bert", False), ("roberta", None)])
-def test_bert_and_roberta_are_pretrained_and_gone_on_with_at_more_positions(small, tmp_path, kind, order):
+@pytest.mark.parametrize(("kind", "order"), [("bert", None), ("bert", False), ("roberta", None), ("modernbert", None)])
+def test_every_kind_is_pretrained_and_gone_on_with_at_more_positions(small, tmp_path, kind, order):
     parameters = {**small, "tokenizer": None, "vocabulary": 320, "kind": kind, "sentence_order": order, "steps": 8}
     done = run_in(tmp_path / "new", parameters, attention="yoso")
     asked = kind == "bert" and order is None
@@ -150,15 +150,16 @@ def test_bert_and_roberta_are_pretrained_and_gone_on_with_at_more_positions(smal
     assert losses.iloc[0] == pytest.approx(math.log(done.model.config.vocab_size), abs=0.3)  # it begins with nothing
     assert losses.iloc[-1] < losses.iloc[0] - 0.3
     assert done.model.config.model_type == kind
-    assert len({id(module.query) for module in attention_modules(done.model)}) == 6  # layers of their own
+    assert len(attention_modules(done.model)) == 6  # layers of their own
     start = {"start": str(tmp_path / "new" / "model"), "kind": kind, "tokenizer": None, "learning_rate": 1e-12}
     again = run_in(tmp_path / "on", small | start, max_length=700, steps=1, eval_steps=1, eval_sequences=4)
     assert max_positions(again.model.config) == 700
-    name = f"{kind}.embeddings.position_embeddings.weight"
-    before, after = (model.get_parameter(name) for model in (done.model, again.model))
-    reserved = len(before) - 512
-    torch.testing.assert_close(after[:-188], before, atol=1e-6, rtol=0)
-    torch.testing.assert_close(after[-188:], before[reserved : reserved + 188], atol=1e-6, rtol=0)
+    if kind != "modernbert":  # which computes its positions
+        name = f"{kind}.embeddings.position_embeddings.weight"
+        before, after = (model.get_parameter(name) for model in (done.model, again.model))
+        reserved = len(before) - 512
+        torch.testing.assert_close(after[:-188], before, atol=1e-6, rtol=0)
+        torch.testing.assert_close(after[-188:], before[reserved : reserved + 188], atol=1e-6, rtol=0)
     with pytest.raises(ParameterError, match=f"is of kind='{kind}', not 'albert'"):
         run_in(tmp_path / "none", small | start, kind="albert")
 

@@ -70,6 +70,12 @@ def test_a_run_has_its_curves_costs_and_scores_and_is_made_once(tmp_path, capsys
         fit(make(tmp_path, seed=1))
 
 
+def test_what_a_run_leaves_open_is_decided_by_its_task_and_model(tmp_path):
+    run = Run(task="mini-mrpc", train_examples=32, eval_examples=8, output_dir=str(tmp_path), precision="fp32")
+    made = fit(run).record["parameters"]
+    assert (made["batch_size"], made["learning_rate"], made["epochs"]) == (32, 1e-3, 3.0)
+
+
 # The loss of a span is taken over padding too, and smaller batches have less of it.
 @pytest.mark.parametrize(("task", "apart"), [("mini-mnli", 1e-4), ("mini-squad", 0.1)])
 def test_a_step_of_several_batches_is_that_of_one_of_all_their_examples(tmp_path, task, apart):

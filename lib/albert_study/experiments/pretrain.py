@@ -31,7 +31,7 @@ from transformers import (
 from albert_lsh.files import delete, lock, write_atomically
 from albert_lsh.interface import max_positions, mean_attended
 from albert_lsh.machine import choose_threads, environment
-from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, without_bars
+from albert_lsh.model.load import extend_positions, load_config, load_model, load_tokenizer, without_bars
 from albert_lsh.model.memory import save_memory
 from albert_lsh.record import check_made, read_result, resolved, write_result
 from albert_lsh.run import (
@@ -114,17 +114,18 @@ def prepare_model(run: Pretraining, tokenizer: PreTrainedTokenizerBase) -> PreTr
     set_seed(run.seed)
     kind, (width, layers, heads) = KINDS[run.kind], SIZES[run.size]
     positions = max(POSITIONS, run.max_length) + (run.kind == "roberta") * (tokenizer.pad_token_id + 1)
+    special = {"pad": tokenizer.pad_token_id} | dict.fromkeys(("bos", "cls"), tokenizer.cls_token_id)
+    special |= dict.fromkeys(("eos", "sep"), tokenizer.sep_token_id)
+    named = {f"{name}_token_id": token for name, token in special.items()}
+    known = {name: token for name, token in named.items() if hasattr(kind.config(), name)}
     config = kind.config(
-        hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4 * width,
-        vocab_size=len(tokenizer), max_position_embeddings=positions, pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id, **kind.options,
+        hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, vocab_size=len(tokenizer),
+        intermediate_size=int(kind.feed_forward * width), max_position_embeddings=positions, **known, **kind.options,
     )  # fmt: skip
     chosen: dict[str, Any] = {"attention": run.attention, "settings": run.attention_settings, "seed": run.seed}
-    model = load_model(run.start or config, head="pretraining", **chosen).float()
-    if model.config.model_type != run.kind:
-        raise ParameterError(
-            f"start={run.start!r} is of kind={model.config.model_type!r}, not {run.kind!r} ({run.notebook})"
-        )
+    if run.start and (other := load_config(run.start).model_type) != run.kind:
+        raise ParameterError(f"start={run.start!r} is of kind={other!r}, not {run.kind!r} ({run.notebook})")
+    model = load_model(run.start or config, head=kind.part, **chosen).float()
     save_memory(model, recompute=run.recompute)
     return model if run.max_length <= max_positions(model.config) else extend_positions(model, run.max_length)
 
@@ -226,7 +227,8 @@ def pretrain(run: Pretraining) -> Pretrained:
     """
     if (run.folder / "result.json").exists():
         check_made(run)
-        model, tokenizer = load_model(f"{run.folder}/model", head="pretraining"), load_tokenizer(f"{run.folder}/model")
+        kept = f"{run.folder}/model"
+        model, tokenizer = load_model(kept, head=KINDS[run.kind].part), load_tokenizer(kept)
         history = pd.read_csv(run.folder / "history.csv")
         return Pretrained(model, tokenizer, history, read_result(run.folder / "result.json"))
     choose_threads(run.device)

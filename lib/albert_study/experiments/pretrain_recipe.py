@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
-from transformers import AlbertConfig, BertConfig, PreTrainedConfig, RobertaConfig
+from transformers import AlbertConfig, BertConfig, ModernBertConfig, PreTrainedConfig, RobertaConfig
 
 from albert_lsh import attention as attentions
 from albert_lsh.run import (
@@ -34,22 +34,28 @@ class Kind(NamedTuple):
 
     config: Callable[..., PreTrainedConfig]
     options: dict[str, Any]  # of a new model's config
-    head: str  # the part that predicts masked tokens
+    part: str  # of the model, as `load_model` calls it
+    head: str  # what predicts masked tokens, in it
     logits: str  # what it gives out
     order_logits: str | None  # those of the order of segments; None: it has no such head
     ngrams: bool  # words are masked in n-grams, or pieces one by one
+    feed_forward: float = 4  # its width, in widths of the model
 
 
-# Dropout is 0 in ALBERT (version 2), 0.1 in the others.
+# Dropout is 0 in ALBERT (version 2) and ModernBERT, 0.1 in the others.
 KINDS = {
     "albert": Kind(
         AlbertConfig,
         {"embedding_size": 128, "classifier_dropout_prob": 0.0, "hidden_dropout_prob": 0.0,
          "attention_probs_dropout_prob": 0.0},
-        "predictions", "prediction_logits", "sop_logits", True,
+        "pretraining", "predictions", "prediction_logits", "sop_logits", True,
     ),
-    "bert": Kind(BertConfig, {}, "cls.predictions", "prediction_logits", "seq_relationship_logits", False),
-    "roberta": Kind(RobertaConfig, {"type_vocab_size": 1}, "lm_head", "logits", None, False),
+    "bert": Kind(
+        BertConfig, {}, "pretraining", "cls.predictions", "prediction_logits", "seq_relationship_logits", False
+    ),
+    "roberta": Kind(RobertaConfig, {"type_vocab_size": 1}, "pretraining", "lm_head", "logits", None, False),
+    # Rotary positions, two of three layers local (64 tokens to each side), gated feed-forward parts.
+    "modernbert": Kind(ModernBertConfig, {}, "masked-lm", "head", "logits", None, False, 1.5),
 }  # fmt: skip
 
 
@@ -62,7 +68,7 @@ class Pretraining(Settings):
     text_config: str | None = None
     tokenizer: NameOrPath | None = None
     vocabulary: Annotated[Count, Field(ge=100)] = 8000
-    kind: Literal["albert", "bert", "roberta"] = "albert"
+    kind: Literal["albert", "bert", "roberta", "modernbert"] = "albert"
     sentence_order: bool | None = None
     size: Literal["nano", "small", "bert-small", "base", "large", "xlarge"] = "nano"
     start: NameOrPath | None = None
