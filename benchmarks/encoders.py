@@ -26,7 +26,7 @@ def outcome(kind: str) -> str | None:
     try:
         try_encoder(config)
     except ModelError as refused:
-        return str(refused)
+        return " ".join(str(refused).split())
     return "yes"
 
 

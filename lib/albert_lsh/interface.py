@@ -28,7 +28,8 @@ from albert_lsh.trial import ModelError, try_encoder
 logger = logging.getLogger(__name__)
 
 INTERFACE = "albert_lsh"  # the name under which Transformers knows our attentions, and a config keeps them
-BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "data2vec-text")  # where their positions begin
+# Types whose positions begin behind that of padding.
+BEHIND_PADDING = "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text"
 NEARLY_ALL = 0.95  # of the pairs; reformer never attends to a query's own key
 
 

@@ -7,7 +7,6 @@ tokens. In the place of mask and attention it finds functions that compute nothi
 
 import copy
 from contextvars import ContextVar
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -47,7 +46,15 @@ class Call:
         self.unknown = {name for name, value in options.items() if value is not None and value is not False} - OPTIONS
 
 
-CALLS: ContextVar[list[Call] | None] = ContextVar("calls", default=None)
+class Trial:
+    """What was asked for in a trial."""
+
+    def __init__(self) -> None:
+        self.masks, self.calls = 0, list[Call]()
+
+
+RUNNING: ContextVar[Trial] = ContextVar("running")
+TRIED: dict[tuple[type[PreTrainedModel], str], tuple[str, ...]] = {}  # what came of a trial, by class and config
 
 
 def sees_both_sides(mask_function: Any, window: int | None) -> bool:
@@ -61,13 +68,13 @@ def sees_both_sides(mask_function: Any, window: int | None) -> bool:
 
 
 def note_mask(mask_function: Any = None, local_size: int | None = None, **options: Any) -> Mask:
+    RUNNING.get().masks += 1
     return Mask(mask_function, local_size)
 
 
 def note_attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any):
-    calls = CALLS.get()
-    assert calls is not None
-    calls.append(Call(module, (query.shape[1], key.shape[1]), options | {"attention_mask": attention_mask}))
+    heads = query.shape[1], key.shape[1]
+    RUNNING.get().calls.append(Call(module, heads, options | {"attention_mask": attention_mask}))
     return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3]), None
 
 
@@ -99,51 +106,41 @@ def try_encoder(config: PreTrainedConfig, model_class: type[PreTrainedModel] | N
     for name in ("albert_lsh", "attn_implementation"):
         vars(plain).pop(name, None)
     plain._attn_implementation = TRIAL
-    return call_once(Compared(plain), base)
+    known_as = base, plain.to_json_string(use_diff=False)
+    if known_as not in TRIED:
+        TRIED[known_as] = call_twice(plain, base)
+    return TRIED[known_as]
 
 
-class Compared:
-    """A config that is equal to another if all of its options are."""
-
-    def __init__(self, config: PreTrainedConfig):
-        self.config, self.text = config, config.to_json_string(use_diff=False)
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __eq__(self, other: Any) -> bool:
-        return self.text == other.text
-
-
-@lru_cache(maxsize=64)
-def call_once(compared: Compared, base: type[PreTrainedModel]) -> tuple[str, ...]:
-    """See `try_encoder`; the same config is tried once."""
-    calls: list[Call] = []
+def call_twice(config: PreTrainedConfig, base: type[PreTrainedModel]) -> tuple[str, ...]:
+    """The trial, with a mask and without one; see `try_encoder`."""
+    trial = Trial()
     failed: Exception | None = None
-    token = CALLS.set(calls)
+    token = RUNNING.set(trial)
     try:
         with torch.device("meta"), torch.no_grad():
-            model = base(compared.config).eval().base_model
+            model = base(config).eval().base_model
             ids = torch.ones(1, TOKENS, dtype=torch.long)
             model(input_ids=ids, attention_mask=ids)
             model(input_ids=ids)
     except Exception as error:  # whatever its code raises without numbers, or over a mask that is none
         failed = error
     finally:
-        CALLS.reset(token)
-    if why := reason_against(calls, 2 * getattr(compared.config, "num_hidden_layers", 0)):
+        RUNNING.reset(token)
+    if why := reason_against(trial, failed, getattr(config, "num_hidden_layers", None)):
         raise ModelError(why) from failed
-    if failed is not None:
-        raise ModelError(f"a trial call failed: {type(failed).__name__}: {failed}") from failed
     names = {module: name for name, module in model.named_modules()}
-    return tuple(dict.fromkeys(names[call.module] for call in calls))
+    return tuple(dict.fromkeys(names[call.module] for call in trial.calls))
 
 
-def reason_against(calls: list[Call], expected: int) -> str | None:
-    """Why a model that called attentions in this way cannot have ours."""
-    if not calls:
+def reason_against(trial: Trial, failed: Exception | None, layers: Any) -> str | None:
+    """Why a model of so many layers, of which a trial came to this, cannot have our attentions."""
+    broke = f"{type(failed).__name__}: {failed}"
+    if not trial.calls and failed is not None and not trial.masks:  # after a mask, it failed to compute with it itself
+        return f"it called no attention before a trial call failed ({broke})"
+    if not trial.calls:
         return "it computes its attention itself, and asks for no other"
-    for call in calls:
+    for call in trial.calls:
         if not isinstance(call.mask, Mask):
             return "it makes the mask of its attention itself"
         if not call.mask.by_position_alone:
@@ -152,8 +149,10 @@ def reason_against(calls: list[Call], expected: int) -> str | None:
             return f"its attention has {', '.join(sorted(call.unknown))}, which ours have not"
         if call.heads[0] % call.heads[1]:
             return "its heads of keys do not divide those of queries"
-    if len(calls) != expected:
-        return f"{len(calls)} attentions were called in two calls of {expected // 2} layers"
-    if all(call.mask.window is not None for call in calls):
+    if failed is not None:
+        return f"a trial call failed ({broke})"
+    if type(layers) is not int or len(trial.calls) != 2 * layers:
+        return f"num_hidden_layers={layers}, and it calls {len(trial.calls) / 2:g} attentions"
+    if all(call.mask.window is not None for call in trial.calls):
         return "all of its layers see a window alone"
     return None

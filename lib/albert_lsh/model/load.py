@@ -281,15 +281,17 @@ def extend_positions(model: Module, length: int) -> Module:
     if length <= (present := max_positions(config)):
         raise ValueError(f"length={length} must be above the {present} positions that the model has")
     reserved = config.max_position_embeddings - present  # RoBERTa's, up to that of padding
-    embeddings: Any = getattr(inner.base_model, "embeddings", None)
+    modules: list[Any] = list(inner.base_model.modules())
+    embeddings = next((m for m in modules if hasattr(m, "word_embeddings") or hasattr(m, "position_embeddings")), None)
     if isinstance(table := getattr(embeddings, "position_embeddings", None), nn.Embedding):
         learned = table.weight[reserved:].detach()
         extended = torch.cat([table.weight[:reserved].detach(), learned.repeat(-(-length // present), 1)[:length]])
         table = nn.Embedding.from_pretrained(extended, freeze=False, padding_idx=table.padding_idx)
         embeddings.position_embeddings = table
-        positions = torch.arange(reserved + length, device=learned.device)[None]
-        embeddings.register_buffer("position_ids", positions, persistent=False)
-        embeddings.register_buffer("token_type_ids", torch.zeros_like(positions), persistent=False)
+    positions = torch.arange(reserved + length, device=inner.device)[None]
+    for name, buffer in {"position_ids": positions, "token_type_ids": torch.zeros_like(positions)}.items():
+        if hasattr(embeddings, name):
+            embeddings.register_buffer(name, buffer, persistent=False)
     config.max_position_embeddings = reserved + length
     outer: Any = model
     if hasattr(outer, "max_seq_length"):  # of a SentenceTransformer, at which it cuts texts
