@@ -2,13 +2,15 @@
 
     OMP_NUM_THREADS=1 python benchmarks/whole_model.py                    writes results/efficiency/whole-model.csv
     ... whole_model.py whole-model-intel softmax "key-clusters, 1/4" ...    a table of another name, with these cases
+    ... whole_model.py whole-model-modernbert "ModernBERT, softmax" "ModernBERT, sdpa" ...    (of any of CASES)
 
 A forward pass of random tokens in evaluation, float32, with positions repeated up to the length. Cases of a length take
 turns in one process. Memory is the peak above that of the model alone, in a process for each case.
 
 The attentions of CASES, LSG and HyperAttention among them, have the model's own weights. Peers that are models of
 Transformers have the shape of all-MiniLM-L6-v2 and random weights. On a CPU its YOSO computes the expectation, which
-takes matrices of all pairs.
+takes matrices of all pairs. ModernBERT has ModernBERT-base's shape and random weights: of its 22 layers 8 are global
+and have the case's attention; "sdpa" is its own in all of them.
 """
 
 import json
@@ -23,6 +25,7 @@ from peers import hyper, lsg
 from transformers import (
     LongformerConfig,
     LongformerModel,
+    ModernBertConfig,
     NystromformerConfig,
     NystromformerModel,
     PreTrainedConfig,
@@ -54,12 +57,19 @@ PEERS: dict[str, tuple[type[PreTrainedConfig], Any, dict[str, Any]]] = {
     "Nyströmformer": (NystromformerConfig, NystromformerModel, {}),
     "YOSO": (YosoConfig, YosoModel, {}),
 }
+MODERNBERT, OWN = "ModernBERT, ", "sdpa"
 REFORMER = "reformer-pytorch"
 LONGEST = {"YOSO": 2048, REFORMER: 4096}  # longer ones take a minute a pass
 SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
 def encoder(case: str) -> PreTrainedModel:
+    if case.startswith(MODERNBERT):
+        model = load_model(ModernBertConfig(), head="base")
+        if (name := case.removeprefix(MODERNBERT)) == OWN:
+            model.set_attn_implementation(OWN)
+            return model
+        return switch_attention(model, CASES[name][0], CASES[name][1])
     if case == REFORMER:  # its projections are new
         model = load_model(MODEL, head="base", attention="reformer")
         return extend_positions(model, LENGTHS[-1]).eval()
@@ -106,7 +116,13 @@ def main(name: str = "whole-model", *some: str) -> None:
         fit = {case: forward(model, length) for case, model in models.items() if length in fitting(case)}
         taken = seconds_of(fit, 3)
         for case, seconds in taken.items():
-            row = {"model": MODEL, "case": case, "length": length, "seconds": statistics.median(seconds)}
+            shape = "ModernBERT-base's shape, random weights" if case.startswith(MODERNBERT) else MODEL
+            row = {
+                "model": shape,
+                "case": case.removeprefix(MODERNBERT),
+                "length": length,
+                "seconds": statistics.median(seconds),
+            }
             rows.append(row | {"bytes": peaks[case][number], "threads": torch.get_num_threads()} | provenance("cpu"))
     path = repository_root() / "results" / "efficiency" / f"{name}.csv"
     write_atomically(path, pd.DataFrame(rows).to_csv(index=False))

@@ -47,7 +47,8 @@ COMMENT = re.compile(r"^    (?:# (.+)\n    )?(\w+): .*?(?:  # (.+))?$", re.MULTI
 OF_LIBRARY = ("attentions", "tasks")  # tables of what there is, not of results
 # The study, or the folder of results/, of a table whose name does not begin with it.
 GROUPS = {"duplication": "long-range", "listops": "long-range", "text": "long-range", "twins": "word-order"}
-GROUPS |= {"whole-model": "efficiency", "whole-model-intel": "efficiency", "second-models": "no-training"}
+GROUPS |= dict.fromkeys(("whole-model", "whole-model-intel", "whole-model-modernbert"), "efficiency")
+GROUPS |= {"second-models": "no-training"}
 GROUPS |= {"faults": "reliability", "colab": "reliability"}
 TABLES = ROOT / "results" / "tables"
 HEAD = """# Tables: {group}

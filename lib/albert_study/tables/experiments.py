@@ -69,6 +69,7 @@ def time_tables(root: Path, rows: pd.DataFrame) -> Named:
         ("efficiency-step", "step-cpu-fp32", ratio, "{Commits}."),
         ("whole-model", "whole-model", ratio + " ({mib:0} MiB)", "{model}, " + note),
         ("whole-model-intel", "whole-model-intel", ratio + " ({mib:0} MiB)", "{model}, " + note),
+        ("whole-model-modernbert", "whole-model-modernbert", ratio + " ({mib:0} MiB)", "{model}, " + note),
     ):
         yield from shown(name, measured(root, file), "{case}", cell, of_lines, **by_length)
 
