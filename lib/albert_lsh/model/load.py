@@ -281,8 +281,8 @@ def extend_positions(model: Module, length: int) -> Module:
     if length <= (present := max_positions(config)):
         raise ValueError(f"length={length} must be above the {present} positions that the model has")
     reserved = config.max_position_embeddings - present  # RoBERTa's, up to that of padding
-    modules: list[Any] = list(inner.base_model.modules())
-    embeddings = next((m for m in modules if hasattr(m, "word_embeddings") or hasattr(m, "position_embeddings")), None)
+    modules, names = inner.base_model.modules(), ("word_embeddings", "position_embeddings")
+    embeddings: Any = next((m for m in modules if any(hasattr(m, name) for name in names)), None)
     if isinstance(table := getattr(embeddings, "position_embeddings", None), nn.Embedding):
         learned = table.weight[reserved:].detach()
         extended = torch.cat([table.weight[:reserved].detach(), learned.repeat(-(-length // present), 1)[:length]])
