@@ -5,14 +5,18 @@ import functools
 import json
 import subprocess
 import sys
+from typing import ClassVar
 
 import peft
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, BertConfig, PreTrainedModel
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from albert_lsh import attention, extend_positions, load_model, record_passes, save_memory, switch_attention
+from albert_lsh import attention, extend_positions, load_model, record_passes, save_memory, switch_attention, trial
 from albert_lsh.interface import ModelError, max_positions
 from albert_lsh.model.projections import draw_projections, drop_residual
 from albert_lsh.trial import attention_modules, try_encoder
@@ -115,7 +119,9 @@ def test_what_stands_in_padding_changes_nothing(plain):
 
 
 def test_positions_are_extended_and_the_first_stay(plain):
-    model = extend_positions(copy.deepcopy(plain), 70).eval()
+    model = copy.deepcopy(plain).requires_grad_(False)
+    extend_positions(model, 70).eval()
+    assert not any(weight.requires_grad for weight in model.parameters())
     assert torch.equal(states(model), states(plain))
     with torch.no_grad():
         assert model(input_ids=batch(length=70)["input_ids"]).last_hidden_state.isfinite().all()
@@ -132,10 +138,34 @@ def test_positions_end_where_their_table_does(kind):
     assert max_positions(config) == table.num_embeddings - reserved
 
 
+def test_positions_that_are_scaled_are_set_when_the_model_is_loaded():
+    rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0}
+    with pytest.raises(ValueError, match="^rope_type='dynamic': load_model.*max_position_embeddings=70"):
+        extend_positions(AutoModel.from_config(config_of("eurobert", rope_parameters=rope)), 70)
+
+
 def test_layers_that_are_computed_again_have_the_same_gradients(plain):
     model = switch_attention(copy.deepcopy(plain), "key-clusters", LSH, seed=4)
-    expected = output_and_gradients(model.eval(), BATCH)
-    assert_alike(output_and_gradients(save_memory(copy.deepcopy(model), recompute=True), BATCH), expected)
+    passes = []
+    for recompute in (False, True):
+        saving, made = save_memory(copy.deepcopy(model), recompute=recompute).train(), []
+        for module in saving.modules():
+            module.p = 0.0  # of dropout
+        for module in attention_modules(saving):
+            module.register_forward_hook(lambda *_, made=made: made.append(1))
+        torch.manual_seed(2)  # of hashes, in training
+        gradients = output_and_gradients(saving, BATCH)
+        passes.append((len(made), gradients))
+    assert passes[1][0] == 2 * passes[0][0] == 6
+    assert_alike(passes[1][1], passes[0][1])
+
+
+def test_under_autocast_all_of_a_type_s_tensors_have_its_dtype(plain):
+    model = switch_attention(copy.deepcopy(plain), "key-clusters", LSH).eval()
+    with torch.autocast("cpu", torch.bfloat16), record_passes(model) as passes:
+        out = states(model)
+    assert {x.dtype for p in passes for x in (p.query, p.key, p.value)} == {torch.bfloat16}
+    assert out.isfinite().all()
 
 
 def test_asked_for_by_the_package_s_name_it_is_key_clusters(plain, tmp_path):
@@ -307,6 +337,65 @@ def test_every_other_type_is_refused_in_one_line(kind):
         assert model.config._attn_implementation == before
 
 
+class Asking(PreTrainedModel):
+    """One layer that asks for an attention as its `asking` says."""
+
+    config_class, base_model_prefix, _supports_sdpa = BertConfig, "base", True
+    asking: ClassVar[dict] = {}
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embed, self.layer = torch.nn.Embedding(config.vocab_size, 32), torch.nn.Identity()
+        self.post_init()
+
+    def forward(self, input_ids, attention_mask=None, **options):
+        x = self.embed(input_ids)
+        rows, ask = x.unflatten(-1, (4, 8)).transpose(1, 2), {"scaling": 1.0, "keys": 4, "times": 1, **self.asking}
+        mask = create_bidirectional_mask(self.config, x, attention_mask, and_mask_function=ask.pop("rule", None))
+        mask, keys, times = ask.pop("mask", mask), rows[:, : ask.pop("keys")], ask.pop("times")
+        attend = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+        for _ in range(times):
+            out = attend(self.layer, rows, keys, keys, mask, **ask, **options)[0]
+        return BaseModelOutput(last_hidden_state=out.flatten(2))
+
+
+ASKING = {
+    "nothing else": ({}, None),
+    "heads that share keys": ({"keys": 2}, None),
+    "heads that cannot share": ({"keys": 3}, "its heads of keys do not divide those of queries"),
+    "a bias": ({"position_bias": torch.zeros(1)}, "its attention has position_bias, which ours have not"),
+    "no scaling": ({"scaling": None}, "its attention has no scaling, which ours have not"),
+    "its own mask": ({"mask": torch.zeros(1)}, "it makes the mask of its attention itself"),
+    "a rule": ({"rule": lambda b, h, q, k: q >= k - 600}, "its tokens do not see all others"),
+    "no attention": ({"times": 0}, "it computes its attention itself"),
+    "two in a layer": ({"times": 2}, "num_hidden_layers=1, and it calls 2 attentions"),
+}
+
+
+@pytest.mark.parametrize("case", ASKING)
+def test_how_a_model_asks_for_its_attention_decides(case, monkeypatch):
+    """Of a class that nobody here has seen."""
+    asking, refused = ASKING[case]
+    monkeypatch.setattr(Asking, "asking", asking)
+    monkeypatch.setattr(trial, "TRIED", {})
+    model = Asking(BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=1)).eval()
+    if refused:
+        with pytest.raises(ModelError, match=f"cannot have these attentions: {refused}"):
+            switch_attention(model, "window", {"keys": 1})
+    else:
+        before = states(switch_attention(model, "softmax"))
+        assert not torch.allclose(states(switch_attention(model, "window", {"keys": 1})), before)
+
+
+def test_what_a_call_asks_for_beside_its_tokens_is_refused():
+    model = switch_attention(AutoModel.from_config(config_of("bert")), "lsh").eval()
+    with pytest.raises(ValueError, match="^attention 'lsh' has no is_causal; [^\n]*$"):
+        model(**BATCH, is_causal=True)
+    chains = AutoModel.from_config(config_of("esmc"), attn_implementation="lsh")
+    with pytest.raises(ValueError, match="^our attentions take a mask of padding alone; [^\n]*$"):
+        chains(BATCH["input_ids"], sequence_id=BATCH["attention_mask"])
+
+
 def test_local_layers_alone_leave_nothing_to_us():
     config = config_of("modernbert", layer_types=["sliding_attention"] * 3)
     with pytest.raises(ModelError, match="all of its layers see a window alone$"):
@@ -400,7 +489,7 @@ def test_an_attention_with_weights_of_its_own_names_load_model(tmp_path):
 
 
 def test_a_distilbert_has_a_convolution_and_no_new_projections(tmp_path):
-    message = "^%s: not in a model of type distilbert; take an ALBERT"
+    message = "^%s: not in a model of type distilbert; take one of albert, bert, "
     with pytest.raises(ModelError, match=message % "attention 'reformer'"):
         load_model(config_of("distilbert"), head="base", attention="reformer")
     model = load_model(config_of("distilbert"), head="base", attention="yoso-e", settings={"conv_kernel_size": 3})

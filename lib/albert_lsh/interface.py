@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 INTERFACE = "albert_lsh"  # the name under which Transformers knows our attentions, and a config keeps them
 # Types whose positions begin behind that of padding.
 BEHIND_PADDING = "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text"
+CHANGING = "is_causal", "softcap", "position_bias", "s_aux"  # options that would change what an attention computes
 NEARLY_ALL = 0.95  # of the pairs; reformer never attends to a query's own key
 
 
@@ -125,7 +126,7 @@ class ModelAttention(dict[str, Any]):
             del config.attn_implementation
 
     def replaced_by(self, config: PreTrainedConfig, attention: str) -> "ModelAttention":
-        """Another attention, with its usual settings; ModelError where it, or this one, has weights of its own."""
+        """Another attention, with its usual settings in all passes; ModelError to and from reformer."""
         if "reformer" in (attention, self["attention"]):
             one = f"a model with {self['attention']!r} cannot have {attention!r} by its name"
             raise ModelError(f"{one}: reformer has projections of its own; see albert_lsh.load_model")
@@ -314,9 +315,15 @@ class PassCounter:
 
 
 def begin_call(
-    attention_mask: Tensor | None = None, *, config: PreTrainedConfig, local_size: int | None = None, **kwargs: Any
-) -> PassCounter:
-    """What Transformers calls for the mask; attention_mask: (batch, length); local_size: positions to each side."""
+    attention_mask: Tensor | None = None, *, config: PreTrainedConfig, local_size: int | None = None,
+    use_vmap: bool = False, **kwargs: Any,
+) -> PassCounter:  # fmt: skip
+    """What Transformers calls for the mask.
+
+    attention_mask: (batch, length). local_size: positions to each side. use_vmap: the caller has a rule of its own.
+    """
+    if use_vmap:
+        raise ValueError("our attentions take a mask of padding alone; here tokens see some others by another rule")
     kept = getattr(config, INTERFACE, None)
     if not isinstance(kept, ModelAttention) or kept.aside:  # somebody wrote into the config of a finished model
         raise ValueError("this model was not prepared for our attentions; call albert_lsh.switch_attention(model, ...)")
@@ -335,6 +342,10 @@ def begin_pass(
     if kwargs.get("output_attentions") or current.counter.config.output_attentions:
         instead = "record_passes shows its inputs, set_attn_implementation('eager') makes it softmax with weights"
         raise ValueError(f"output_attentions=True: attention {current.kept['attention']!r} keeps no weights; {instead}")
+    if changing := [name for name in CHANGING if kwargs.get(name) not in (None, False)]:
+        raise ValueError(
+            f"attention {current.kept['attention']!r} has no {changing[0]}; set_attn_implementation('sdpa')"
+        )
     if past_key_values is not None:
         what = "keys without queries (past_key_values), such as those of PEFT's prefix tuning"
         raise ValueError(
@@ -355,6 +366,7 @@ def attend(
     """
     if (shared_by := query.shape[1] // key.shape[1]) > 1:
         key, value = (x.repeat_interleave(shared_by, dim=1) for x in (key, value))
+    query, key = query.to(value.dtype), key.to(value.dtype)  # rotary positions are float32, under autocast too
     kwargs["past_key_values"] = key if key.shape[2] > query.shape[2] else None
     current, mask = begin_pass(module, attention_mask, query.device, **kwargs)
     attentions.check_tensors(query, key, value, mask)

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, 
 from albert_lsh.files import OneLineError
 
 TRIAL = "albert_lsh_trial"  # the name under which Transformers knows the two functions
-TOKENS = 4
+TOKENS, FAR = 4, 1024  # of a trial call; positions of which a mask is looked at
 # What Transformers may hand to an attention besides its tensors. Anything else would change what it computes, such as a
 # bias of positions or sinks, and ours would leave it out.
 OPTIONS = {
@@ -30,11 +30,15 @@ class ModelError(OneLineError):
 
 
 class Mask:
-    """What a call for the mask came to."""
+    """What a call for the mask came to.
 
-    def __init__(self, mask_function: Any, local_size: int | None):
+    use_vmap: Transformers' word for a mask to which the model, or its caller, has added a rule.
+    """
+
+    def __init__(self, mask_function: Any, local_size: int | None, use_vmap: bool, config: PreTrainedConfig):
         self.window = local_size  # positions to each side; None: all
-        self.by_position_alone = mask_function is None or sees_both_sides(mask_function, local_size)
+        self.is_plain = not use_vmap and sees_both_sides(mask_function, local_size)
+        self.config = config
 
 
 class Call:
@@ -42,7 +46,7 @@ class Call:
 
     def __init__(self, module: nn.Module, heads: tuple[int, int], options: dict[str, Any]):
         self.module, self.heads = module, heads  # heads of queries, and of keys
-        self.mask = options["attention_mask"]
+        self.mask, self.scaling = options["attention_mask"], options.get("scaling")
         self.unknown = {name for name, value in options.items() if value is not None and value is not False} - OPTIONS
 
 
@@ -59,17 +63,19 @@ TRIED: dict[tuple[type[PreTrainedModel], str], tuple[str, ...]] = {}  # what cam
 
 def sees_both_sides(mask_function: Any, window: int | None) -> bool:
     """Whether a mask of Transformers lets a token see every other, or every other at most `window` positions away."""
-    far = TOKENS if window is None else window + 2
-    first, key = torch.tensor([0, far], device="cpu")[:, None], torch.arange(far + 1, device="cpu")
-    distance = (first - key).abs()
-    zero = torch.zeros((), dtype=torch.long, device="cpu")
-    seen = mask_function(zero, zero, first, key).expand_as(distance)
+    far = max(FAR, 2 * (window or 0))
+    position = torch.arange(far + 1, device="cpu")
+    some, zero = position[[0, 1, far // 2, far]][:, None], torch.zeros((), dtype=torch.long, device="cpu")
+    distance = (some - position).abs()
+    seen = mask_function(zero, zero, some, position).expand_as(distance)
     return bool((seen == (distance <= (far if window is None else window))).all())
 
 
-def note_mask(mask_function: Any = None, local_size: int | None = None, **options: Any) -> Mask:
+def note_mask(
+    mask_function: Any, config: PreTrainedConfig, local_size: int | None = None, use_vmap: bool = False, **options: Any
+) -> Mask:
     RUNNING.get().masks += 1
-    return Mask(mask_function, local_size)
+    return Mask(mask_function, local_size, use_vmap, config)
 
 
 def note_attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any):
@@ -90,7 +96,7 @@ def attention_modules(model: PreTrainedModel) -> list[nn.Module]:
 def try_encoder(config: PreTrainedConfig, model_class: type[PreTrainedModel] | None = None) -> tuple[str, ...]:
     """The names, within its base model, of the modules of a model that call an attention.
 
-    model_class: of the model, where AutoModel does not know the config's.
+    model_class: of the model, where it is none of Transformers' own, or AutoModel does not know the config's.
 
     Raises:
         ModelError: why a model of this config cannot have our attentions.
@@ -99,7 +105,8 @@ def try_encoder(config: PreTrainedConfig, model_class: type[PreTrainedModel] | N
         if getattr(config, option, False):
             raise ModelError(f"{option}=True: no decoder can have these attentions")
     known: Any = AutoModel._model_mapping  # type: ignore[attr-defined]
-    base = known.get(type(config), model_class)
+    is_theirs = model_class is None or model_class.__module__.startswith("transformers.")
+    base = known.get(type(config), model_class) if is_theirs else model_class
     if not (isinstance(base, type) and getattr(base, "main_input_name", None) == "input_ids"):
         raise ModelError("no encoder of texts")
     plain = copy.deepcopy(config)
@@ -127,32 +134,40 @@ def call_twice(config: PreTrainedConfig, base: type[PreTrainedModel]) -> tuple[s
         failed = error
     finally:
         RUNNING.reset(token)
-    if why := reason_against(trial, failed, getattr(config, "num_hidden_layers", None)):
+    if why := reason_against(trial, failed, config):
         raise ModelError(why) from failed
     names = {module: name for name, module in model.named_modules()}
     return tuple(dict.fromkeys(names[call.module] for call in trial.calls))
 
 
-def reason_against(trial: Trial, failed: Exception | None, layers: Any) -> str | None:
-    """Why a model of so many layers, of which a trial came to this, cannot have our attentions."""
+def reason_against(trial: Trial, failed: Exception | None, config: PreTrainedConfig) -> str | None:
+    """Why a model of this config, of which a trial came to this, cannot have our attentions."""
     broke = f"{type(failed).__name__}: {failed}"
-    if not trial.calls and failed is not None and not trial.masks:  # after a mask, it failed to compute with it itself
+    if not trial.calls and failed is not None and not trial.masks:
         return f"it called no attention before a trial call failed ({broke})"
-    if not trial.calls:
+    if not trial.calls:  # where it failed after it got the mask, it has tried to compute with that
         return "it computes its attention itself, and asks for no other"
     for call in trial.calls:
         if not isinstance(call.mask, Mask):
             return "it makes the mask of its attention itself"
-        if not call.mask.by_position_alone:
+        if not call.mask.is_plain:
             return "its tokens do not see all others: a decoder, or a mask of its own"
-        if call.unknown:
-            return f"its attention has {', '.join(sorted(call.unknown))}, which ours have not"
+        if call.unknown or call.scaling is None:
+            return f"its attention has {', '.join(sorted(call.unknown)) or 'no scaling'}, which ours have not"
         if call.heads[0] % call.heads[1]:
             return "its heads of keys do not divide those of queries"
+        if call.mask.config is not config:
+            return "its layers have configs of their own"
     if failed is not None:
         return f"a trial call failed ({broke})"
+    layers, modules = getattr(config, "num_hidden_layers", None), {call.module for call in trial.calls}
     if type(layers) is not int or len(trial.calls) != 2 * layers:
         return f"num_hidden_layers={layers}, and it calls {len(trial.calls) / 2:g} attentions"
-    if all(call.mask.window is not None for call in trial.calls):
+    if len(modules) < layers and config.model_type != "albert":  # whose passes `PassCounter` counts
+        return "its layers share an attention, and it is no ALBERT"
+    local = {call.module for call in trial.calls if call.mask.window is not None}
+    if local == modules:
         return "all of its layers see a window alone"
+    if any(getattr(module, "layer_idx", None) is None for module in local):
+        return "its local layers have no layer_idx"
     return None

@@ -21,6 +21,7 @@ from albert_study.experiments.efficiency import crossing_bounds, slopes
 from albert_study.intervals import MARGIN
 from albert_study.names import ARMS, BESIDE, METRICS, RUNGS, TITLES, TRAINED, base_of, in_order, look_of, scale_of
 from albert_study.records import BASELINES, listed, load, load_history, read, read_measured, studies_of, wide
+from albert_study.shares import has_shares, plot_shares
 from albert_study.show import LOOK, add_legend, curves, dots, level, new_figure, plain, save
 from albert_study.tables.studies import between
 
@@ -349,6 +350,8 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
     pairs, switched, second, shuffled = (read(root, f"tables/{study}-{name}") for name in names)
     if "2020-block" in {*runs["arm"]}:
         figures[study] = plot_ladder(pd.concat([rows, earlier_rungs(root)]), RUNGS | BESIDE, root)
+    if has_shares([*runs["arm"].unique()]):
+        figures[f"{study}-shares"] = plot_shares(runs)
     if len(pairs) and (pairs["from"] == "softmax").any():
         figures[f"{study}-differences"] = plot_differences(runs, pairs)
     if len(switched):

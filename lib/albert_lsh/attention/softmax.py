@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_lsh.attention.core import Attention
-from albert_lsh.attention.rows import MASKED, product
+from albert_lsh.attention.rows import MASKED, clear_padding, product
 
 # Tokens up to which torch's fused backward takes longer than plain products in bfloat16. With 12 heads of 64 and 32
 # sequences of 30 tokens forward and backward take five times as long, with 16 of 200 tokens 1.8 times (one core of an
@@ -51,8 +51,9 @@ def attend_nearby(
         query, key, value: (batch, heads, length, head_dim).
         padding_mask: (batch, length) bool, True where there is a token; None where nothing is padded.
     Returns:
-        (batch, heads, length, head_dim); rows of padding are finite, and mean nothing.
+        (batch, heads, length, head_dim); rows of padding are zero, whatever stands there.
     """
+    query, key, value = (clear_padding(x, padding_mask) for x in (query, key, value))
     batch, _, length, _ = query.shape
     size = max(distance, LEAST_BLOCK)
     tokens = query.new_ones(batch, length, dtype=torch.bool) if padding_mask is None else padding_mask
@@ -60,7 +61,7 @@ def attend_nearby(
     if length <= 3 * size:
         apart = (position[:length, None] - position[:length]).abs()
         mask = (tokens[:, None, None] & (apart <= distance)) | (apart == 0)  # a row of padding sees itself
-        return fused(query, key, value, mask, scaling=scaling, dropout=dropout)
+        return clear_padding(fused(query, key, value, mask, scaling=scaling, dropout=dropout), padding_mask)
     blocks = -(-length // size)
     rest = blocks * size - length
     apart = (position[:size, None] + size - position[: 3 * size]).abs()  # the keys of a block begin a block earlier
@@ -72,7 +73,7 @@ def attend_nearby(
         for x in (key, value)
     )  # (batch * blocks, heads, 3 * size, head_dim)
     out = fused(queries, keys, values, mask.flatten(0, 1).unsqueeze(1), scaling=scaling, dropout=dropout)
-    return out.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :length]
+    return clear_padding(out.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :length], padding_mask)
 
 
 def among_tokens(padding_mask: Tensor | None) -> Tensor | None:

@@ -274,19 +274,24 @@ def extend_positions(model: Module, length: int) -> Module:
     positions differ as before. Of a model that computes its positions (rotary ones) the config alone changes.
 
     Raises:
-        ValueError: the model has as many positions already.
+        ValueError: the model has as many positions already, or scales rotary ones by how many there are.
     """
     inner = transformers_model(model)
     config = inner.config
     if length <= (present := max_positions(config)):
         raise ValueError(f"length={length} must be above the {present} positions that the model has")
+    for module in inner.modules():
+        kinds = getattr(module, "rope_type", "default")
+        if {*(kinds.values() if isinstance(kinds, dict) else [kinds])} != {"default"}:
+            raise ValueError(f"rope_type={kinds!r}: load_model(..., max_position_embeddings={length}) scales positions")
     reserved = config.max_position_embeddings - present  # RoBERTa's, up to that of padding
     modules, names = inner.base_model.modules(), ("word_embeddings", "position_embeddings")
     embeddings: Any = next((m for m in modules if any(hasattr(m, name) for name in names)), None)
     if isinstance(table := getattr(embeddings, "position_embeddings", None), nn.Embedding):
         learned = table.weight[reserved:].detach()
         extended = torch.cat([table.weight[:reserved].detach(), learned.repeat(-(-length // present), 1)[:length]])
-        table = nn.Embedding.from_pretrained(extended, freeze=False, padding_idx=table.padding_idx)
+        is_frozen = not table.weight.requires_grad
+        table = nn.Embedding.from_pretrained(extended, freeze=is_frozen, padding_idx=table.padding_idx)
         embeddings.position_embeddings = table
     positions = torch.arange(reserved + length, device=inner.device)[None]
     for name, buffer in {"position_ids": positions, "token_type_ids": torch.zeros_like(positions)}.items():

@@ -29,6 +29,7 @@ def recomputing(layer_class: Any) -> dict[str, Any]:
     """A layer's class whose `forward` is recomputed."""
 
     def forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        # ALBERT's layers have the mask by position; modules of other types know their number.
         args = tuple(arg.begin(layer) if isinstance(arg, PassCounter) else arg for arg in args)
         return recomputed(partial(layer_class.forward, layer), *args, **kwargs)
 

@@ -14,6 +14,7 @@ from albert_lsh.interface import ModelAttention, ModelError, attend, begin_pass,
 from albert_lsh.trial import attention_modules
 
 PROJECTIONS = ("query", "key", "value", "output")
+BLOCKS = "albert", "bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "data2vec-text"
 
 
 def convolve_values(model: PreTrainedModel, size: int) -> None:
@@ -55,10 +56,10 @@ class AttentionAlone(nn.Module):
         return attention_output
 
 
-def check_projections(model: PreTrainedModel, what: str) -> None:
-    """Raise ModelError unless the model's attentions have the projections of ALBERT and BERT."""
-    if not any(hasattr(module, "query") for module in attention_modules(model)):
-        raise ModelError(f"{what}: not in a model of type {model.config.model_type}; take an ALBERT, BERT or RoBERTa")
+def check_block(model: PreTrainedModel, what: str) -> None:
+    """Raise ModelError unless the model's attention block is ALBERT's or BERT's, which is what can be changed here."""
+    if (kind := model.config.model_type) not in BLOCKS:
+        raise ModelError(f"{what}: not in a model of type {kind}; take one of {', '.join(BLOCKS)}")
 
 
 def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
@@ -70,7 +71,7 @@ def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
     Raises:
         ModelError: a model of another type than ALBERT's, BERT's and RoBERTa's.
     """
-    check_projections(model, "attention 'reformer'")
+    check_block(model, "attention 'reformer'")
     model.config.attention_probs_dropout_prob = 0.0  # of the package's layer; the config, and so a record, says it
     own = {name: value for name, value in settings.items() if name != "residual"}
     for parent in list(model.modules()):
@@ -101,7 +102,7 @@ def draw_projections(model: PreTrainedModel, names: Sequence[str] = PROJECTIONS)
     """
     if any(isinstance(module, ReformerSelfAttention) for module in model.modules()):
         raise ValueError("projections: 'reformer' has new ones already")
-    check_projections(model, "projections='new'")
+    check_block(model, "projections='new'")
     module: Any
     for module in model.modules():
         inner, outer = (module.self, module.output) if hasattr(module, "self") else (module, module)
@@ -148,7 +149,7 @@ def drop_residual(model: PreTrainedModel) -> PreTrainedModel:
     kept = ModelAttention.of(config, type(model).__name__)
     kept = kept.aside or kept
     check_residual(kept["attention"], False)
-    check_projections(model, "residual=False")
+    check_block(model, "residual=False")
     module: Any
     inner: Any
     for module in list(model.modules()):
