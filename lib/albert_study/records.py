@@ -173,7 +173,9 @@ def rows_of(path: Path, root: Path) -> list[Row]:
         run, where = (result := read_result(path))["parameters"], result["environment"]
         if kind == "pretrained":
             counts = {"held-out": result["sequences"]["held_out"]}
-            names = ("pretraining", "masked tokens", run["size"], "/".join(path.relative_to(root).parts[2:-1]))
+            of = run.get("kind", "albert")
+            size = run["size"] if run["size"].startswith(of) or of == "albert" else f"{of}-{run['size']}"
+            names = ("pretraining", "masked tokens", size, "/".join(path.relative_to(root).parts[2:-1]))
         elif kind == "long sequences":
             counts, names = result["examples"], ("long_range", path.parents[2].name, "small, new", run["label"])
         else:
