@@ -246,14 +246,16 @@ def plot_switched(lines: pd.DataFrame) -> Figure:
 
 
 def plot_masked_words(lines: pd.DataFrame) -> Figure:
-    """How the loss of a masked word changes against the full cost, one column a length; bars: two standard errors.
+    """How the loss of a masked word changes against the full cost, one column a length, or `title`; bars: two standard
+    errors.
 
     lines: of variants, of which MASKED are drawn.
     """
     lines = drawn_variants(lines, MASKED).sort_values("length", kind="stable")
     change, error = lines["difference"], 2 * lines["standard_error"]
     lines = lines.assign(difference_low=change - error, difference_high=change + error, most=lines["cost"].max())
-    lines["title"] = lines["length"].map("{:.0f} tokens".format)
+    if "title" not in lines:
+        lines["title"] = lines["length"].map("{:.0f} tokens".format)
     figure, upper = against_cost(lines, {"difference": "nats above\nsoftmax's", "change": "change, either way"})
     for axis in upper:
         axis.axhline(0, color="black", linewidth=0.6)
@@ -275,9 +277,10 @@ def against_cost(lines: pd.DataFrame, panels: dict[str, str]) -> tuple[Figure, l
 
 def plot_pretraining(rows: pd.DataFrame, root: Path) -> Figure:
     """Held-out loss and accuracies against the step, beside what counting pieces (or a coin) reaches, of new models:
-    those of the size that most have.
+    those of the most steps and, among these, of the kind and size that most have.
     """
     lines = wide(rows)
+    lines = lines[lines["steps"] == lines["steps"].max()]
     lines = lines[lines["model"] == lines["model"].mode()[0]]
     runs, counting = lines[lines["attention"] != ""].drop_duplicates("record"), lines[lines["attention"] == ""]
     titles = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
@@ -375,6 +378,10 @@ def write_figures(*studies: str, root: str | Path | None = None) -> list[Path]:
     with mpl.rc_context(LOOK):
         if len(masked := rows[(rows["kind"] == "masked words") & (rows["study"] == "masked-words")]):
             figures["masked-words"] = plot_masked_words(wide(masked))
+        models = {"nano": "learned positions (nano)", "rotary": "rotary positions"}
+        switched = [read(root, f"runs/rotary/{model}").assign(title=title) for model, title in models.items()]
+        if all(map(len, switched)):  # of the best keys, too, all had a mean key
+            figures["rotary"] = plot_masked_words(pd.concat(switched).replace({"variant": {"top-k": "top-k, rest"}}))
         if len(new := rows[(rows["kind"] == "pretrained") & rows["variant"].isna()]):
             figures["pretraining"] = plot_pretraining(new, root)  # those that go on from other weights begin elsewhere
         measured = listed(root, sorted((root / "results/runs/collapse").glob("*.csv")))

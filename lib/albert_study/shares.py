@@ -1,7 +1,6 @@
 """Attentions at several shares of the pairs: from which on are they as good as softmax? (studies/lsh-limit.yaml)"""
 
 import re
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -14,7 +13,7 @@ ARM = re.compile(rf"(.+)-({'|'.join(SHARES)})")  # an attention, and its share
 NAMES = {"lsh": "LSH", "lsh-mean": "LSH, mean key", "key-clusters": "key clusters, mean key"}
 NAMES |= {"random-mean": "random keys, mean key", "smyrf-2x32": "SMYRF, 2 × 32"}
 WITHIN = 2  # points below softmax that the study takes for as good
-AXES = {"share": "pairs seen, %", "cost": "full cost, %"}
+AXES = {"pairs": "pairs seen, %", "cost": "full cost, %"}
 
 
 def has_shares(arms: list[str]) -> bool:
@@ -29,7 +28,7 @@ def plot_shares(runs: pd.DataFrame) -> Figure:
     runs: of `headlines`. Runs of an attention are joined from share to share, by their means. Grey: as good as softmax.
     """
     bases = runs["arm"].str.replace(ARM.pattern, r"\1", regex=True)
-    runs = runs.assign(base=bases, share=runs["share"].fillna(1))
+    runs = runs.assign(base=bases)
     tasks = [*runs["task"].unique()]
     figure, axes = new_figure(6.6, 2.2 * len(tasks) + 0.7, nrows=len(tasks), ncols=len(AXES), sharey="row")
     for row, task in enumerate(tasks):
@@ -40,17 +39,19 @@ def plot_shares(runs: pd.DataFrame) -> Figure:
             axis.axhline(softmax, color="black", linewidth=0.8, label="softmax")
             axis.axhspan(softmax - WITHIN * scale_of(task, metric)[0] / 100, softmax, color="#dddddd", zorder=0)
             for base, name in NAMES.items():
-                points, look = of_task[of_task["base"] == base], look_of(base.removesuffix("-mean").split("-2")[0])
+                if (points := of_task[of_task["base"] == base]).empty:
+                    continue
+                look = look_of(base.removesuffix("-mean").split("-2")[0]) | {"linewidth": 0.8, "markersize": 4}
                 if base == "lsh":
                     look |= {"markerfacecolor": "white"}
                 means = points.groupby("arm")[[x, "value"]].mean().sort_values(x)
-                dot: dict[str, Any] = {"linestyle": "", "markersize": 4}
-                axis.plot(points[x], points["value"], **look | dot)
-                axis.plot(means[x], means["value"], label=name, **look | {"marker": "", "linewidth": 0.8})
+                axis.plot(points[x], points["value"], **look | {"linestyle": ""})
+                axis.plot(means[x], means["value"], **look | {"marker": ""})
+                axis.plot([], [], label=name, **look)
             axis.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
             axis.set_xlim(0, None)
             axis.set(
-                title=TITLES.get(task, task) if x == "share" else "", xlabel=label if row + 1 == len(tasks) else ""
+                title=TITLES.get(task, task) if x == "pairs" else "", xlabel=label if row + 1 == len(tasks) else ""
             )
         axes[row, 0].set_ylabel(METRICS[metric])
     add_legend(figure, axes[0, 0], columns=3)

@@ -222,6 +222,24 @@ def long_tables(root: Path, rows: pd.DataFrame) -> Named:
         yield from shown(task, read(root, f"long_range/{task}"), "{label}", ARENA, ARENA_NOTE)
 
 
+def rotary_tables(root: Path, rows: pd.DataFrame) -> Named:
+    """Attention switched in a model with rotary positions and in one with learned ones: nats lost on masked words."""
+    lines = pd.concat([read(root, f"runs/rotary/{model}").assign(of=model) for model in ("nano", "rotary")])
+    if lines.empty:
+        return
+    lines = lines.sort_values(["of", "variant", "share_asked"], ascending=[True, True, False])
+    lines["error"] = 2 * lines["standard_error"]
+    spec = "{of}={difference:+3} ± {error:3}; {of} either way={change:3}"
+    per = " and ".join(f"{loss:.2f}" for loss in lines.groupby("of")["softmax_loss"].first())
+    note = (
+        f"Nats above softmax's ({per}), ± two standard errors over {{paragraphs}} paragraphs of {{length}} tokens; how "
+    )
+    note += "much a word's loss changes either way. {Commits}."
+    yield from shown(
+        "rotary", lines, "{variant}, {share_asked:%} of the pairs", spec, note, across="of", corner="variant"
+    )
+
+
 def masked_tables(root: Path, rows: pd.DataFrame) -> Named:
     """By variant and length how the loss of a masked word changes, and the full cost; a table a share."""
     lines = rows[(rows["kind"] == "masked words") & (rows["study"] == "masked-words")]
@@ -268,5 +286,5 @@ def reliability_tables(root: Path, rows: pd.DataFrame) -> Named:
 
 COMMON = (
     twin_tables, original_tables, collapse_tables, time_tables, pretraining_tables, long_tables, masked_tables,
-    reliability_tables,
+    rotary_tables, reliability_tables,
 )  # fmt: skip
