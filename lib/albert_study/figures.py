@@ -280,8 +280,8 @@ def plot_pretraining(rows: pd.DataFrame, root: Path) -> Figure:
     those of the most steps and, among these, of the kind and size that most have.
     """
     lines = wide(rows)
-    lines = lines[lines["steps"] == lines["steps"].max()]
-    lines = lines[lines["model"] == lines["model"].mode()[0]]
+    longest = lines[lines["steps"] == lines["steps"].max()]
+    lines = lines[lines["model"] == longest["model"].mode()[0]]
     runs, counting = lines[lines["attention"] != ""].drop_duplicates("record"), lines[lines["attention"] == ""]
     titles = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
     titles |= {"sop_accuracy": "accuracy, order of segments"}
