@@ -225,7 +225,7 @@ def test_without_the_residual_connection_nothing_else_changes(kind, tmp_path):
 def test_the_residual_connection_of_reformer_is_a_setting():
     with pytest.raises(ValueError, match="residual=False: of 'reformer' it is a setting"):
         drop_residual(load_model("mini", attention="reformer"))
-    with pytest.raises(ModelError, match="DistilBERT"):
+    with pytest.raises(ModelError, match="distilbert"):
         drop_residual(load_model(config_of("distilbert"), head="base"))
 
 

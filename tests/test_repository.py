@@ -273,6 +273,7 @@ PEERS = {
     "truncation",
     "LSG",
     "Longformer",
+    "sdpa",
     "Nyströmformer",
     "YOSO",
 }

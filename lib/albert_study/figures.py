@@ -285,6 +285,7 @@ def plot_pretraining(rows: pd.DataFrame, root: Path) -> Figure:
     runs, counting = lines[lines["attention"] != ""].drop_duplicates("record"), lines[lines["attention"] == ""]
     titles = {"mlm_loss": "loss, nats a masked token", "mlm_accuracy": "accuracy, masked tokens"}
     titles |= {"sop_accuracy": "accuracy, order of segments"}
+    titles = {name: title for name, title in titles.items() if name in counting and counting[name].notna().any()}
     about = zip(runs["record"], runs["arm"], runs["attention"], strict=True)
     tables = (pd.read_csv((root / record).with_name("history.csv")).assign(name=arm, attention=attention)
               for record, arm, attention in about)  # fmt: skip
