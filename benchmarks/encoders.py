@@ -11,8 +11,7 @@ import transformers
 from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from albert_lsh.interface import ModelError
-from albert_lsh.trial import try_encoder
+from albert_lsh.encoders import ModelError, try_encoder
 
 
 def outcome(kind: str) -> str | None:

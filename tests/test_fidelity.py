@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from albert_lsh import attention, find_task
-from albert_lsh.interface import ModelError
+from albert_lsh.encoders import ModelError
 from albert_lsh.metrics import sample
 from albert_lsh.model.load import load_tokenizer
 from albert_lsh.record import SCHEMA

@@ -18,6 +18,7 @@ from albert_study.figures import draw_figures, plot_differences, plot_training
 from albert_study.names import look_of
 from albert_study.records import load
 from albert_study.report import build
+from albert_study.shares import has_shares, plot_shares
 from albert_study.show import LOOK, new_figure, save
 from records import write_run
 
@@ -26,7 +27,8 @@ ROOT = repository_root()
 
 def test_figures_change_only_with_their_data(tree):
     write_run(tree, "reformer-10-epochs", 0, {"accuracy": 0.7, "f1": 0.8})
-    for run in ("nano-key-clusters", "nano-softmax", "nano-then/random"):
+    shorter = ("bert-small-softmax", "bert-small-lsh", "bert-small-yoso")  # of a size that more runs have
+    for run in ("nano-key-clusters", "nano-softmax", "nano-then/random", "rotary-softmax", *shorter):
         shutil.copytree(ROOT / "results/pretraining" / run, tree / "results/pretraining" / run)
     first = {path: path.read_bytes() for path in figures.write_figures("mini", root=tree)}
     stems = ("pretraining", "mini-loss-mrpc", "mini-convergence-mrpc")
@@ -37,8 +39,24 @@ def test_figures_change_only_with_their_data(tree):
     assert changed == {f"mini-loss-mrpc.{kind}" for kind in ("svg", "pdf", "png")}
     # what went on from other weights is not drawn beside what began anew
     drawn = (tree / "figures/pretraining.svg").read_text()
-    assert "<!-- nano-key-clusters -->" in drawn
-    assert "nano-then" not in drawn
+    for name in ("nano-key-clusters", "nano-softmax", "counting, or a coin"):
+        assert f"<!-- {name} -->" in drawn
+    for name in ("nano-then", "bert-small", "rotary"):
+        assert name not in drawn
+
+
+def test_an_attention_at_several_shares_is_drawn_where_it_saw_them():
+    arms = ["softmax", "lsh-half", "lsh-half", "lsh-quarter", "lsh-mean-half", "lsh-mean-quarter"]
+    runs = pd.DataFrame({"arm": arms, "value": [0.9, 0.6, 0.4, 0.3, 0.7, 0.5]})
+    runs = runs.assign(pairs=[1.0, 0.4, 0.3, 0.2, 0.41, 0.21], cost=[1.0, 0.6, 0.6, 0.3, 1.4, 0.7])
+    runs = runs.assign(share=[None, 0.5, 0.5, 0.25, 0.5, 0.25], task="stsb", measure="pearson")
+    assert has_shares(arms)
+    assert not has_shares(["softmax", "lsh-half", "key-clusters-quarter"])
+    seen, cost = plot_shares(runs).axes
+    for axis, column in ((seen, "pairs"), (cost, "cost")):
+        points = {(x, y) for line in axis.lines if line.get_linestyle() == "None" for x, y in line.get_xydata()}
+        assert points == set(zip(runs[column][1:], runs["value"][1:], strict=True))
+        assert [label for label in axis.get_legend_handles_labels()[1]] == ["softmax", "LSH", "LSH, mean key"]
 
 
 class Nudging(ConstrainedLayoutEngine):

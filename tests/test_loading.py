@@ -14,7 +14,7 @@ from datasets import Dataset
 from transformers import AlbertTokenizer, AutoModel, AutoTokenizer, BertTokenizer, PhobertTokenizer, pipeline
 
 from albert_lsh import audit, find_task, fit, load_model, load_tokenizer, pad_inputs, save_memory, switch_attention
-from albert_lsh.interface import ModelError
+from albert_lsh.encoders import ModelError
 from albert_lsh.model.projections import drop_residual
 from albert_lsh.run import Run
 from encoders import batch, change_weights, config_of, save_encoder

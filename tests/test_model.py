@@ -12,8 +12,8 @@ import torch
 from transformers import AlbertModel, AutoModel
 
 from albert_lsh import attention, load_model, record_passes, switch_attention
+from albert_lsh.encoders import attention_modules
 from albert_lsh.model.projections import draw_projections
-from albert_lsh.trial import attention_modules
 from encoders import batch, config_of, save_encoder
 
 SETTINGS = {

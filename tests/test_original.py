@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModel
 
 from albert_lsh import attention, load_model, pad_inputs, switch_attention
-from albert_lsh.interface import ModelError
+from albert_lsh.encoders import ModelError
 from albert_lsh.model.projections import drop_residual
 from attention_cases import each, padding, tensors
 from encoders import SMALL, batch, config_of, save_encoder

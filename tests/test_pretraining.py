@@ -15,9 +15,8 @@ from transformers import trainer
 from transformers.utils import notebook
 
 from albert_lsh import load_model, train
-from albert_lsh.interface import ModelError, max_positions
+from albert_lsh.encoders import ModelError, attention_modules, max_positions
 from albert_lsh.run import ParameterError
-from albert_lsh.trial import attention_modules
 from albert_study.compare import gaps
 from albert_study.experiments.pretrain import main, pretrain
 from albert_study.experiments.pretrain_recipe import Pretraining

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from albert_lsh import attention, load_model, switch_attention
-from albert_lsh.interface import ModelError
+from albert_lsh.encoders import ModelError
 from attention_cases import label, tensors
 
 ATTENTION = [

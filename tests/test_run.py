@@ -13,8 +13,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from albert_lsh import attention, load_model, load_tokenizer
+from albert_lsh.encoders import ModelError
 from albert_lsh.files import root_of
-from albert_lsh.interface import ModelError
 from albert_lsh.run import ParameterError, Run, fastest_precision
 
 ROOT = Path(__file__).resolve().parents[1]

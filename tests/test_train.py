@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, RobertaConfig, RobertaModel, Trainer, pi
 
 from albert_lsh import fit, load_data, load_tokenizer, squad
 from albert_lsh.data import encode
-from albert_lsh.interface import max_positions
+from albert_lsh.encoders import max_positions
 from albert_lsh.metrics import attended, hardly_trained
 from albert_lsh.model.load import load_model
 from albert_lsh.predict import load

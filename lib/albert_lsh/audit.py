@@ -146,7 +146,7 @@ def on_lengths(model: "PreTrainedModel", attention: str, shares: Sequence[float]
     import pandas as pd
     from tqdm import tqdm
 
-    from albert_lsh.interface import max_positions
+    from albert_lsh.encoders import max_positions
     from albert_lsh.model.load import extend_positions
 
     rows: list[tuple[float, ...]] = []

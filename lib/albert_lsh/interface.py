@@ -23,39 +23,12 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from albert_lsh import attention as attentions
 from albert_lsh.attention.rows import count_tokens
 from albert_lsh.attention.softmax import Softmax, attend_nearby
-from albert_lsh.trial import ModelError, try_encoder
+from albert_lsh.encoders import CHANGING, ModelError, check_encoder, transformers_model
 
 logger = logging.getLogger(__name__)
 
 INTERFACE = "albert_lsh"  # the name under which Transformers knows our attentions, and a config keeps them
-# Types whose positions begin behind that of padding.
-BEHIND_PADDING = "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text"
-CHANGING = "is_causal", "softcap", "position_bias", "s_aux"  # options that would change what an attention computes
 NEARLY_ALL = 0.95  # of the pairs; reformer never attends to a query's own key
-
-
-def check_encoder(
-    config: PreTrainedConfig, name: str | PreTrainedConfig, model_class: type[PreTrainedModel] | None = None
-) -> None:
-    """Raise ModelError for a model that cannot have our attentions; model_class as in `try_encoder`."""
-    try:
-        try_encoder(config, model_class)
-    except ModelError as error:
-        raise ModelError(f"model={name!r} ({config.model_type}) cannot have these attentions: {error}") from error
-
-
-def max_positions(config) -> int:
-    """The longest sequence, in tokens, that a model of this config has positions for."""
-    reserved = config.pad_token_id + 1 if config.model_type in BEHIND_PADDING else 0
-    return config.max_position_embeddings - reserved
-
-
-def transformers_model(model: nn.Module) -> PreTrainedModel:
-    """A model of Transformers, or the one inside of a SentenceTransformer or another wrapper; else ModelError."""
-    for module in model.modules():
-        if isinstance(module, PreTrainedModel):
-            return module
-    raise ModelError(f"{type(model).__name__} holds no model of Transformers")
 
 
 # What a config keeps ----------------------------------------------------------------------------------------------
@@ -90,7 +63,8 @@ class ModelAttention(dict[str, Any]):
             raise ValueError(f"passes={reprlib.repr(passes)} must be a list with one or more of the model's passes")
         for number in passes or []:
             attentions.check_whole("passes", number, 0, config.num_hidden_layers - 1)
-            if (getattr(config, "layer_types", None) or {number: ""})[number] == "sliding_attention":
+            kinds = getattr(config, "layer_types", None)
+            if kinds and kinds[number] == "sliding_attention":
                 raise ValueError(f"passes: {number} is a local layer, which sees a window whatever the attention is")
         passes = passes if passes is None else list(passes)
         made = cls(attention=attention, settings=typed.full_settings(), seed=seed, passes=passes)

@@ -29,8 +29,8 @@ from typing import Any
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from albert_lsh.encoders import ModelError
 from albert_lsh.files import TABLES, explain_out_of_memory, read_rows, reading
-from albert_lsh.interface import ModelError
 from albert_lsh.kinds import SAVED_TASK, Task, TaskError
 from albert_lsh.model.load import load_config, load_model, load_tokenizer
 from albert_lsh.sources import find_task, task_of

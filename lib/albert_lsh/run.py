@@ -36,8 +36,9 @@ from albert_lsh import attention as attentions
 from albert_lsh import machine
 from albert_lsh.attention import core
 from albert_lsh.data import check_parts
+from albert_lsh.encoders import max_positions
 from albert_lsh.files import TABLES, OneLineError, described, home, nearest, root_of, run_folder
-from albert_lsh.interface import check_residual, max_positions
+from albert_lsh.interface import check_residual
 from albert_lsh.kinds import Task
 from albert_lsh.model.load import load_config
 from albert_lsh.model.projections import PROJECTIONS

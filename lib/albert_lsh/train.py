@@ -34,8 +34,8 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from albert_lsh import machine, metrics, record
 from albert_lsh.card import write_card
 from albert_lsh.data import encode, load_data, token_digest
+from albert_lsh.encoders import max_positions
 from albert_lsh.files import OneLineError, delete, explain_out_of_memory, lock, write_atomically
-from albert_lsh.interface import max_positions
 from albert_lsh.kinds import SAVED_TASK, Task
 from albert_lsh.model.load import extend_positions, load_config, load_model, load_tokenizer, without_bars
 from albert_lsh.model.memory import save_memory

@@ -132,6 +132,11 @@ def base_of(arm: str) -> str:
     return TRAINED.sub("", arm)
 
 
+def name_of_size(kind: str, size: str) -> str:
+    """What a pretrained model is called: "nano" of ALBERT, "bert-small", "modernbert-nano"."""
+    return size if kind == "albert" else f"{kind}-{size.removeprefix('bert-')}"
+
+
 def look_of(arm: str, attention: str = "") -> dict[str, Any]:
     """Matplotlib's colour, line and marker of an arm: its own, however it was trained, else those of its attention.
 

@@ -38,6 +38,7 @@ from albert_lsh.files import OneLineError, repository_root
 from albert_lsh.record import RETIRED, SCHEMA, read_result, renamed, todays_method
 from albert_lsh.run import Settings
 from albert_lsh.tasks import TASKS
+from albert_study.names import name_of_size
 from albert_study.study import StudyFile, find_file, load_jobs
 
 COLUMNS = [
@@ -173,8 +174,7 @@ def rows_of(path: Path, root: Path) -> list[Row]:
         run, where = (result := read_result(path))["parameters"], result["environment"]
         if kind == "pretrained":
             counts = {"held-out": result["sequences"]["held_out"]}
-            of = run.get("kind", "albert")
-            size = run["size"] if run["size"].startswith(of) or of == "albert" else f"{of}-{run['size']}"
+            size = name_of_size(run.get("kind", "albert"), run["size"])
             names = ("pretraining", "masked tokens", size, "/".join(path.relative_to(root).parts[2:-1]))
         elif kind == "long sequences":
             counts, names = result["examples"], ("long_range", path.parents[2].name, "small, new", run["label"])
@@ -182,7 +182,7 @@ def rows_of(path: Path, root: Path) -> list[Row]:
             study = path.parents[4].name if len(path.parents) > 4 else ""
             counts, names = result["examples"], (study, run["task"], run["model"], path.parents[1].name)
         split, settings = next(name for name in counts if name != "train"), run["attention_settings"]
-        about = dict(zip(("study", "task", "model", "arm"), names, strict=True)) | {"kind": kind}
+        about: Row = {**dict(zip(("study", "task", "model", "arm"), names, strict=True)), "kind": kind}
         about |= {name: run[name] for name in ("seed", "learning_rate", "batch_size")}
         about["attention"] = run["attention"]
         about |= {name: run.get(name) for name in ("epochs", "precision")}

@@ -18,8 +18,8 @@ AXES = {"pairs": "pairs seen, %", "cost": "full cost, %"}
 
 def has_shares(arms: list[str]) -> bool:
     """Whether arms of a study are one attention at several shares."""
-    matches = [match for arm in arms if (match := ARM.fullmatch(arm))]
-    return any(sum(match[1] == one[1] for match in matches) > 1 for one in matches)
+    bases = [match[1] for arm in arms if (match := ARM.fullmatch(arm))]
+    return len(bases) > len(set(bases))
 
 
 def plot_shares(runs: pd.DataFrame) -> Figure:

@@ -131,6 +131,7 @@ def table(
 # ---- plots ----------------------------------------------------------------------------------------------------------
 CHARACTERS = 19  # of a legend, in an inch
 MARKED = 12  # points of a curve; longer ones have no markers
+GREY = "#444444"  # of lines that are no run
 LOOK: Any = {
     "font.family": "DejaVu Sans", "font.size": 8, "axes.titlesize": 8.5, "axes.spines.top": False,
     "axes.spines.right": False, "lines.linewidth": 1.1, "lines.markersize": 3.5, "legend.frameon": False,

@@ -45,7 +45,8 @@ def attend_nearby(
     """Softmax over the keys at most `distance` positions away, in memory linear in the length.
 
     Queries are taken in blocks of at least `distance`; a block sees its own keys and those of the blocks beside it.
-    Of a sequence of up to three blocks all scores are computed.
+    Of a sequence of up to three blocks all scores are computed. (The control `window` counts keys, and neighbouring
+    queries share them: it is not this.)
 
     Args:
         query, key, value: (batch, heads, length, head_dim).

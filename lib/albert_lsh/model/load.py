@@ -22,15 +22,9 @@ from transformers.utils import logging as transformers_logging
 
 from albert_lsh import attention as attentions
 from albert_lsh import pretrained
+from albert_lsh.encoders import ModelError, check_encoder, max_positions, transformers_model
 from albert_lsh.files import reading
-from albert_lsh.interface import (
-    INTERFACE,
-    ModelAttention,
-    ModelError,
-    check_encoder,
-    max_positions,
-    transformers_model,
-)
+from albert_lsh.interface import INTERFACE, ModelAttention
 from albert_lsh.model.classes import changing
 from albert_lsh.model.padding import start_padding
 from albert_lsh.model.projections import convolve_values, drop_residual, transplant
@@ -198,8 +192,8 @@ def load_model(
         begins at zero, where it changes nothing.
     Raises:
         ValueError: unknown head, attention or setting. ModelError (a ValueError): no such model, or one that cannot
-            have our attentions (`trial`); weights that cannot be read, or have other shapes; an attention of a version
-            that this release does not have.
+            have our attentions (see `encoders`); weights that cannot be read, or have other shapes; an attention of a
+            version that this release does not have.
     """
     if not isinstance(head, str) or head not in HEADS:
         raise ValueError(f"head={head!r} is not one of: {', '.join(HEADS)}")

@@ -10,7 +10,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from albert_lsh.interface import ModelError, PassCounter
+from albert_lsh.encoders import ModelError
+from albert_lsh.interface import PassCounter
 from albert_lsh.model.classes import changing
 
 

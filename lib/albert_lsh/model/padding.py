@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from albert_lsh import attention as attentions
-from albert_lsh.interface import max_positions
+from albert_lsh.encoders import max_positions
 from albert_lsh.model.classes import changing
 
 

@@ -10,8 +10,8 @@ from transformers.models.albert.modeling_albert import AlbertAttention
 
 from albert_lsh.attention.published.convolution import Convolution
 from albert_lsh.attention.published.reformer import ReformerSelfAttention
-from albert_lsh.interface import ModelAttention, ModelError, attend, begin_pass, check_residual
-from albert_lsh.trial import attention_modules
+from albert_lsh.encoders import ModelError, attention_modules
+from albert_lsh.interface import ModelAttention, attend, begin_pass, check_residual
 
 PROJECTIONS = ("query", "key", "value", "output")
 BLOCKS = "albert", "bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "data2vec-text"

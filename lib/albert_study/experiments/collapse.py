@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from transformers import BatchEncoding, PreTrainedModel
 
 from albert_lsh.data import load_data
+from albert_lsh.encoders import attention_modules
 from albert_lsh.files import OneLineError, write_atomically
 from albert_lsh.machine import choose_threads
 from albert_lsh.model.load import load_model, load_tokenizer
@@ -32,7 +33,6 @@ from albert_lsh.model.projections import draw_projections, drop_residual
 from albert_lsh.record import provenance
 from albert_lsh.run import Count, NameOrPath, Seed
 from albert_lsh.sources import find_task
-from albert_lsh.trial import attention_modules
 from albert_study.probe.variants import TableSettings
 from albert_study.show import add_legend, new_figure
 

@@ -13,7 +13,7 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from albert_lsh.trial import attention_modules
+from albert_lsh.encoders import attention_modules
 
 NEIGHBOURS = 4  # pieces counted on either side
 AT_ONCE = 2**20  # tokens whose neighbours are counted

@@ -28,8 +28,9 @@ from transformers import (
     set_seed,
 )
 
+from albert_lsh.encoders import max_positions
 from albert_lsh.files import delete, lock, write_atomically
-from albert_lsh.interface import max_positions, mean_attended
+from albert_lsh.interface import mean_attended
 from albert_lsh.machine import choose_threads, environment
 from albert_lsh.model.load import extend_positions, load_config, load_model, load_tokenizer, without_bars
 from albert_lsh.model.memory import save_memory

@@ -23,6 +23,7 @@ from albert_lsh.run import (
     on_this_machine,
 )
 from albert_study.experiments import corpus
+from albert_study.names import name_of_size
 
 # From base on as in ALBERT (Lan et al. 2020, table 1), bert-small as in mlpen/YOSO (BERT/models): width, layers, heads.
 SIZES = {"nano": (256, 6, 4), "small": (384, 12, 6), "bert-small": (512, 4, 8), "base": (768, 12, 12)}
@@ -114,7 +115,7 @@ class Pretraining(Settings):
         usual = type(self).model_validate({name: getattr(self, name) for name in named}).identity()
         changes = {name: value for name, value in self.identity().items() if value != usual[name]}
         digest = hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:6]
-        new = self.size if self.kind == "albert" else f"{self.kind}-{self.size.removeprefix('bert-')}"
+        new = name_of_size(self.kind, self.size)
         name = f"{Path(self.start).name if self.start else new}-{self.attention}" + f"-{digest}" * bool(changes)
         folder = self.output_dir or f"{self.results_root}/results/pretraining/{name}/seed-{self.seed}"
         settled = {"output_dir": folder, "sentence_order": order}

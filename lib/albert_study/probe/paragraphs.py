@@ -18,8 +18,8 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from albert_lsh import attention
 from albert_lsh.data import load_data
+from albert_lsh.encoders import max_positions
 from albert_lsh.files import OneLineError
-from albert_lsh.interface import max_positions
 from albert_lsh.kinds import QuestionAnswering
 from albert_lsh.machine import choose_threads
 from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention

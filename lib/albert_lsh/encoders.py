@@ -1,4 +1,4 @@
-"""Which models can have our attentions: those whose layers call what is registered, as a trial call shows.
+"""Which encoders can have our attentions: those whose layers call what is registered, as a trial call shows.
 
 Some types of Transformers take the name of an attention and never call it: such a model would say that it has ours and
 compute softmax. So a model without numbers (on torch's device "meta") is made of the same config and called with four
@@ -17,16 +17,51 @@ from albert_lsh.files import OneLineError
 
 TRIAL = "albert_lsh_trial"  # the name under which Transformers knows the two functions
 TOKENS, FAR = 4, 1024  # of a trial call; positions of which a mask is looked at
-# What Transformers may hand to an attention besides its tensors. Anything else would change what it computes, such as a
-# bias of positions or sinks, and ours would leave it out.
+# What a layer may hand to an attention besides its tensors. In a trial anything else is refused: it may change what is
+# computed, and ours would leave it out. Callers hand on what they like: of theirs, CHANGING alone is refused.
 OPTIONS = {
     "attention_mask", "dropout", "scaling", "sliding_window", "position_ids", "deterministic", "use_cache",
     "output_attentions", "output_hidden_states", "return_dict",
 }  # fmt: skip
+CHANGING = "is_causal", "softcap", "position_bias", "s_aux"
+# Types whose positions begin behind that of padding.
+BEHIND_PADDING = "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text"
 
 
 class ModelError(OneLineError):
     """A model that does not exist, cannot be read, or cannot have our attentions."""
+
+
+def max_positions(config: Any) -> int:
+    """The longest sequence, in tokens, that a model of this config has positions for."""
+    reserved = config.pad_token_id + 1 if config.model_type in BEHIND_PADDING else 0
+    return config.max_position_embeddings - reserved
+
+
+def transformers_model(model: nn.Module) -> PreTrainedModel:
+    """A model of Transformers, or the one inside of a SentenceTransformer or another wrapper; else ModelError."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            return module
+    raise ModelError(f"{type(model).__name__} holds no model of Transformers")
+
+
+def attention_modules(model: PreTrainedModel) -> list[nn.Module]:
+    """The modules of a model that call an attention, or have taken the place of these, in the order of the layers."""
+    return [model.base_model.get_submodule(name) for name in try_encoder(model.config, type(model))]
+
+
+def check_encoder(
+    config: PreTrainedConfig, name: str | PreTrainedConfig, model_class: type[PreTrainedModel] | None = None
+) -> None:
+    """Raise ModelError for a model that cannot have our attentions; model_class as in `try_encoder`."""
+    try:
+        try_encoder(config, model_class)
+    except ModelError as error:
+        raise ModelError(f"model={name!r} ({config.model_type}) cannot have these attentions: {error}") from error
+
+
+# The trial --------------------------------------------------------------------------------------------------------
 
 
 class Mask:
@@ -86,11 +121,6 @@ def note_attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
 
 AttentionInterface.register(TRIAL, note_attention)
 AttentionMaskInterface.register(TRIAL, note_mask)
-
-
-def attention_modules(model: PreTrainedModel) -> list[nn.Module]:
-    """The modules of a model that call an attention, or have taken the place of these, in the order of the layers."""
-    return [model.base_model.get_submodule(name) for name in try_encoder(model.config, type(model))]
 
 
 def try_encoder(config: PreTrainedConfig, model_class: type[PreTrainedModel] | None = None) -> tuple[str, ...]:
