@@ -1,0 +1,163 @@
+"""Two ideas of others for `key-clusters`: do they lose less at the same full cost?
+
+    node-means      in place of one mean key for all that a query does not see, the means of the largest nodes of the
+                    tree none of whose clusters it chose: the `nodes` that score highest, and one mean for the others
+                    (as fast multipole methods do)
+    mass-budget     a query keeps clusters until their estimated mass reaches `mass` (Tactic, arXiv 2502.12216; Sparse
+                    VideoGen2, arXiv 2505.18875), in place of as many for every query
+
+Both are slow here: what they compute counts, and what it would cost. Two models that nothing is trained in read
+paragraphs that no default was chosen by: MiniLM, the first 100 of SQuAD's validation set, and how far the attention's
+output is from softmax's; the Korean ALBERT, KorQuAD's, and its loss on masked words.
+
+Planned on 30 November 2026, before it was run: an idea wins if some row of it is below key-clusters at the same full
+cost, interpolated between shares, for both models. Then it becomes a setting, measured again; else it leaves.
+
+    python benchmarks/ideas.py    results/ideas/: a table for each model, and held-against.csv, which sets them beside
+                                  key-clusters at the same full cost
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from albert_lsh.attention import register
+from albert_lsh.attention.choose.hashing import find_global_tokens
+from albert_lsh.attention.choose.kd_tree import axes_tree
+from albert_lsh.attention.core import Count, Share
+from albert_lsh.attention.key_clusters import KeyClusters, choose_clusters
+from albert_lsh.attention.keys import ClusterKeys
+from albert_lsh.files import write_atomically
+from albert_study.probe.paragraphs import MaskedWords, Reading, measure_masked_words, measure_reading
+
+PLACE = Path("results/ideas")
+SHARES = [0.125, 0.1875, 0.25, 0.375, 0.5, 0.625, 0.75]  # of key-clusters: the curve that others are held against
+MASSES = [0.5, 0.6, 0.7, 0.8, 0.9]
+
+
+def nodes_of(first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The nodes of the tree over clusters `first` to before `last`, a parent before its children; as `naive` splits."""
+    yield first, last
+    if last - first > 1:
+        half = first + 2 ** (math.ceil(math.log2(last - first)) - 1)
+        yield from nodes_of(first, half)
+        yield from nodes_of(half, last)
+
+
+@register
+class NodeMeans(KeyClusters):
+    name = "node-means"
+    nodes: Count = 8
+
+    def compute(self, query, key, value, padding_mask, *, scaling, dropout, generator) -> Tensor:
+        """Of sequences without padding, all scores in one table; one row more a node, and one for what is left."""
+        keys = self.keys_for(query, key, padding_mask, generator, scaling)
+        assert isinstance(keys, ClusterKeys)
+        assert keys.mask.all()
+        batch, heads, length, _ = query.shape
+        count = keys.members.shape[2]
+        seen = keys.count_pairs(length) > 0
+        chosen = torch.zeros(batch, heads, length, count + 1, dtype=torch.bool).scatter_(3, keys.chosen, True)[..., :-1]
+        has = torch.zeros(batch, heads, count, length + 1).scatter_(3, keys.members, 1.0)[..., :-1]
+        sizes, key_sums, value_sums = has.sum(-1), has @ key, has @ value  # of clusters
+        spans = list(nodes_of(0, count))
+        inside = torch.tensor([[a <= c < b for c in range(count)] for a, b in spans], dtype=torch.float32)
+        parents = [min((b - a, i) for i, (a, b) in enumerate(spans) if a <= x and y <= b and (a, b) != (x, y))[1] if
+                   (x, y) != (0, count) else -1 for x, y in spans]  # fmt: skip
+        free = (chosen.float() @ inside.T) == 0  # (batch, heads, length, nodes)
+        largest = free & ~(free[..., parents] & (torch.tensor(parents) >= 0))
+        size, key_sum, value_sum = (inside @ x for x in (sizes.unsqueeze(-1), key_sums, value_sums))
+        scores = (query @ (key_sum / size).mT) * scaling + size.log().mT
+        scores = scores.masked_fill(~largest, -torch.inf)
+        highest = scores.topk(min(self.nodes, len(spans)), dim=-1).indices
+        taken = torch.zeros_like(largest).scatter_(3, highest, True) & largest
+        left = (largest & ~taken).float()
+        number = left @ size
+        left_key, left_value = ((left @ x) / number.clamp(min=1) for x in (key_sum, value_sum))
+        score_left = (query * left_key).sum(-1, keepdim=True) * scaling + number.log()
+        tokens = (query @ key.mT * scaling).masked_fill(~seen, -torch.inf)
+        weights = torch.cat([tokens, scores.masked_fill(~taken, -torch.inf), score_left], dim=-1).softmax(-1)
+        of_tokens, of_nodes, of_left = weights.split([length, len(spans), 1], dim=-1)
+        return of_tokens @ value + of_nodes @ (value_sum / size) + of_left * left_value
+
+    def cost(self, length: int, head_dim: int) -> float:
+        """That of key-clusters, and two products for each node; their scores come from those of the clusters."""
+        return super().cost(length, head_dim) + 2 * length * self.nodes * head_dim
+
+
+@register
+class MassBudget(KeyClusters):
+    name = "mass-budget"
+    sizes = ("cluster_size",)
+    mass: Share = 0.7  # of what scores of clusters let expect
+
+    def choose_keys(self, query, key, mask, scaling, generator) -> ClusterKeys:
+        """Clusters in the order of their scores, until exp(scores) add up to `mass` of all clusters' sum."""
+        tokens, is_global = find_global_tokens(query, key, mask, self.global_tokens)
+        members = axes_tree(key, mask & ~is_global, self.cluster_size, self.axes)
+        count = members.shape[2]
+        chosen = choose_clusters(query, key, members, count, scaling)
+        has = torch.zeros(*members.shape[:3], query.shape[2] + 1).scatter_(3, members, 1.0)[..., :-1]
+        size = has.sum(-1, keepdim=True)
+        scores = query @ ((has @ key) / size).mT * scaling + size.log().mT
+        weight = scores.softmax(-1).gather(3, chosen)
+        before = weight.cumsum(-1) - weight
+        return ClusterKeys(mask, tokens, members, chosen.masked_fill(before >= self.mass, count))
+
+    def sizes_for(self, n_tokens: int, keys: int) -> dict[str, Any]:
+        """The clusters that key-clusters would have; how many a query sees follows from `mass`."""
+        sizes = KeyClusters(share=0.25).sizes_for(n_tokens, n_tokens // 4)
+        return {name: sizes[name] for name in ("cluster_size", "global_tokens", "mean_key")}
+
+
+VARIANTS: dict[str, Any] = {
+    "key-clusters": {"attention": "key-clusters", "shares": SHARES},
+    "node-means, 4": {"attention": "node-means", "nodes": 4, "shares": [0.125, 0.25, 0.5]},
+    "node-means, 8": {"attention": "node-means", "nodes": 8, "shares": [0.125, 0.25, 0.5]},
+    "node-means, all": {"attention": "node-means", "nodes": 64, "shares": [0.125, 0.25, 0.5]},
+    **{f"mass-budget, {mass:g}": {"attention": "mass-budget", "share": 0.25, "mass": mass} for mass in MASSES},
+}
+
+
+def held_against(rows: pd.DataFrame, measure: str, pairs: pd.Series) -> pd.DataFrame:
+    """The rows of an idea beside key-clusters at the same full cost.
+
+    A budget by mass costs what key-clusters of the same clusters would with as many pairs: `pairs`, counted on MiniLM.
+    """
+    by_mass = rows["attention"] == "mass-budget"
+    added = (rows["variant"].map(pairs[~pairs.index.duplicated()]) - clusters_pairs()).where(by_mass, 0)
+    rows = rows.assign(cost=rows["cost"] + added)
+    curve = rows[rows["attention"] == "key-clusters"].sort_values("cost")
+    others = rows[rows["attention"] != "key-clusters"]
+    alike = np.interp(others["cost"], curve["cost"], curve[measure], left=np.nan, right=np.nan)
+    table = others[["variant", "share_asked", "cost"]].assign(
+        measure=measure, value=others[measure], key_clusters=alike
+    )
+    return table.assign(model=rows["model"].iloc[0], commit=rows["commit"].iloc[0])
+
+
+def clusters_pairs() -> float:
+    """The share of pairs that `mass-budget`'s cost counts: those of four clusters."""
+    kind = KeyClusters(n_hashes=4, cluster_size=KeyClusters(share=0.25).sizes_for(256, 64)["cluster_size"])
+    return (kind.global_tokens + kind.n_hashes * kind.cluster_size) / 256
+
+
+def main() -> None:
+    reading = Reading.parse({"variants": VARIANTS, "output": str(PLACE / "reading-256.csv")}, "ideas")
+    words = {"variants": VARIANTS, "split": "validation", "max_length": 256, "paragraphs": 39}
+    masked = MaskedWords.parse({**words, "output": str(PLACE / "masked-words-256.csv")}, "ideas")
+    tables = {"error": measure_reading(reading)[0], "difference": measure_masked_words(masked)[0]}
+    pairs = tables["error"].set_index("variant")["share"]
+    table = pd.concat(held_against(rows, measure, pairs) for measure, rows in tables.items())
+    write_atomically(PLACE / "held-against.csv", table.to_csv(index=False, float_format="%.5g"))
+    print(table.to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()
