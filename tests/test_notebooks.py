@@ -38,9 +38,10 @@ READING = {"model": "mini", "task": "mini-squad", "max_length": 32, "paragraphs"
 VARIANTS = {"key-clusters": {"attention": "key-clusters", "shares": [0.5, 0.25]}}
 LONG = {"only": ["full", "LSH-1"], "steps": 4, "max_length": 32, "eval_examples": 8}
 TIMES = {"lengths": [64, 128], "cases": ["softmax", "key-clusters"], "keys": 64, "memory": False}
+ARMS = ["2020-block", "with-residual", "softmax"]
 OTHER_TASK, NO_LIST = {"tasks": ["mini-sst2"]}, {"task": ["mini-mrpc"]}
 ROWS = {
-    "compare.ipynb": Row({**SMALL, "task": "mini-mrpc"}, {"seed": 1}, {"epoch": 2}),
+    "compare.ipynb": Row({**SMALL, "task": "mini-mrpc", "arms": ARMS}, {"seed": 1}, {"epoch": 2}),
     "glue.ipynb": Row({**SMALL, "task": "mini-mrpc"}, {"learning_rate": 5e-4}, {"learning_rte": 1e-3}),
     "pretrain.ipynb": Row(  # roberta has no order of sentences to show
         {"kind": "roberta", "steps": 4, "eval_steps": 2, "eval_sequences": 8, "batch_size": 8}, {"seed": 1}, {"sed": 1}

@@ -24,7 +24,7 @@ from albert_study.study import StudyError, StudyFile, load_jobs, main, to_make
 from checkouts import ROOT, copy_code, make, start, write_study
 from test_study_file import MINI, TASKS, load
 
-GLUE, SQUAD, READING = "pairs/mini/softmax/seed-0", "mini-squad/mini/key-clusters/seed-0", "reading-300"
+GLUE, SQUAD = "pairs/mini/softmax/seed-0", "mini-squad/mini/key-clusters/seed-0"
 # Parameters that make a model do all that it can.
 ALL = {"recompute": True, "max_length": 160, "extend_positions": True, "random_weights": True}
 # Made by everybody on their own machine; waiting for a GPU; under way.
@@ -191,8 +191,6 @@ def made(tmp_path_factory):
         "pairs": {"epochs": 2, "arms": {"softmax": {"save_model": True}}},
         "mini-squad": {"train_examples": 32, **ALL, "arms": {"key-clusters": {"attention_settings": {"n_hashes": 2}}}},
     }
-    reading = {"notebook": "reading", "model": "mini", "task": "mini-squad", "max_length": 300, "paragraphs": 2}
-    reading |= {"variants": {"key-clusters": variants["key-clusters"]}, "output": "results/runs/small/reading/300.csv"}
     trial = {
         "notebook": "masked_words",
         "variants": {"key-clusters": variants["key-clusters"]},
@@ -201,10 +199,9 @@ def made(tmp_path_factory):
     content = {
         "parameters": {"model": "mini", "batch_size": 16, "max_length": 64, "epochs": 1, "eval_examples": 16},
         "switched": {"validation": {"looked_into": 2, "shares": [0.5, 0.25], "variants": variants}},
-        "notebooks": {READING: reading, "trial": trial},
+        "notebooks": {"trial": trial},
     }
-    broken = {"model": "no/such-model", "train_examples": 8, "arms": {"softmax": None}}
-    write_study(checkout, "small", tasks={**tasks, "mini-sst2": broken}, **content)
+    write_study(checkout, "small", tasks=tasks, **content)
     killed = start(checkout, "albert_study.execute", "small", GLUE)
     while not [*runs.glob(f"{GLUE}/checkpoints/checkpoint-*/trainer_state.json")]:
         assert killed.poll() is None
@@ -218,7 +215,6 @@ def made(tmp_path_factory):
     failed = make(checkout, "small")
     result = (checkout / "results" / "x.csv").read_text()
     write_trial(checkout, "")
-    write_study(checkout, "small", tasks=tasks, **content)
     whole = make(checkout, "small")
     assert whole.returncode == 0, whole.stderr
     return {"checkout": checkout, "runs": runs, "failed": failed, "result": result, "whole": whole}
@@ -233,18 +229,18 @@ def test_every_step_has_a_line_and_a_failed_job_is_named_and_stops_no_other(made
     said = said_of(made["failed"])
     lines = said.splitlines()
     assert made["failed"].returncode != 0
-    assert lines[0] == "study small: 0 of 6 jobs are done, 6 are made now, each with a line; more in logs/small/"
-    steps = {line.split()[3]: line for line in lines if re.match(r" *\d of 6 ", line)}
-    assert set(steps) == {GLUE, SQUAD, f"{GLUE}/fidelity-validation", READING}
+    assert lines[0] == "study small: 0 of 4 jobs are done, 4 are made now, each with a line; more in logs/small/"
+    steps = {line.split()[3]: line for line in lines if re.match(r" *\d of 4 ", line)}
+    assert set(steps) == {GLUE, SQUAD, f"{GLUE}/fidelity-validation"}
     assert re.search(r"accuracy [\d.]+ +\d+ s$", steps[GLUE])
-    assert re.search(r"^failed +mini-sst2/such-model/softmax/seed-0 +\d+ s$", said, re.MULTILINE)
-    assert re.search(r"FAILED mini-sst2/such-model(.|\n)*ModelError: model='no/such-model': no tokenizer", said)
+    assert re.search(r"^failed +trial +\d+ s$", said, re.MULTILINE)
+    assert re.search(r"FAILED trial(.|\n)*ValueError: broken", said)
 
 
 def test_the_end_shows_scores_and_where_everything_is(made):
     end = said_of(made["whole"])
     lines = end.splitlines()
-    assert lines[0].startswith("study small: 4 of 5 jobs are done, 1 is made now")  # four before, and not again
+    assert lines[0].startswith("study small: 3 of 4 jobs are done, 1 is made now")  # four before, and not again
     assert lines[1].startswith("started  ")  # before minutes in which nothing else is said
     assert [line.split(":")[0] for line in lines[3:5]] == ["tables and figures", "report"]
     assert re.search(r"softmax +0\.\d+", end)
@@ -278,7 +274,7 @@ def test_a_switched_evaluation_keeps_its_predictions_and_seeing_everything_chang
 
 def test_a_kept_notebook_shows_our_texts_alone_and_names_no_folder_of_the_machine(made):
     kept = {path: path.read_text() for path in made["runs"].rglob("*.ipynb") if ".partial" not in path.name}
-    assert len(kept) == 4
+    assert len(kept) == 3
     folders = (str(made["checkout"]), str(Path.home()), "/tmp/")
     assert not any(folder in text for text in kept.values() for folder in folders)
     for path, text in kept.items():
@@ -288,18 +284,18 @@ def test_a_kept_notebook_shows_our_texts_alone_and_names_no_folder_of_the_machin
 
 def test_nothing_that_is_there_is_lost_when_a_job_is_made_again_or_fails(made):
     """A notebook that was cut off after its result is executed again; a result that is gone, and cannot be made."""
-    folder = made["runs"] / GLUE
-    (made["runs"] / SQUAD / "notebook.ipynb").rename(made["runs"] / SQUAD / "notebook.partial.ipynb")
+    folder, trial = made["runs"] / GLUE, made["checkout"] / "results" / "x.ipynb"
+    trial.rename(trial.with_name("x.partial.ipynb"))
     (folder / "fidelity-validation.csv").unlink()
     (folder / "model").rename(folder / "away")
     files = [path for path in made["runs"].rglob("*.*") if path.is_file() and "partial" not in path.name]
     before = {path: path.read_bytes() for path in files if path.parent.name != "away"}
     again = make(made["checkout"], "small")
     (folder / "away").rename(folder / "model")
-    assert said_of(again).startswith("study small: 3 of 5 jobs are done, 2 are made now")
+    assert said_of(again).startswith("study small: 2 of 4 jobs are done, 2 are made now")
     assert f"{GLUE}/model is not there (models are not kept" in again.stdout
     assert again.stdout.count("FAILED ") == 1
-    assert (made["runs"] / SQUAD / "notebook.ipynb").exists()
+    assert trial.exists()
     assert [path for path, content in before.items() if path.read_bytes() != content] == []
 
 
