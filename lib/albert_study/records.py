@@ -106,10 +106,8 @@ def load(root: str | Path | None = None, study: str | None = None) -> pd.DataFra
 
     rows = [row for run in sorted(runs, key=place) for row in run]
     is_own = bool(paths) and not listed(root, paths)
-    probes = [table for probe in PROBES for table in read_probes(root, *probe, is_own)]
-    table = pd.concat([pd.DataFrame(rows, columns=COLUMNS), *probes], ignore_index=True)
-    of_study = (table["study"] == study) | (table["kind"] == "bag of words")
-    return table[of_study].reset_index(drop=True) if study else table
+    probes = [table for probe in PROBES for table in read_probes(root, *probe, is_own, study)]
+    return pd.concat([pd.DataFrame(rows, columns=COLUMNS), *probes], ignore_index=True)
 
 
 def record_paths(root: Path, study: str | None = None) -> list[Path]:
@@ -218,19 +216,26 @@ def measures(result: Row, path: Path) -> Iterator[Row]:
     yield from ({"measure": name, "value": float(value)} for name, value in numbers.items() if value is not None)
 
 
-def read_probes(root: Path, kind: str, pattern: str, names: dict[str, str], is_own: bool) -> Iterator[pd.DataFrame]:
+def read_probes(
+    root: Path, kind: str, pattern: str, names: dict[str, str], is_own: bool, only: str | None
+) -> Iterator[pd.DataFrame]:
     """The tables of one of PROBES, those on LIST unless one's own are asked for: every column of numbers that is none
-    of COLUMNS is a measure."""
+    of COLUMNS is a measure.
+
+    only: one study's, beside the bags of words; None: all.
+    """
     paths = sorted((root / "results").glob(pattern))
     for path in paths if is_own else listed(root, paths):
         if path.stem.endswith("-heads"):  # of the fidelity of single heads
             continue
-        table = read_measured(path).drop(columns="schema", errors="ignore").rename(columns=names)
-        if table.empty:  # all of it was RETIRED's
-            continue
         place = path.relative_to(root).parts
         of_run = place[1] == "runs"
         study = place[2] if of_run else place[1] if kind == "switched" else path.stem
+        if only not in (None, study) and kind != "bag of words":
+            continue
+        table = read_measured(path).drop(columns="schema", errors="ignore").rename(columns=names)
+        if table.empty:  # all of it was RETIRED's
+            continue
         about: Row = {"kind": kind, "study": study, "record": "/".join(place)}
         if kind == "switched":
             table = table.rename(columns={"score": table["score_name"].iloc[0]})
