@@ -150,6 +150,8 @@ def test_every_kind_is_pretrained_and_gone_on_with_at_more_positions(small, tmp_
     assert losses.iloc[-1] < losses.iloc[0] - 0.3
     assert done.model.config.model_type == kind
     assert len(attention_modules(done.model)) == 6  # layers of their own
+    if order is False:  # differs in its head alone
+        return
     start = {"start": str(tmp_path / "new" / "model"), "kind": kind, "tokenizer": None, "learning_rate": 1e-12}
     again = run_in(tmp_path / "on", small | start, max_length=700, steps=1, eval_steps=1, eval_sequences=4)
     assert max_positions(again.model.config) == 700

@@ -20,12 +20,12 @@ from test_train import SOFTMAX, make
 # Of 22 steps an epoch, whose loss is logged every third step, and at every checkpoint.
 LONG = {"epochs": 3, "train_examples": 88, "batch_size": 4, "eval_examples": 16, "save_model": True}
 CONVOLUTION = {"attention": "nystrom", "attention_settings": {"num_landmarks": 8, "conv_kernel_size": 3}}
+IN_RANDOM_ORDER = {"pad_to_max_length": True}  # the examples; otherwise those of a batch are of like length
 PLACES = {  # the operation before which the process is killed, and the step after which the next one goes on
     "the first checkpoint": ({}, r"os.mkdir .*/checkpoint-22$", None),
     "a long epoch": ({}, r"os.mkdir .*/checkpoint-9$", 6),
-    "saving": ({}, r"open .*/checkpoint-44/trainer_state.json", 22),
+    "saving": (IN_RANDOM_ORDER, r"open .*/checkpoint-44/trainer_state.json", 22),
     "deleting a checkpoint": (SOFTMAX, r"shutil.rmtree .*/checkpoint-22", 44),
-    "batches in random order": (SOFTMAX | {"pad_to_max_length": True}, r"os.mkdir .*/checkpoint-44$", 22),
     "the predictions": (CONVOLUTION, r"os.rename .*/predictions.parquet", 66),
     "the result": ({}, r"os.rename .*/result.json", 66),
     "the end": (SOFTMAX, r"shutil.rmtree .*/checkpoints$", None),
