@@ -29,6 +29,14 @@ except (ValueError, OSError) as error:
     sys.exit(1)
 
 MODELS = {job.parameters["output_dir"]: path for path, job in MISSING.items() if job.run}
+
+
+def runs_before(parameters):
+    """The runs whose models a job reads: to evaluate one under other attentions, or to train it further."""
+    folders = parameters.get("trained"), str(parameters.get("model")).removesuffix("/model")
+    return [MODELS[folder] for folder in folders if folder in MODELS]
+
+
 DONE = [path for job in JOBS.values() if job not in MISSING.values() for path in job.results]
 TABLES = f"results/tables/{NAME}-scores.csv"
 REPORT = f"report/build/{NAME}.pdf"  # two pages of this study; `make report` writes what is committed
@@ -55,10 +63,10 @@ rule runs:
 
 # Its output is a file that is not there yet: as a rule the executed notebook, which comes after the results. No result that
 # is there is an output, so that Snakemake has none to delete, nor to overwrite with an older one, as `update` alone does
-# when a job fails. An evaluation under other attentions needs the model of its run.
+# when a job fails. A job that reads the model which a run keeps comes after that run.
 rule job:
     input:
-        lambda wildcards: MODELS.get(MISSING[wildcards.path].parameters.get("trained"), []),
+        lambda wildcards: runs_before(MISSING[wildcards.path].parameters),
     output:
         update("{path}"),
     wildcard_constraints:
