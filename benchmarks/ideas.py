@@ -8,7 +8,8 @@
 
 Both are slow here: what they compute counts, and what it would cost. Two models that nothing is trained in read
 paragraphs that no default was chosen by: MiniLM, the first 25 of SQuAD's validation set, and how far the attention's
-output is from softmax's; the Korean ALBERT, KorQuAD's, and its loss on masked words.
+output is from softmax's; the Korean ALBERT, KorQuAD's, and how far a masked word's loss moves (a lower loss than
+softmax's is no merit).
 
 Planned on 30 November 2026, before any result was seen (25 paragraphs in place of 100, which took too long): an idea
 wins if some row of it is below key-clusters at the same full cost, interpolated between shares, for both models. Then
@@ -127,7 +128,9 @@ VARIANTS: dict[str, Any] = {
 
 
 def held_against(rows: pd.DataFrame, measure: str, pairs: pd.Series) -> pd.DataFrame:
-    """The rows of an idea beside key-clusters at the same full cost.
+    """The rows of an idea beside key-clusters at the same full cost, interpolated between shares in logarithms.
+
+    (As error and change fall by a like factor from share to share; between them a straight line lies above the curve.)
 
     A budget by mass costs what key-clusters of the same clusters would with as many pairs: `pairs`, counted on MiniLM.
     """
@@ -136,7 +139,7 @@ def held_against(rows: pd.DataFrame, measure: str, pairs: pd.Series) -> pd.DataF
     rows = rows.assign(cost=rows["cost"] + added)
     curve = rows[rows["attention"] == "key-clusters"].sort_values("cost")
     others = rows[rows["attention"] != "key-clusters"]
-    alike = np.interp(others["cost"], curve["cost"], curve[measure], left=np.nan, right=np.nan)
+    alike = np.exp(np.interp(others["cost"], curve["cost"], np.log(curve[measure]), left=np.nan, right=np.nan))
     table = others[["variant", "share_asked", "cost"]].assign(
         measure=measure, value=others[measure], key_clusters=alike
     )
@@ -153,7 +156,7 @@ def main() -> None:
     reading = Reading.parse({"variants": VARIANTS, "paragraphs": 25, "output": str(PLACE / "reading-256.csv")}, "ideas")
     words = {"variants": VARIANTS, "split": "validation", "max_length": 256, "paragraphs": 39}
     masked = MaskedWords.parse({**words, "output": str(PLACE / "masked-words-256.csv")}, "ideas")
-    tables = {"error": measure_reading(reading)[0], "difference": measure_masked_words(masked)[0]}
+    tables = {"error": measure_reading(reading)[0], "change": measure_masked_words(masked)[0]}
     pairs = tables["error"].set_index("variant")["share"]
     table = pd.concat(held_against(rows, measure, pairs) for measure, rows in tables.items())
     write_atomically(PLACE / "held-against.csv", table.to_csv(index=False, float_format="%.5g"))
