@@ -13,8 +13,8 @@ Planned on 30 November 2026, before any result was seen (25 paragraphs in place 
 wins if some row of it is below key-clusters at the same full cost, interpolated between shares, for both models. Then
 it becomes a setting, measured again; else it leaves. So it did: `mass-budget`, clusters kept until their estimated mass
 reaches a part of all (Tactic, arXiv 2502.12216; Sparse VideoGen2, arXiv 2505.18875), whose rows results/ideas/ keeps
-(this file at commit a2a4bef8). node-means, 4, is below in both at an eighth of the pairs, by 4 and 10 %, and not at a quarter
-and a half of the ALBERT's: no setting was made of it.
+(this file at commit a2a4bef8). node-means, 4, is below in both at an eighth of the pairs, by 4 and 10 %, and in the
+ALBERT not at a quarter and a half: no setting was made of it.
 
     python benchmarks/ideas.py    results/ideas/: a table for each model, and held-against.csv, which sets them beside
                                   key-clusters at the same full cost
