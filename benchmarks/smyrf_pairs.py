@@ -5,11 +5,11 @@
 In its BERT of 128 tokens (Daras et al. 2020, table 2) padding is meant to be sorted last and masked, and clusters are
 cut from the front (its repository: smyrf/torch/attn.py and utils.py, `lsh_clustering`). So n tokens have n // 32 full
 clusters and one with the rest, and a text of up to 32 tokens sees all of its pairs. Here clusters are of equal size.
-Two rounds see what either sees, if their orders are independent. Shares are means over texts. Tokens are those of
-MiniLM's tokenizer, BERT's own words.
+Two rounds see what either sees, if their orders are independent. Shares are of all pairs of a split, so that a long text
+weighs more, as in a run's `attended_share`. Tokens are those of MiniLM's tokenizer, BERT's own words.
 """
 
-from statistics import mean, median
+from statistics import fmean, mean, median
 
 import pandas as pd
 
@@ -46,7 +46,8 @@ def main() -> None:
             row["one_cluster"] = mean(n <= size for n in tokens)
             for how, cut in (("published", cut_from_the_front), ("here", cut_evenly)):
                 one = [sum(members**2 for members in cut(n, size)) / n**2 for n in tokens]
-                row |= {f"{how}_one_round": mean(one), f"{how}_two_rounds": mean(1 - (1 - x) ** 2 for x in one)}
+                rounds = {"one_round": one, "two_rounds": [1 - (1 - x) ** 2 for x in one]}
+                row |= {f"{how}_{name}": fmean(shares, [n**2 for n in tokens]) for name, shares in rounds.items()}
             rows.append(row | {"model": MODEL, "max_length": MAX_LENGTH} | provenance("cpu"))
             print(" ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()), flush=True)
     path = repository_root() / "results" / "efficiency" / "smyrf-pairs.csv"
