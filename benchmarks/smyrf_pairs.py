@@ -5,8 +5,8 @@
 In its BERT of 128 tokens (Daras et al. 2020, table 2) padding is meant to be sorted last and masked, and clusters are
 cut from the front (its repository: smyrf/torch/attn.py and utils.py, `lsh_clustering`). So n tokens have n // 32 full
 clusters and one with the rest, and a text of up to 32 tokens sees all of its pairs. Here clusters are of equal size.
-Two rounds see what either sees, if their orders are independent. Shares are of all pairs of a split, so that a long text
-weighs more, as in a run's `attended_share`. Tokens are those of MiniLM's tokenizer, BERT's own words.
+Two rounds see what either sees, if their orders are independent. Shares are of all pairs of a split, as in a run's
+`attended_share`: a long text weighs more. Tokens are those of MiniLM's tokenizer, BERT's own words.
 """
 
 from statistics import fmean, mean, median
