@@ -339,5 +339,6 @@ def test_attentions_in_tables_are_known_and_their_settings_can_be_asked_for_agai
         if name in attention.names() and not any(chosen.get(setting) for setting in LEFT):
             attention.check(name, chosen)
     assert names
-    left = {RETIRED, "plain lsh"}  # version 1 of `key-clusters`; `lsh` that counted a key in each round
+    # version 1 of `key-clusters`; `lsh` that counted a key in each round; what lost in benchmarks/ideas.py, or is there
+    left = {RETIRED, "plain lsh", "mass-budget", "node-means"}
     assert not {(path, name) for path, name in names if name not in {*attention.names(), *PEERS, *left}}

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from albert_study.compare import runs_of
-from albert_study.names import METRICS, TITLES
+from albert_study.names import METRICS, TITLES, base_of
 from albert_study.records import BASELINES, load
 from albert_study.show import GREY, add_legend, dots
 
@@ -38,8 +38,8 @@ def earlier_rungs(root: Path) -> pd.DataFrame:
 
 
 def plot_ladder(rows: pd.DataFrame, names: Mapping[str, str], root: Path) -> Figure:
-    """Scores arm by arm, a dot a run, hollow where it says the same to everything; one panel a task, at most four.
-    Runs of another study than the first are crosses.
+    """Scores rung by rung, a dot a run, hollow where it says the same to everything; one panel a task, at most four.
+    Runs at other rates or of more epochs stand in their rung's row; those of another study than the first are crosses.
 
     Accuracies where tasks have them, since constants are plain there. Lines: a bag of words on the same examples, and
     the constant answer. Tasks with one of the arms alone are left out.
@@ -47,6 +47,7 @@ def plot_ladder(rows: pd.DataFrame, names: Mapping[str, str], root: Path) -> Fig
     names: how each arm is called, from top to bottom; others are not drawn.
     """
     runs = runs_of(rows, root)
+    runs = runs.assign(arm=runs["arm"].map(base_of))
     runs = runs[runs["arm"].isin(names) & (runs["split"] != "shuffled")]
     has_accuracy = runs["task"].isin(runs.loc[runs["measure"] == "accuracy", "task"])
     runs = runs[(runs["measure"] == "accuracy") | (runs["is_headline"] & ~has_accuracy)]

@@ -60,8 +60,8 @@ ARMS = {  # what an arm is, beside softmax, in words and in the order of figures
     "yoso-e": "YOSO-E",
     "truncated": "softmax, cut text",
 }
-# How an arm was trained, where a study varies it: "new-10-epochs", "new-20000" (examples), "softmax-rate-of-2020".
-TRAINED = re.compile(r"-(\d+-epochs|\d{4,}|rate-of-\d{4})$")
+# How an arm was trained, where a study varies it: "new-10-epochs", "new-20000" (examples), "2020-block-low-rate".
+TRAINED = re.compile(r"-(\d+-epochs|\d{4,}|rate-of-\d{4}|(?:low|high)-rate)$")
 METRICS = {  # those that are shown, by the name they have in a table
     "f1": "F1",
     "accuracy": "accuracy",

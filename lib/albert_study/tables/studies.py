@@ -25,9 +25,9 @@ FRONT = {  # by row, which study and arm it shows of these tasks; none where it 
     "LSH, half (SQuAD: a quarter)": ("", "albert lsh", "minilm lsh"),
     "key clusters, half": ("more-examples key-clusters-67349", "albert key-clusters", "minilm key-clusters-half"),
 }
-FRONT_NOTE = """Means over {runs} runs; lowest to highest where these are far apart. First row: ladder, one run each; \
-others, SST-2: transplants, more-examples; KorSTS: albert; SQuAD: transplants, minilm. Without reading: {floors}. \
-Cost: multiply-adds against softmax's."""
+FRONT_NOTE = """Means over {runs} runs; lowest to highest where these are far apart. First row: ladder, \
+SST-2 at three rates; others, SST-2: transplants, more-examples; KorSTS: albert; SQuAD: transplants, minilm. \
+Without reading: {floors}. Cost: multiply-adds against softmax's."""
 KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
 LATER = "†: with runs that were added after scores of the task had been seen. "
 ALONE = "‡: of one run, over examples alone: other runs may differ by more. "
@@ -332,7 +332,12 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
         return
     scores = scores[scores["is_headline"].astype(bool)]
     scores["digits"] = digits_of(scores)
-    arms = named.merge(scores, on=same)
+    rung = scores["arm"].map(base_of).where(scores["study"] == "ladder", scores["arm"])
+    arms = named.merge(scores.assign(arm=rung), on=same)
+    at_rates = arms.groupby(["row", "title"])
+    arms["apart"] = arms["apart"].astype(bool) | (at_rates["title"].transform("size") > 1)
+    arms["low"], arms["high"] = at_rates["low"].transform("min"), at_rates["high"].transform("max")
+    arms = arms.drop_duplicates(["row", "title"])
     arms["title"] += " (" + arms["measure"].map(METRICS) + ")"
     arms["cell"] = [in_short(line) for line in arms.to_dict("records")]
     lines = arms.to_dict("records")
