@@ -33,7 +33,7 @@ MODELS = {job.parameters["output_dir"]: path for path, job in MISSING.items() if
 
 def runs_before(parameters):
     """The runs whose models a job reads: to evaluate one under other attentions, or to train it further."""
-    folders = parameters.get("trained"), str(parameters.get("model")).removesuffix("/model")
+    folders = parameters.get("trained"), str(parameters.get("model", "")).removesuffix("/model")
     return [MODELS[folder] for folder in folders if folder in MODELS]
 
 

@@ -1,5 +1,6 @@
 """Attentions of one's own and of others: registered by one public function, and then known everywhere."""
 
+import math
 import re
 import sys
 from importlib.util import find_spec
@@ -25,7 +26,7 @@ CASES = [
 def registered(monkeypatch):
     """Forgets after a test what it registered."""
     monkeypatch.setattr(attention, "ATTENTIONS", attention.ATTENTIONS.copy())
-    for name in [name for name in sys.modules if name.partition(".")[0] == "peers"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("peers", "ideas")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(PEERS)
 
@@ -48,6 +49,38 @@ def test_lsg_takes_a_budget(registered):
     out = attention.attend("lsg", query, key, value, share=0.5)
     assert torch.equal(out, attention.attend("lsg", query, key, value, block=64))
     assert not torch.allclose(out, attention.attend("softmax", query, key, value), atol=1e-2)
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 64])
+def test_means_of_unseen_nodes_are_those_of_a_walk_down_the_tree(registered, nodes):
+    """A node none of whose clusters a query sees is one key more; of other nodes the halves are asked."""
+    import ideas
+
+    query, key, value = tensors((1, 1, 50, 8))
+    sizes = {"n_hashes": 2, "cluster_size": 6, "mean_key": True}  # nine clusters: halves of unlike sizes
+    chosen = attention.make("key-clusters", sizes).keys_for(query, key, None, None)
+    clusters = [cluster[cluster < 50] for cluster in chosen.members[0, 0]]
+    seen = attention.pairs("key-clusters", query, key, **sizes)[0, 0] > 0
+    out = attention.attend("node-means", query, key, value, nodes=nodes, **sizes)[0, 0]
+
+    def unseen(i, first, last):
+        members = torch.cat(clusters[first:last])
+        if not seen[i, members].any():
+            return [members]
+        half = first + 2 ** (last - first - 1).bit_length() // 2
+        return [] if last - first == 1 else unseen(i, first, half) + unseen(i, half, last)
+
+    (q, k, v), scaling = (x[0, 0] for x in (query, key, value)), 8**-0.5
+    for i in range(50):
+        nodes_left = unseen(i, 0, len(clusters))
+        nodes_left.sort(key=lambda m: -float(q[i] @ k[m].mean(0) * scaling + math.log(len(m))))
+        kept = nodes_left[:nodes] + ([torch.cat(nodes_left[nodes:])] if nodes_left[nodes:] else [])
+        keys = torch.stack([*k[seen[i]], *(k[m].mean(0) for m in kept)])
+        values = torch.stack([*v[seen[i]], *(v[m].mean(0) for m in kept)])
+        counts = torch.tensor([1.0] * int(seen[i].sum()) + [float(len(m)) for m in kept])
+        expected = (q[i] @ keys.T * scaling + counts.log()).softmax(0) @ values
+        torch.testing.assert_close(out[i], expected, atol=2e-6, rtol=1e-5)
+    assert ideas.NodeMeans.name in attention.names()
 
 
 def test_an_attention_of_ones_own_is_known_to_models_and_saved_with_them(registered, tmp_path):

@@ -241,7 +241,7 @@ def test_every_step_has_a_line_and_a_failed_job_is_named_and_stops_no_other(made
 def test_the_end_shows_scores_and_where_everything_is(made):
     end = said_of(made["whole"])
     lines = end.splitlines()
-    assert lines[0].startswith("study small: 3 of 4 jobs are done, 1 is made now")  # four before, and not again
+    assert lines[0].startswith("study small: 3 of 4 jobs are done, 1 is made now")  # three before, and not again
     assert lines[1].startswith("started  ")  # before minutes in which nothing else is said
     assert [line.split(":")[0] for line in lines[3:5]] == ["tables and figures", "report"]
     assert re.search(r"softmax +0\.\d+", end)
@@ -316,10 +316,8 @@ def test_the_same_study_is_not_made_twice_at_once(made):
 
 def test_each_job_has_one_gpu_and_comes_after_the_run_whose_model_it_reads(made):
     """As it would be with two, of which one is named otherwise."""
-    arms, first = (
-        {"softmax": None, "key-clusters": None, "window": None},
-        "results/runs/three/mini-mrpc/mini/window/seed-0",
-    )
+    arms = {"softmax": None, "key-clusters": None, "window": None}
+    first = "results/runs/three/mini-mrpc/mini/window/seed-0"
     tasks = {"mini-mrpc": {"arms": arms}, "mini-sst2": {"model": f"{first}/model", "arms": {"softmax": None}}}
     write_study(made["checkout"], "three", parameters={"model": "mini"}, tasks=tasks)
     code = "import sys, torch; torch.cuda.device_count = lambda: 2; from snakemake.cli import main; main(sys.argv[1:])"
