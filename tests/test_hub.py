@@ -39,13 +39,6 @@ def load(environment, code=LOAD):
     return done.stdout.strip()
 
 
-def test_a_record_names_the_commit_that_the_data_came_from(hub):
-    asked = "print(revisions('nano', 'sst2'))\n"
-    before, _, after = load(hub, f"from albert_lsh.machine import revisions\n{asked}{LOAD}{asked}").splitlines()
-    assert before == "{}"  # nothing was loaded yet, and the embedded model comes from no Hub
-    assert after == str({"data": "0" * 40})
-
-
 def test_a_commit_of_model_and_data_is_asked_for_and_recorded(hub):
     """The small Hub has one; without a revision its newest is asked for."""
     run = {
@@ -54,13 +47,16 @@ def test_a_commit_of_model_and_data_is_asked_for_and_recorded(hub):
         "labels": ["bad", "good"],
         "data_revision": "0" * 40,
     }
-    code = "from albert_lsh import Run, find_task, load_data; from albert_lsh.machine import revisions; "
+    code = "from albert_lsh import Run, find_task, load_data; from albert_lsh.machine import revisions\n"
+    code += f"print(revisions('nano', 'sst2'))\n{LOAD}print(revisions('nano', 'sst2'))\n"
     code += (
         f"run = Run.parse({run}); data = load_data(run.about); print(*data['train']['label'], run.about.repository, "
     )
     code += "revisions('nano', run.task, None, run.data_revision))"
     code += f"\n{REFUSED}refused(load_data, find_task('sst2', revision='1' * 40))"
-    *_, loaded, refused = load(hub, code).splitlines()
+    before, _, after, *_, loaded, refused = load(hub, code).splitlines()
+    assert before == "{}"  # nothing was loaded yet, and the embedded model comes from no Hub
+    assert after == str({"data": "0" * 40})
     assert loaded == f"1 nyu-mll/glue {{'data': '{'0' * 40}'}}"
     assert f"revision '{'1' * 40}' is neither on the Hub nor in the cache" in refused  # datasets took another
     assert revisions("/a/folder/of/this/machine", "한국어/own.csv") == {}

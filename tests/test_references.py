@@ -79,11 +79,17 @@ def test_a_key_met_twice_weighs_once_among_more_clusters_than_a_byte_counts():
 
 
 @pytest.mark.parametrize("backend", ["grouped", "gathered"])
-@pytest.mark.parametrize("kind", ["full", "scattered"])
 @pytest.mark.parametrize(
-    "more", [{"global_tokens": 0}, {"mean_key": True}, {"n_hashes": 1}, {"mean_key": True, "axes": 3}], ids=label
+    ("more", "kind"),
+    [
+        ({"global_tokens": 0}, "full"),
+        ({"mean_key": True}, "scattered"),
+        ({"n_hashes": 1}, "scattered"),
+        ({"mean_key": True, "axes": 3}, "scattered"),
+    ],
+    ids=label,
 )
-def test_above_512_tokens_queries_of_lsh_are_computed_by_cluster(monkeypatch, more, kind, backend):
+def test_above_512_tokens_queries_of_key_clusters_are_computed_by_cluster(monkeypatch, more, kind, backend):
     """On a CPU one cluster at a time; on a GPU, where its kernels cannot do it, in blocks."""
     if backend == "gathered":
         monkeypatch.setattr(compute, "MOST_GROUPED", 0)

@@ -17,17 +17,17 @@ from albert_lsh.run import ParameterError
 from albert_lsh.train import LengthGrouped, newest
 from test_train import SOFTMAX, make
 
-# Of 22 steps an epoch, whose loss is logged every third step, and at every checkpoint.
-LONG = {"epochs": 3, "train_examples": 88, "batch_size": 4, "eval_examples": 16, "save_model": True}
+# Of 21 steps an epoch, whose loss is logged every second step, and at every checkpoint.
+LONG = {"epochs": 2, "train_examples": 84, "batch_size": 4, "eval_examples": 16, "save_model": True}
 CONVOLUTION = {"attention": "nystrom", "attention_settings": {"num_landmarks": 8, "conv_kernel_size": 3}}
 IN_RANDOM_ORDER = {"pad_to_max_length": True}  # the examples; otherwise those of a batch are of like length
 PLACES = {  # the operation before which the process is killed, and the step after which the next one goes on
-    "the first checkpoint": ({}, r"os.mkdir .*/checkpoint-22$", None),
-    "a long epoch": ({}, r"os.mkdir .*/checkpoint-9$", 6),
-    "saving": (IN_RANDOM_ORDER, r"open .*/checkpoint-44/trainer_state.json", 22),
-    "deleting a checkpoint": (SOFTMAX, r"shutil.rmtree .*/checkpoint-22", 44),
-    "the predictions": (CONVOLUTION, r"os.rename .*/predictions.parquet", 66),
-    "the result": ({}, r"os.rename .*/result.json", 66),
+    "the first checkpoint": ({}, r"os.mkdir .*/checkpoint-21$", None),
+    "a long epoch": ({}, r"os.mkdir .*/checkpoint-6$", 4),
+    "saving": (IN_RANDOM_ORDER, r"open .*/checkpoint-42/trainer_state.json", 21),
+    "deleting a checkpoint": (SOFTMAX, r"shutil.rmtree .*/checkpoint-21", 42),
+    "the predictions": (CONVOLUTION, r"os.rename .*/predictions.parquet", 42),
+    "the result": ({}, r"os.rename .*/result.json", 42),
     "the end": (SOFTMAX, r"shutil.rmtree .*/checkpoints$", None),
 }
 
@@ -85,7 +85,7 @@ def test_who_is_interrupted_in_the_last_evaluation_does_not_train_again(tmp_path
         with pytest.raises(KeyboardInterrupt):
             fit(run)
     fit(run)
-    assert "going on after step 22, from checkpoint-22\n" in capsys.readouterr().out
+    assert "going on after step 21, from checkpoint-21\n" in capsys.readouterr().out
 
 
 def checkpoints(folder, steps, identity):
@@ -124,7 +124,7 @@ def test_checkpoints_of_another_run_are_refused_and_resume_false_deletes_them(tm
 
 def test_checkpoints_of_other_data_are_refused(tmp_path):
     """Another name for them is another run; but data may change under their name."""
-    run, data = make(tmp_path, **LONG), load_data("mini-mrpc", train_examples=88, eval_examples=16)
+    run, data = make(tmp_path, **LONG), load_data("mini-mrpc", train_examples=84, eval_examples=16)
     kill(run, PLACES["saving"][1])
     data["train"] = data["train"].map(lambda row: {"sentence1": f"{row['sentence2']} {row['sentence1']}"})
     with pytest.raises(ParameterError, match="holds checkpoints of a run with another data; delete that folder"):
@@ -134,9 +134,9 @@ def test_checkpoints_of_other_data_are_refused(tmp_path):
 def test_one_checkpoint_is_kept_and_a_damaged_file_in_it_is_named(tmp_path):
     run = make(tmp_path, **LONG)
     kill(run, PLACES["the result"][1])
-    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"checkpoint-66", "run.json"}
-    (tmp_path / "checkpoints" / "checkpoint-66" / "optimizer.pt").write_bytes(b"PK")
-    with pytest.raises(ValueError, match="checkpoint-66 is damaged .UnpicklingError.; delete it, and go on"):
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"checkpoint-42", "run.json"}
+    (tmp_path / "checkpoints" / "checkpoint-42" / "optimizer.pt").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="checkpoint-42 is damaged .UnpicklingError.; delete it, and go on"):
         fit(run)
 
 
