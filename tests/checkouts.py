@@ -32,18 +32,14 @@ def write_study(checkout: Path, name: str, **content: object) -> None:
     (checkout / "studies" / f"{name}.yaml").write_text(yaml.safe_dump(content))
 
 
-def start(checkout: Path, *command: str, output: int | IO = subprocess.PIPE) -> subprocess.Popen:
-    """`python -m command` there."""
+def start_study(checkout: Path, study: str, output: int | IO = subprocess.PIPE) -> subprocess.Popen:
+    """What `make study` does once everything is installed."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PYTHONPATH": str(checkout / "lib"), "PATH": path, "OMP_NUM_THREADS": "1"}
     errors = subprocess.STDOUT if output != subprocess.PIPE else subprocess.PIPE
     options = {"cwd": checkout, "env": environment, "stdout": output, "stderr": errors, "text": True}
-    return subprocess.Popen([sys.executable, "-m", *command], start_new_session=True, **options)
-
-
-def start_study(checkout: Path, study: str, output: int | IO = subprocess.PIPE) -> subprocess.Popen:
-    """What `make study` does once everything is installed."""
-    return start(checkout, "snakemake", "--cores", "all", "--config", f"study={study}", output=output)
+    command = [sys.executable, "-m", "snakemake", "--cores", "all", "--config", f"study={study}"]
+    return subprocess.Popen(command, start_new_session=True, **options)
 
 
 def make(checkout: Path, study: str) -> subprocess.CompletedProcess:

@@ -49,6 +49,7 @@ NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between
 APART = 10.0  # points, hundredths of the best score: runs that differ by more have no mean that stands for them
 CORRELATIONS = ("pearson", "spearman", "matthews")  # none of answers that are all the same
 ARM = ["task", "model", "arm"]  # what is averaged over seeds
+TESTED = "within-a-point"  # the study whose test of key-clusters was planned before its runs
 Answers = dict[int, pd.DataFrame]  # predictions by seed
 
 
@@ -365,8 +366,9 @@ def gaps(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
 # ---- written --------------------------------------------------------------------------------------------------------
 def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
     """Write results/tables/<study>-{scores,differences,switched,shuffled}.csv, and of all studies pretraining-gaps.csv,
-    no-training-second.csv and equivalence.csv; returns the paths. A table without rows is not written, and an older one
-    is deleted. A line names results that are not made yet.
+    no-training-second.csv and equivalence.csv; of study TESTED alone, whose test was planned before its runs, another
+    equivalence.csv. Returns the paths. A table without rows is not written, and an older one is deleted. A line names
+    results that are not made yet.
     """
     root, tables = Path(root or repository_root()), dict[str, pd.DataFrame]()
     for study in studies:
@@ -380,9 +382,12 @@ def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
     folder = root / "results" / "tables"
     written = [path for name, table in tables.items() for path in replace_table(folder / f"{name}.csv", table)]
     # as they are written, so that those of a study that is made again enter as those of all others do
-    pairs = [read(root, f"tables/{study}-differences").assign(study=study) for study in sorted(studies_of(root))]
-    filled = [lines for lines in pairs if len(lines)] or [pd.DataFrame(columns=["family", "difference", "share"])]
-    return written + replace_table(folder / "equivalence.csv", equivalence(pd.concat(filled, ignore_index=True)))
+    pairs = {study: read(root, f"tables/{study}-differences").assign(study=study) for study in sorted(studies_of(root))}
+    planned = [pairs.pop(TESTED, pd.DataFrame())]
+    for name, lines in (("equivalence", [*pairs.values()]), (f"{TESTED}-equivalence", planned)):
+        filled = [table for table in lines if len(table)] or [pd.DataFrame(columns=["family", "difference", "share"])]
+        written += replace_table(folder / f"{name}.csv", equivalence(pd.concat(filled, ignore_index=True)))
+    return written
 
 
 def replace_table(path: Path, table: pd.DataFrame) -> list[Path]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.tasks import TASKS
-from albert_study.compare import CORRELATIONS, answers_of_run, are_apart, runs_of
+from albert_study.compare import CORRELATIONS, TESTED, answers_of_run, are_apart, runs_of
 from albert_study.intervals import CLEAR_FROM
 from albert_study.names import ARMS, BESIDE, METRICS, RUNGS, TITLES, base_of, scale_of
 from albert_study.records import read, wide
@@ -225,9 +225,13 @@ def pairs_seen(line: Line) -> str:
 
 
 def equivalence_tables(root: Path, rows: pd.DataFrame) -> Named:
-    """Does `key-clusters` stay within a point of softmax? By version and share, task by task and over tasks."""
-    if (lines := read(root, "tables/equivalence")).empty:
-        return
+    """Does `key-clusters` stay within a point of softmax? By task and over tasks; the test that was planned first."""
+    for name in (f"{TESTED}-equivalence", "equivalence"):
+        if len(lines := read(root, f"tables/{name}")):
+            yield from equivalence_table(name, lines)
+
+
+def equivalence_table(name: str, lines: pd.DataFrame) -> Named:
     arms, count = lines["study"] + ", " + lines["to"], lines["tasks"].map("{:.0f} tasks".format)
     means = lines["to"] + ": " + ("mean of " + count).where(lines["weights"] == "equal", count + " by precision")
     lines = marked(lines).assign(label=arms.where(lines["tasks"] == 1, means))
@@ -238,7 +242,7 @@ def equivalence_tables(root: Path, rows: pd.DataFrame) -> Named:
     note = "A point is 0.01 of an accuracy, F1 or correlation, and 1 of SQuAD's F1. p: of a difference of a point or "
     note += f"more, either way. From fewer than {CLEAR_FROM} runs nothing is tested. "
     note = (note + footnote(lines, intervals=True)).strip()
-    yield from shown("equivalence", lines, "{share:%}", spec, note, corner="asked for")
+    yield from shown(name, lines, "{share:%}", spec, note, corner="asked for")
 
 
 def switched_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
