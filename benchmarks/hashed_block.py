@@ -1,6 +1,6 @@
 """Does full attention stand in for the hashing of the block of 2020, in texts of 64 tokens?
 
-    python benchmarks/hashed_block.py results/runs/ladder/sst2/.../seed-41    writes results/hashed-block.csv
+    python benchmarks/hashed_block.py results/runs/ladder/sst2/.../seed-41    writes results/trials/hashed-block.csv
 
 The ladder's rungs 0 to 2 compute full attention (full_attn_thres: 64). Here a run's trained model (save_model keeps it)
 answers its task's texts again: as it was trained, and with the published hashing computed (32 tokens a bucket, 16
@@ -40,7 +40,9 @@ def main(folder: str) -> None:
     run = {"run": relative_to_root(Path(folder)), "score": record["headline"]["value"], "texts": len(full)}
     row = run | scores | changed | provenance("cpu")
     print(row)
-    write_atomically(repository_root() / "results" / "hashed-block.csv", pd.DataFrame([row]).to_csv(index=False))
+    write_atomically(
+        repository_root() / "results" / "trials" / "hashed-block.csv", pd.DataFrame([row]).to_csv(index=False)
+    )
 
 
 if __name__ == "__main__":
