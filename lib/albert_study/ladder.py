@@ -65,7 +65,7 @@ def plot_ladder(rows: pd.DataFrame, names: Mapping[str, str], root: Path) -> Fig
         panels[TITLES.get(str(task), str(task))] = lines[~is_earlier].sort_values("seed"), lines[is_earlier]
     most_runs = max(panel.groupby("arm").size().max() for panel, _ in panels.values())
     drawn = {arm: name for arm, name in names.items() if arm in {*runs["arm"]}}
-    figure = dots({title: panel for title, (panel, _) in panels.items()}, drawn, max(0.22, 0.06 * most_runs), 0.16)
+    figure = dots({title: panel for title, (panel, _) in panels.items()}, drawn, max(0.22, 0.045 * most_runs), 0.16)
     for axis, (panel, others) in zip(figure.axes, panels.values(), strict=True):
         axis.plot(others["value"], others["arm"].map(list(drawn).index), "x", color="#888888", markersize=4, zorder=1)
         measure = panel["measure"].iloc[0]
