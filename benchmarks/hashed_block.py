@@ -12,20 +12,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from albert_lsh import load_data, load_model
+from albert_lsh import load_data, load_model, load_tokenizer
 from albert_lsh.files import relative_to_root, repository_root, write_atomically
 from albert_lsh.kinds import Task
-from albert_lsh.predict import load
 from albert_lsh.record import provenance, read_result
 from albert_lsh.run import Run
 
 
 def answers(model: str, task: Task, **attention: object) -> pd.DataFrame:
-    plain, tokenizer = load(model, task)
-    asked = load_model(model, head=task.head, complete=True, **attention, **task.model_options) if attention else plain
+    """What a saved model answers, and whether it is right; with another attention where one is named."""
+    trained = load_model(model, head=task.head, complete=True, **attention, **task.model_options)
     rows = load_data(task)[task.evaluation[0]]
     texts = [{column: row[column] for column in task.columns} for row in rows]
-    said = pd.DataFrame(task.answer(asked.eval(), tokenizer, texts, 32))
+    said = pd.DataFrame(task.answer(trained.eval(), load_tokenizer(model), texts, 32))
     return said.assign(right=said["label"] == [task.labels[row[task.label]] for row in rows])
 
 

@@ -226,8 +226,9 @@ def test_what_stays_near_softmax_is_tested_in_points_task_by_task_and_over_tasks
     # few runs say little about their own error, so a mean that is weighted by it has no interval
     assert table[["low", "high", "error", "freedom"]].iloc[-1].isna().all()
     assert table["within"].tolist() == [False] * 7  # from three seeds one family of five
-    sure = equivalence(pd.DataFrame([line_of("mrpc", -0.004, 0.0001), line_of("stsb", 0.004, 0.0001)]))
-    assert sure["within"].tolist() == [True, True, True, False]
+    near = pd.DataFrame([line_of("mrpc", -0.004, 0.0001), line_of("stsb", 0.004, 0.0001, seeds=5)])
+    assert equivalence(near)["within"].tolist() == [True, True, True, False]
+    assert equivalence(near, least=5)[["task", "within"]].values.tolist() == [["mrpc", False], ["stsb", True]]
     # several lines of a task are no more evidence than one
     twice = equivalence(pd.DataFrame([*lines[:3], line_of("mrpc", -0.004, study="y")]))
     assert twice["error"].iloc[-2] == pytest.approx(table["error"].iloc[-2])

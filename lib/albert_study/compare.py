@@ -49,7 +49,7 @@ NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between
 APART = 10.0  # points, hundredths of the best score: runs that differ by more have no mean that stands for them
 CORRELATIONS = ("pearson", "spearman", "matthews")  # none of answers that are all the same
 ARM = ["task", "model", "arm"]  # what is averaged over seeds
-TESTED = "within-a-point"  # the study whose test of key-clusters was planned before its runs
+TESTED, PLANNED_RUNS = "within-a-point", 5  # the study whose test of key-clusters was planned before its runs; a side
 Answers = dict[int, pd.DataFrame]  # predictions by seed
 
 
@@ -384,9 +384,10 @@ def write_tables(*studies: str, root: str | Path | None = None) -> list[Path]:
     # as they are written, so that those of a study that is made again enter as those of all others do
     pairs = {study: read(root, f"tables/{study}-differences").assign(study=study) for study in sorted(studies_of(root))}
     planned = [pairs.pop(TESTED, pd.DataFrame())]
-    for name, lines in (("equivalence", [*pairs.values()]), (f"{TESTED}-equivalence", planned)):
+    tests = ("equivalence", [*pairs.values()], CLEAR_FROM), (f"{TESTED}-equivalence", planned, PLANNED_RUNS)
+    for name, lines, least in tests:
         filled = [table for table in lines if len(table)] or [pd.DataFrame(columns=["family", "difference", "share"])]
-        written += replace_table(folder / f"{name}.csv", equivalence(pd.concat(filled, ignore_index=True)))
+        written += replace_table(folder / f"{name}.csv", equivalence(pd.concat(filled, ignore_index=True), least))
     return written
 
 

@@ -213,13 +213,13 @@ def paired_ratio(before: pd.Series, after: pd.Series, weights: pd.Series) -> tup
     return mean, float(math.sqrt((residual**2).sum() * len(before) / (len(before) - 1)) / weights.sum())
 
 
-def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
+def equivalence(lines: pd.DataFrame, least: int = CLEAR_FROM) -> pd.DataFrame:
     """Does `key-clusters` stay within MARGIN of softmax? A line a comparison, below them two for each share.
 
     lines: of `compare.differences`, of several studies, with a column study; those of family B count.
 
     Differences, their ends and errors are in points. p is that of a difference of MARGIN or more, by two one-sided
-    tests; all are one family (p_holm), and `within` says where p_holm is below 5 %. From fewer than CLEAR_FROM seeds
+    tests; all are one family (p_holm), and `within` says where p_holm is below 5 %. From fewer than `least` seeds
     nothing is tested. `weights` says how the tasks of a share are weighted, see `over_tasks`. Other columns are those
     of `differences`, without _to.
     """
@@ -231,9 +231,9 @@ def equivalence(lines: pd.DataFrame) -> pd.DataFrame:
     in_points = {name: lines[name] * 100 / best for name in ("difference", "low", "high", "error", "error_of_seeds")}
     lines = lines.assign(**in_points, freedom_of_seeds=lines["seeds"] - 1, tasks=1, weights="")
     lines = lines.sort_values("share", ascending=False, kind="stable")
-    of_shares = lines[lines["seeds"] >= CLEAR_FROM].groupby("share", sort=False)
+    of_shares = lines[lines["seeds"] >= least].groupby("share", sort=False)
     lines = pd.concat([lines, *(over_tasks(of_share) for _, of_share in of_shares)], ignore_index=True)
-    is_tested = (lines["seeds"] >= CLEAR_FROM) & (lines["weights"] != "precision")
+    is_tested = (lines["seeds"] >= least) & (lines["weights"] != "precision")
     tested = lines[is_tested].to_dict("records")
     p = [p_of_margin(line["difference"], errors_of_line(line), MARGIN) for line in tested]
     lines = lines.assign(p=np.nan, p_holm=np.nan)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.tasks import TASKS
-from albert_study.compare import CORRELATIONS, TESTED, answers_of_run, are_apart, runs_of
+from albert_study.compare import CORRELATIONS, PLANNED_RUNS, TESTED, answers_of_run, are_apart, runs_of
 from albert_study.intervals import CLEAR_FROM
 from albert_study.names import ARMS, BESIDE, METRICS, RUNGS, TITLES, base_of, scale_of
 from albert_study.records import read, wide
@@ -26,7 +26,8 @@ FRONT = {  # by row, which study and arm it shows of these tasks; none where it 
     "key clusters, half": ("more-examples key-clusters-67349", "albert key-clusters", "minilm key-clusters-half"),
 }
 FRONT_NOTE = """Means over {runs} runs; lowest to highest where these are far apart. First row: ladder, \
-SST-2 at three rates; others, SST-2: transplants, more-examples; KorSTS: albert; SQuAD: transplants, minilm. \
+SST-2 at three rates, one to three epochs; others, SST-2: transplants, more-examples; KorSTS: albert; SQuAD: \
+transplants, minilm. \
 Without reading: {floors}. Cost: multiply-adds against softmax's."""
 KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
 LATER = "†: with runs that were added after scores of the task had been seen. "
@@ -226,12 +227,12 @@ def pairs_seen(line: Line) -> str:
 
 def equivalence_tables(root: Path, rows: pd.DataFrame) -> Named:
     """Does `key-clusters` stay within a point of softmax? By task and over tasks; the test that was planned first."""
-    for name in (f"{TESTED}-equivalence", "equivalence"):
+    for name, least in ((f"{TESTED}-equivalence", PLANNED_RUNS), ("equivalence", CLEAR_FROM)):
         if len(lines := read(root, f"tables/{name}")):
-            yield from equivalence_table(name, lines)
+            yield from equivalence_table(name, lines, least)
 
 
-def equivalence_table(name: str, lines: pd.DataFrame) -> Named:
+def equivalence_table(name: str, lines: pd.DataFrame, least: int) -> Named:
     arms, count = lines["study"] + ", " + lines["to"], lines["tasks"].map("{:.0f} tasks".format)
     means = lines["to"] + ": " + ("mean of " + count).where(lines["weights"] == "equal", count + " by precision")
     lines = marked(lines).assign(label=arms.where(lines["tasks"] == 1, means))
@@ -240,7 +241,7 @@ def equivalence_table(name: str, lines: pd.DataFrame) -> Named:
     spec += "95 % interval={low:+2} to {high:+2}{alone}; p={p:P}; p (Holm)={p_holm:P}; within 1 point={yes}; "
     spec += "runs={seeds:0}{mark}"
     note = "A point is 0.01 of an accuracy, F1 or correlation, and 1 of SQuAD's F1. p: of a difference of a point or "
-    note += f"more, either way. From fewer than {CLEAR_FROM} runs nothing is tested. "
+    note += f"more, either way. From fewer than {least} runs nothing is tested. "
     note = (note + footnote(lines, intervals=True)).strip()
     yield from shown(name, lines, "{share:%}", spec, note, corner="asked for")
 
