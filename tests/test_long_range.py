@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
-from PIL import Image
 
 from albert_lsh import record_passes, tasks
 from albert_lsh.files import OneLineError
@@ -94,70 +93,6 @@ def test_reviews_are_read_as_bytes_and_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "load_dataset", Mock(side_effect=ConnectionError))
     with pytest.raises(TaskError, match="task='text': the data could not be loaded from 'stanfordnlp/imdb'"):
         ask(tmp_path, task="text").load_data()
-
-
-def write_arena(folder):
-    """Long Range Arena's folders in small: pairs of papers, CIFAR-10 as on the Hub, and pathfinder32's."""
-    for split, count in (("train", 9), ("eval", 5), ("test", 4)):
-        lines = [f"{n % 2}.0\ta{n}\tb{n}\tOn {'graphs' * n}\tTrees {n}" for n in range(count)]
-        (folder / f"new_aan_pairs.{split}.tsv").write_text("\n".join(lines) + "\n")
-    features = datasets.Features({"img": datasets.Image(), "label": datasets.Value("int64")})
-    for split, count in (("train", 20), ("test", 4)):
-        rows = {
-            "img": [Image.new("RGB", (4, 8), (n, 255, 255)) for n in range(count)],
-            "label": [n % 10 for n in range(count)],
-        }
-        Dataset.from_dict(rows, features).to_parquet(folder / "cifar" / f"{split}-00000-of-00001.parquet")
-    for number in (0, 10, 2):  # read in the order of numbers
-        (folder / "paths" / "imgs" / str(number)).mkdir(parents=True)
-        (folder / "paths" / "metadata").mkdir(exist_ok=True)
-        names = [f"sample_{n}.png" for n in range(5)]
-        for n, name in enumerate(names):
-            Image.new("L", (4, 8), number + n).save(folder / "paths" / "imgs" / str(number) / name)
-        lines = [f"imgs/{number} {name} 0 {n % 2} 1.8 6 2.0" for n, name in enumerate(names)]
-        (folder / "paths" / "metadata" / f"{number}.npy").write_text("\n".join(lines) + "\n")
-
-
-def test_the_arenas_other_tasks_are_read_and_trained(tmp_path, monkeypatch):
-    write_arena(tmp_path)
-    monkeypatch.setattr(tasks, "load_dataset", lambda *_, **__: datasets.load_dataset(str(tmp_path / "cifar")))
-    given = {"train_examples": None, "eval_examples": None, "only": ["no-mixing"], "steps": 2, "eval_steps": 2}
-    folders = {"retrieval": tmp_path, "image": None, "pathfinder32": tmp_path / "paths"}
-    data = {}
-    for task, folder in folders.items():
-        settings = ask(tmp_path / "out", task=task, data_folder=folder and str(folder), **given)
-        data[task] = settings.load_data()
-        table = train_all(settings, data[task])
-        assert table["attended"].item() < 0.2  # each token sees itself
-        assert table[["accuracy", "majority", "chance"]].notna().all(axis=None)
-    sizes = {task: [len(rows) for rows in splits.values()] for task, splits in data.items()}
-    assert sizes == {"retrieval": [9, 5, 4], "image": [18, 2, 4], "pathfinder32": [8, 1, 6]}
-    pair = data["retrieval"]["train"][3]
-    assert bytes(byte - 1 for byte in pair["input_ids"]).decode() == "On graphsgraphsgraphs"
-    assert (bytes(byte - 1 for byte in pair["other_ids"]).decode(), pair["label"]) == ("Trees 3", 1)
-    assert data["image"]["validation"][0]["input_ids"] == [1 + round(18 * 0.299 + 255 * 0.701)] * 32
-    assert [row["input_ids"][0] for row in data["pathfinder32"]["train"]] == [1, 2, 3, 4, 5, 3, 4, 5]  # 0, then 2
-    assert data["pathfinder32"]["test"][5]["label"] == 0
-    batch = pad([data["retrieval"]["train"][n] for n in (0, 8)])
-    model = build_model(ask(tmp_path, task="retrieval").runs()[0]).eval()
-    read = []
-    model.hidden.register_forward_pre_hook(lambda _, states: read.append(states[0]))
-    alone = model(**pad([data["retrieval"]["train"][0]]))["logits"]
-    one, other, times, minus = read[0].chunk(4, dim=-1)
-    assert torch.equal(times, one * other)
-    assert torch.equal(minus, one - other)
-    torch.testing.assert_close(model(**batch)["logits"][:1], alone, rtol=1e-3, atol=1e-3)
-
-
-def test_a_folder_of_the_arena_that_is_not_right_is_named(tmp_path):
-    (tmp_path / "new_aan_pairs.train.tsv").write_text("1.0\ta\tb\tone\ttwo\n2\ta\tb\tone\ttwo\n")
-    for task, folder, said in (
-        ("retrieval", None, "data_folder=None must be the folder of Long Range Arena's files"),
-        ("retrieval", tmp_path, r"new_aan_pairs.train.tsv, line 2: must be label \(0.0 or 1.0\), id, id, text, text"),
-        ("pathfinder32", tmp_path, "there is no metadata"),
-    ):
-        with pytest.raises(TaskError, match=said):
-            ask(tmp_path, task=task, data_folder=folder and str(folder)).load_data()
 
 
 def test_what_is_not_given_is_as_published_and_each_change_of_an_unnamed_run_has_its_folder(tmp_path):

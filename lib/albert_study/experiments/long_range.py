@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -38,37 +37,22 @@ ARENA_ACCURACY = {
 
 
 class Classifier(nn.Module):
-    """An encoder of `load_model`, and a network of one hidden layer that reads the mean of its last hidden states.
+    """An encoder of `load_model`, and a network of one hidden layer that reads the mean of its last hidden states."""
 
-    Of two texts it reads both means, their product and their difference.
-    """
-
-    def __init__(self, encoder: PreTrainedModel, classes: int, texts: int):
+    def __init__(self, encoder: PreTrainedModel, classes: int):
         super().__init__()
         self.encoder, self.config = encoder, encoder.config
-        self.hidden = nn.Linear(self.config.hidden_size * (1 if texts == 1 else 4), self.config.intermediate_size)
+        self.hidden = nn.Linear(self.config.hidden_size, self.config.intermediate_size)
         self.out = nn.Linear(self.config.intermediate_size, classes)
 
-    def mean_state(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """The mean of the last hidden states of tokens: (batch, width)."""
-        states = self.encoder(input_ids, attention_mask).last_hidden_state
-        weights = attention_mask.unsqueeze(-1) / attention_mask.sum(1).clamp(min=1)[:, None, None]
-        return (states * weights).sum(1)
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None,
-        other_ids: Tensor | None = None, other_mask: Tensor | None = None,
-    ) -> dict[str, Tensor]:  # fmt: skip
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         """logits (batch, classes), and the cross-entropy as `loss` where labels (batch,) are given.
 
-        input_ids, attention_mask: (batch, length), the latter 1 where there is a token; other_ids, other_mask: of the
-        second text.
+        input_ids, attention_mask: (batch, length), the latter 1 where there is a token.
         """
-        state = self.mean_state(input_ids, attention_mask)
-        if other_ids is not None and other_mask is not None:
-            other = self.mean_state(other_ids, other_mask)
-            state = torch.cat([state, other, state * other, state - other], dim=-1)
-        logits = self.out(self.hidden(state).relu())
+        states = self.encoder(input_ids, attention_mask).last_hidden_state
+        weights = attention_mask.unsqueeze(-1) / attention_mask.sum(1).clamp(min=1)[:, None, None]
+        logits = self.out(self.hidden((states * weights).sum(1)).relu())
         return {"logits": logits} if labels is None else {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
 
@@ -86,7 +70,7 @@ def build_model(run: LongRun) -> nn.Module:
     chosen: dict[str, Any] = {"attention": run.attention, "settings": run.attention_settings, "seed": run.seed}
     model = load_model(config, head="base" if is_classifier else "masked-lm", **chosen)
     if is_classifier:
-        return Classifier(model, task.classes, task.texts)
+        return Classifier(model, task.classes)
     long_tasks.begin_as_copies(model)
     return model
 

@@ -1,10 +1,9 @@
 """The long tasks, how each is trained where it was published, and the parameters of long_range.ipynb.
 
-Reformer's duplication (`duplication`), and the five tasks of Long Range Arena (Tay et al. 2021): ListOps (`listops`),
-the bytes of IMDb's reviews (`text`), pairs of papers (`retrieval`), pictures (`image`), paths (`pathfinder32`). These
-have the recipe of the re-runs by Nyströmformer's and YOSO's authors (Xiong et al. 2021; Zeng et al. 2021; mlpen/YOSO,
-LRA/models): an encoder of two layers, 64 wide, two heads, a feed-forward part of 128, and a small network that reads
-the mean of its last hidden states; of pairs it reads both means, their product and difference. What differs here:
+Reformer's duplication (`duplication`), and two tasks of Long Range Arena (Tay et al. 2021): ListOps (`listops`) and the
+bytes of IMDb's reviews (`text`). These have the recipe of the re-runs by Nyströmformer's and YOSO's authors (Xiong et
+al. 2021; Zeng et al. 2021; mlpen/YOSO, LRA/models): an encoder of two layers, 64 wide, two heads, a feed-forward part
+of 128, and a small network that reads the mean of its last hidden states. What differs here:
 
 - BERT's encoder: it normalises the embeddings, and after each part instead of before it; no dropout after GELU;
 - the mean leaves padding out, and batches are of similar length;
@@ -31,7 +30,6 @@ from albert_lsh.run import (
     Count,
     CountOrZero,
     Device,
-    NameOrPath,
     Place,
     Positive,
     Precision,
@@ -56,7 +54,6 @@ class LongTask(NamedTuple):
     warmup: int  # steps
     published: dict[str, Any]
     ours: dict[str, Any]  # what of the recipe is not published
-    texts: int = 1  # in an example
 
 
 ARENA = {"batch_size": 32, "attention_dropout": 0.1, "learning_rate": 1e-4}
@@ -72,18 +69,6 @@ TASKS = {
     "text": LongTask(
         long_tasks.load_reviews, long_tasks.pad, 257, 2, 8_000,
         {"max_length": 4096, "steps": 20_000, "train_examples": 25_000, **ARENA}, {},
-    ),
-    "retrieval": LongTask(
-        long_tasks.load_papers, long_tasks.pad, 257, 2, 800,
-        {"max_length": 4096, "steps": 30_000, "train_examples": 147_086, **ARENA}, {}, texts=2,
-    ),
-    "image": LongTask(
-        long_tasks.load_pictures, long_tasks.pad, 257, 10, 175,
-        {"max_length": 1024, "steps": 35_000, "train_examples": 45_000, **ARENA, "batch_size": 256}, {},
-    ),
-    "pathfinder32": LongTask(
-        long_tasks.load_paths, long_tasks.pad, 257, 2, 312,
-        {"max_length": 1024, "steps": 62_400, "train_examples": 45_000, **ARENA, "batch_size": 256}, {},
     ),
 }  # fmt: skip
 
@@ -115,8 +100,7 @@ class LongRecipe(Settings):
 
     notebook: ClassVar[str] = "long_range.ipynb"
     where: ClassVar[tuple[str, ...]] = (*Settings.where, "only")
-    task: Literal["duplication", "listops", "text", "retrieval", "image", "pathfinder32"] = "duplication"
-    data_folder: NameOrPath | None = None
+    task: Literal["duplication", "listops", "text"] = "duplication"
     max_length: Annotated[Count, Field(ge=16)]
     steps: Count
     learning_rate: Positive

@@ -1,4 +1,4 @@
-"""The data of the long tasks: Reformer's duplication, and the five of Long Range Arena.
+"""The data of the long tasks: Reformer's duplication, and two of Long Range Arena.
 
 Each has a function that loads the splits train, validation and test for a `long_range.LongRecipe`.
 """
@@ -6,8 +6,6 @@ Each has a function that loads the splits train, validation and test for a `long
 import random
 import statistics
 from collections.abc import Callable
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -19,8 +17,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
 from albert_lsh.data import subset
-from albert_lsh.files import reading
-from albert_lsh.kinds import Classification, TaskError
+from albert_lsh.kinds import Classification
 from albert_lsh.tasks import download
 
 SPLITS = ("train", "validation", "test")
@@ -143,8 +140,8 @@ def load_listops(recipe: Any) -> dict[str, Dataset]:
     """Rows with text and label (0 to 9), the same for every seed; no example is in two splits."""
     rng, texts, splits = random.Random("listops 0"), set[str](), {}
     for split, size in SIZES.items():
-        rows: list[dict[str, Any]] = []
-        while len(rows) < min(size, limits(recipe)[split] or size):
+        limit, rows = recipe.train_examples if split == "train" else recipe.eval_examples, list[dict[str, Any]]()
+        while len(rows) < min(size, limit or size):
             tokens, answer = draw_tree(rng, recipe.max_length)
             text = " ".join(tokens)
             if recipe.max_length // 4 < len(tokens) < recipe.max_length and text not in texts:
@@ -183,103 +180,15 @@ def encode_bytes(text: str) -> list[int]:
     return [byte + 1 for byte in text.encode()]
 
 
-# Retrieval: does one paper cite the other? Both are read as bytes (ACL Anthology Network, Radev et al. 2013)
-
-
-def load_papers(recipe: Any) -> dict[str, Dataset]:
-    """Rows with text, other_text and label (1: cites), from data_folder's new_aan_pairs.*.tsv, the arena's files.
-
-    Raises:
-        TaskError: no folder, a file that is not there, or a line that has not five fields.
-    """
-    files, splits = {"train": "train", "validation": "eval", "test": "test"}, {}
-    for split, limit in limits(recipe).items():
-        path = folder_of(recipe) / f"new_aan_pairs.{files[split]}.tsv"
-        with reading(TaskError, f"task='retrieval': {path} cannot be read"), path.open(encoding="utf-8") as file:
-            lines = [*islice(file, limit)]
-        rows = []
-        for number, line in enumerate(lines, start=1):
-            fields = line.rstrip("\n").split("\t")
-            if len(fields) != 5 or fields[0] not in ("0.0", "1.0"):
-                raise TaskError(f"{path}, line {number}: must be label (0.0 or 1.0), id, id, text, text, between tabs")
-            rows.append({"text": fields[3], "other_text": fields[4], "label": int(float(fields[0]))})
-        splits[split] = encode(datasets.Dataset.from_list(rows), encode_bytes, recipe.max_length)
-    return splits
-
-
-# Pictures, a token a pixel: CIFAR-10 (Krizhevsky 2009); and Pathfinder (Linsley et al. 2018): is there a path?
-
-
-def load_pictures(recipe: Any) -> dict[str, Dataset]:
-    """CIFAR-10 in grey; validation is the last tenth of its training pictures.
-
-    Raises:
-        TaskError: the data cannot be had.
-    """
-    data = download("uoft-cs/cifar10", None, "task='image'")
-    held_out = data["train"].train_test_split(0.1, shuffle=False)
-    splits = {"train": held_out["train"], "validation": held_out["test"], "test": data["test"]}
-    return {
-        split: encode(subset(splits[split].rename_column("img", "text"), limit), encode_pixels, recipe.max_length)
-        for split, limit in limits(recipe).items()
-    }
-
-
-def load_paths(recipe: Any) -> dict[str, Dataset]:
-    """Pathfinder32, the arena's hard form: data_folder is its curv_contour_length_14, of imgs and metadata.
-
-    Eight tenths are for training, one for validation, one for the test, in the order of the metadata's files.
-
-    Raises:
-        TaskError: no folder, or no metadata in it.
-    """
-    folder, paths, labels = folder_of(recipe), list[str](), list[int]()
-    for file in sorted((folder / "metadata").glob("*.npy"), key=lambda path: int(path.stem)):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            place, name, _, label, *_ = line.split()
-            paths.append(str(folder / place / name))
-            labels.append(int(label))
-    if not paths:
-        raise TaskError(f"task='pathfinder32': there is no metadata/*.npy in {folder}")
-    rows = datasets.Dataset.from_dict({"text": paths, "label": labels}).cast_column("text", datasets.Image())
-    tenth = len(rows) // 10
-    ranges = {"train": range(8 * tenth), "validation": range(8 * tenth, 9 * tenth), "test": range(9 * tenth, len(rows))}
-    return {
-        split: encode(subset(rows.select(ranges[split]), limit), encode_pixels, recipe.max_length)
-        for split, limit in limits(recipe).items()
-    }
-
-
-def encode_pixels(image: Any) -> list[int]:
-    """The grey value of each pixel, row by row, each plus one: 1 to 256. image: of PIL."""
-    return (np.asarray(image.convert("L"), dtype=int).flatten() + 1).tolist()
-
-
 # What they share
 
 
-def limits(recipe: Any) -> dict[str, int | None]:
-    """How many examples of a split are taken at most."""
-    return {"train": recipe.train_examples, "validation": recipe.eval_examples, "test": recipe.eval_examples}
-
-
-def folder_of(recipe: Any) -> Path:
-    """The folder of a task that is not on the Hub."""
-    if recipe.data_folder is None or not Path(recipe.data_folder).is_dir():
-        raise TaskError(
-            f"task={recipe.task!r}: data_folder={recipe.data_folder!r} must be the folder of Long Range Arena's files"
-        )
-    return Path(recipe.data_folder)
-
-
 def encode(rows: datasets.Dataset, numbers_of: Callable[[Any], list[int]], longest: int) -> datasets.Dataset:
-    """Rows with the first token numbers of `text` as `input_ids`, of `other_text` as `other_ids`, and the `length`."""
-    names = {"text": "input_ids", "other_text": "other_ids"}
-    columns = [column for column in names if column in rows.column_names]
+    """Rows with the first token numbers of `text` as `input_ids`, and their `length`."""
 
     def encoded(row: dict[str, Any]) -> dict[str, Any]:
-        ids = {names[column]: np.array(numbers_of(row[column])[:longest], dtype=np.uint16) for column in columns}
-        return ids | {"length": sum(map(len, ids.values()))}
+        ids = np.array(numbers_of(row["text"])[:longest], dtype=np.uint16)
+        return {"input_ids": ids, "length": len(ids)}
 
     return rows.map(encoded)
 
@@ -288,11 +197,8 @@ def pad(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     """A batch of `encode`d rows, padded with zeros.
 
     Returns:
-        input_ids and attention_mask (batch, length), labels (batch,); of pairs also other_ids and other_mask.
+        input_ids and attention_mask (batch, length), labels (batch,).
     """
-    batch = {"labels": torch.tensor([row["label"] for row in rows])}
-    for ids_name, mask_name in (("input_ids", "attention_mask"), ("other_ids", "other_mask")):
-        if ids_name in rows[0]:
-            ids = pad_sequence([torch.tensor(row[ids_name]) for row in rows], batch_first=True)
-            batch |= {ids_name: ids, mask_name: (ids != 0).long()}
-    return batch
+    ids = pad_sequence([torch.tensor(row["input_ids"]) for row in rows], batch_first=True)
+    labels = torch.tensor([row["label"] for row in rows])
+    return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels}

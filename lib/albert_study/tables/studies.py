@@ -25,10 +25,8 @@ FRONT = {  # by row, which study and arm it shows of these tasks; none where it 
     "LSH, half (SQuAD: a quarter)": ("", "albert lsh", "minilm lsh"),
     "key clusters, half": ("more-examples key-clusters-67349", "albert key-clusters", "minilm key-clusters-half"),
 }
-FRONT_NOTE = """Means over {runs} runs; lowest to highest where these are far apart. First row: ladder, \
-SST-2 at three rates, one to three epochs; others, SST-2: transplants, more-examples; KorSTS: albert; SQuAD: \
-transplants, minilm. \
-Without reading: {floors}. Cost: multiply-adds against softmax's."""
+FRONT_NOTE = """Means over {runs} runs, or lowest to highest; first row: at three learning rates. {floors}. Cost: \
+multiply-adds against softmax's. Studies: ladder (first row), transplants, more-examples, albert, minilm."""
 KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
 LATER = "†: with runs that were added after scores of the task had been seen. "
 ALONE = "‡: of one run, over examples alone: other runs may differ by more. "
@@ -349,11 +347,10 @@ def front_tables(root: Path, rows: pd.DataFrame) -> Named:
     for row, costs in arms.dropna(subset="cost").groupby("row", sort=False)["cost"]:
         ends = dict.fromkeys(form(end, "%") for end in (costs.min(), costs.max()))
         lines.append({"row": row, "title": "full cost", "cell": " to ".join(ends)})
-    for line in arms.drop_duplicates("title").to_dict("records"):
-        without = {"always the same answer": line["majority"], "a bag of words": line["bag_of_words"]}
-        how = str(line["digits"])
-        known = ", ".join(f"{name} {form(value, how)}" for name, value in without.items() if pd.notna(value))
-        floors.append(f"{line['title'].split(',')[0]} {known}")
+    of_tasks = arms.drop_duplicates("title").to_dict("records")
+    for name, column in (("Always the same answer", "majority"), ("a bag of words", "bag_of_words")):
+        values = ("–" if pd.isna(line[column]) else form(line[column], str(line["digits"])) for line in of_tasks)
+        floors.append(f"{name}: {', '.join(values)}")
     if len(arms):
         note = FRONT_NOTE.format(runs=between(arms["seeds"]), floors="; ".join(floors))
         cells = {"{title}": lambda line: line["cell"]}
