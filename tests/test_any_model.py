@@ -12,7 +12,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import AutoModel
 
-from albert_lsh import attention, extend_positions, load_model, record_passes, save_memory, switch_attention
+from albert_lsh import attention, extend_positions, load_model, recompute_activations, record_passes, switch_attention
 from albert_lsh.encoders import ModelError, attention_modules
 from albert_lsh.model.projections import draw_projections, drop_residual
 from encoders import TYPES, batch, config_of
@@ -133,8 +133,8 @@ def test_positions_that_are_scaled_are_set_when_the_model_is_loaded():
 def test_layers_that_are_computed_again_have_the_same_gradients(plain):
     model = switch_attention(copy.deepcopy(plain), "key-clusters", LSH, seed=4)
     passes = []
-    for recompute in (False, True):
-        saving, made = save_memory(copy.deepcopy(model), recompute=recompute).train(), []
+    for changed in (lambda model: model, recompute_activations):
+        saving, made = changed(copy.deepcopy(model)).train(), []
         for module in saving.modules():
             module.p = 0.0  # of dropout
         for module in attention_modules(saving):

@@ -13,7 +13,16 @@ import torch
 from datasets import Dataset
 from transformers import AlbertTokenizer, AutoModel, AutoTokenizer, BertTokenizer, PhobertTokenizer, pipeline
 
-from albert_lsh import audit, find_task, fit, load_model, load_tokenizer, pad_inputs, save_memory, switch_attention
+from albert_lsh import (
+    audit,
+    find_task,
+    fit,
+    load_model,
+    load_tokenizer,
+    pad_inputs,
+    recompute_activations,
+    switch_attention,
+)
 from albert_lsh.encoders import ModelError
 from albert_lsh.model.projections import drop_residual
 from albert_lsh.run import Run
@@ -224,17 +233,14 @@ def test_pipelines_say_the_same_in_another_process(tmp_path):
     assert len({json.dumps(answer) for answer in said.values()}) == len(MADE)  # or all models might be one
 
 
-WAYS = {"recompute": {"recompute": True}, "chunks": {"feed_forward_chunk": 5}}
 WHOLE = {
-    **{name: lambda way=way: save_memory(load_model("mini", attention="lsh"), **way) for name, way in WAYS.items()},
+    "recomputed": lambda: recompute_activations(load_model("mini", attention="lsh")),
     "reformer": lambda: load_model("mini", attention="reformer", settings={"bucket_size": 4}),
     "convolution": lambda: load_model(config_of("bert"), attention="yoso", settings={"conv_kernel_size": 3}),
     "padded": lambda: pad_inputs(load_model("mini", head="base"), 32),
     "no residual": lambda: drop_residual(load_model("mini", attention="lsh", settings=LSH)),
     "bert without residual": lambda: drop_residual(load_model(config_of("bert"))),
-    "all": lambda: save_memory(
-        pad_inputs(load_model("mini", attention="reformer"), 32), **WAYS["chunks"], **WAYS["recompute"]
-    ),
+    "padded and recomputed": lambda: recompute_activations(pad_inputs(load_model("mini", attention="reformer"), 32)),
 }
 READ = """
 import json, sys

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from albert_lsh.data import load_data
     from albert_lsh.interface import record_passes
     from albert_lsh.model.load import extend_positions, load_model, load_tokenizer, switch_attention
-    from albert_lsh.model.memory import save_memory
+    from albert_lsh.model.memory import recompute_activations
     from albert_lsh.model.padding import pad_inputs
     from albert_lsh.pipeline import QuestionAnsweringPipeline
     from albert_lsh.run import Run
@@ -44,12 +44,12 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "pad_inputs",
+    "recompute_activations",
     "record_passes",
-    "save_memory",
     "switch_attention",
 ]
 PLACES = {"QuestionAnsweringPipeline": "pipeline", "Run": "run", "find_task": "sources", "fit": "train"}
-PLACES |= {"load_data": "data", "save_memory": "model.memory", "pad_inputs": "model.padding"}
+PLACES |= {"load_data": "data", "recompute_activations": "model.memory", "pad_inputs": "model.padding"}
 PLACES |= {"record_passes": "interface"} | dict.fromkeys(
     ("extend_positions", "load_model", "load_tokenizer", "switch_attention"), "model.load"
 )

@@ -38,7 +38,7 @@ from albert_lsh.encoders import max_positions
 from albert_lsh.files import OneLineError, delete, explain_out_of_memory, lock, write_atomically
 from albert_lsh.kinds import SAVED_TASK, Task
 from albert_lsh.model.load import extend_positions, load_config, load_model, load_tokenizer, without_bars
-from albert_lsh.model.memory import save_memory
+from albert_lsh.model.memory import recompute_activations
 from albert_lsh.model.padding import pad_inputs
 from albert_lsh.model.projections import PROJECTIONS, draw_projections, drop_residual
 from albert_lsh.run import OfTask, ParameterError, Run, fastest_precision
@@ -170,7 +170,8 @@ def prepare_model(run: Run) -> PreTrainedModel:
         draw_projections(model, PROJECTIONS if run.projections == "new" else run.projections)
     if not run.residual:
         drop_residual(model)
-    save_memory(model, recompute=run.recompute)
+    if run.recompute:
+        recompute_activations(model)
     if run.max_length > (limit := max_positions(model.config)):
         more = f"max_length={run.max_length} is more than the {limit} positions of model={run.model!r}"
         if not run.extend_positions:

@@ -172,7 +172,7 @@ def load_model(
 ) -> PreTrainedModel:
     """A Transformers model with one of our attentions.
 
-    `switch_attention` also gives it to some of the passes alone; `save_memory` trains it in less memory.
+    `switch_attention` also gives it to some of the passes alone; `recompute_activations` trains it in less memory.
 
     Args:
         name_or_path: an encoder on the Hub or a folder; a model of the package ("nano", "nano-key-clusters"); "mini",

@@ -25,7 +25,7 @@ from transformers import AlbertConfig, PreTrainedModel
 
 from albert_lsh import attention
 from albert_lsh.model.load import load_model
-from albert_lsh.model.memory import save_memory
+from albert_lsh.model.memory import recompute_activations
 from albert_lsh.record import provenance
 from albert_lsh.run import Count, Device, Place, Precision, Settings, on_this_machine
 from albert_study.probe.variants import GrowingTable
@@ -183,7 +183,7 @@ def base_model(length: int, keys: int, step: str) -> PreTrainedModel:
     )  # fmt: skip
     settings = CONTENDERS[case].settings(length, min(keys, length // 2))
     model = load_model(config, attention=CONTENDERS[case].attention, settings=settings)
-    return save_memory(model, recompute=recompute).train()
+    return (recompute_activations(model) if recompute else model).train()
 
 
 def batch_of(length: int) -> int:

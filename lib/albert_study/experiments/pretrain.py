@@ -33,7 +33,7 @@ from albert_lsh.files import delete, lock, write_atomically
 from albert_lsh.interface import mean_attended
 from albert_lsh.machine import choose_threads, environment
 from albert_lsh.model.load import extend_positions, load_config, load_model, load_tokenizer, without_bars
-from albert_lsh.model.memory import save_memory
+from albert_lsh.model.memory import recompute_activations
 from albert_lsh.record import check_made, read_result, resolved, write_result
 from albert_lsh.run import (
     ParameterError,
@@ -127,7 +127,8 @@ def prepare_model(run: Pretraining, tokenizer: PreTrainedTokenizerBase) -> PreTr
     if run.start and (other := load_config(run.start).model_type) != run.kind:
         raise ParameterError(f"start={run.start!r} is of kind={other!r}, not {run.kind!r} ({run.notebook})")
     model = load_model(run.start or config, head=kind.part, **chosen).float()
-    save_memory(model, recompute=run.recompute)
+    if run.recompute:
+        recompute_activations(model)
     return model if run.max_length <= max_positions(model.config) else extend_positions(model, run.max_length)
 
 
