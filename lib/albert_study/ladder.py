@@ -14,8 +14,8 @@ from albert_study.records import BASELINES, load
 from albert_study.show import GREY, add_legend, dots
 
 # Runs made before the ladder that are a rung of it, by study: their task, and which arm is which rung. In `reformer`
-# residual connection and mask are kept. Seeds and rates are others; texts of MRPC and KorSTS are cut at 128 tokens, and
-# those of MRPC with more than 64 are hashed.
+# residual connection and mask are kept. Seeds and rates are others; texts of all but SST-2 are cut at 128 tokens,
+# and those of MRPC with more than 64 are hashed.
 EARLIER: dict[str, tuple[str, dict[str, str]]] = {
     "transplants": ("sst2", {"reformer": "with-mask", "shared-qk": "tied-keys", "softmax": "softmax"}),
     "minilm": ("mrpc", {"reformer": "with-mask", "shared-qk": "tied-keys", "softmax": "softmax",
@@ -23,6 +23,7 @@ EARLIER: dict[str, tuple[str, dict[str, str]]] = {
     "more-examples": ("sst2", {"key-clusters-67349": "key-clusters"}),
     "albert": ("kor-sts", {"reformer": "with-mask", "shared-qk": "tied-keys", "softmax": "softmax",
                            "key-clusters": "key-clusters"}),
+    "albert-sentiment": ("nsmc", {"reformer": "with-mask", "shared-qk": "tied-keys", "softmax": "softmax"}),
 }  # fmt: skip
 
 

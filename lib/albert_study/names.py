@@ -15,7 +15,7 @@ from albert_lsh.kinds import Classification, QuestionAnswering
 from albert_lsh.tasks import TASKS
 
 TITLES = {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B", "mrpc": "MRPC", "squad": "SQuAD 1.1"}
-TITLES |= {"squad-v2": "SQuAD 2.0", "kor-sts": "KorSTS", "kor-qpair": "Korean question pairs"}
+TITLES |= {"squad-v2": "SQuAD 2.0", "kor-sts": "KorSTS", "kor-qpair": "Korean question pairs", "nsmc": "NSMC"}
 RUNGS = {  # of studies/ladder.yaml, from the block of 2020 up; on it softmax is a rung
     "2020-block": "0 block of 2020",
     "with-residual": "1 + residual",
