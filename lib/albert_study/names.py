@@ -22,7 +22,7 @@ RUNGS = {  # of studies/ladder.yaml, from the block of 2020 up; on it softmax is
     "with-mask": "2 + mask",
     "tied-keys": "3 projections kept",
     "softmax": "4 keys of their own",
-    "lsh": "LSH ¼",
+    "lsh": "LSH ¼, mean key",
     "key-clusters": "key clusters ½",
 }
 CORE = ("half", "quarter")  # shares of studies/lsh-limit.yaml that all of its attentions have
