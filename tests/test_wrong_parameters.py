@@ -107,7 +107,7 @@ NOT_FOR_THESE = [
     (
         LongRange,
         {"task": "lists"},
-        "task='lists' must be 'duplication', 'listops', 'text', 're.*long_range.ipynb",
+        r"task='lists' must be 'duplication', 'listops' or 'text' \(long_range.ipynb\)",
     ),
     (LongRange, {"task": "duplication", "max_length": 33}, "max_length=33 must be even"),
     (LongRange, {"variants": {"a": {"attention": "lhs"}}}, "variants: 'a': attention='lhs' is not one of"),

@@ -107,7 +107,7 @@ Place = Annotated[str, AfterValidator(in_root)]
 NameOrPath = Annotated[str, AfterValidator(or_path)]
 Name = Annotated[str, Field(min_length=1)]
 Names = Annotated[list[Name], Strict(), BeforeValidator(listed), AfterValidator(each_once)]
-USUAL: Any = None  # what follows from task and model is open until `completed` puts `usual_recipe` there
+USUAL: Any = None  # what follows from task and model: `usual_recipe`
 
 
 class ParameterError(OneLineError):
@@ -173,7 +173,7 @@ class Settings(BaseModel):
             hint = nearest(str(name), cls.model_fields)
             raise ParameterError(f"{name!r} is not a parameter of {name_of_place}; {hint}")
         try:
-            return cls.model_validate(values).completed(place)
+            return cls.model_validate(values, context=place)
         except ValueError as error:
             message = described(error.errors()[0]) if isinstance(error, ValidationError) else error
             raise ParameterError(f"{message} ({name_of_place})") from error
@@ -183,6 +183,12 @@ class Settings(BaseModel):
     def given(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Without what is left open; dictionaries and lists read from their text."""
         return {name: read(value) for name, value in values.items() if value not in OPEN}
+
+    @model_validator(mode="after")
+    def decide(self, info: ValidationInfo) -> Self:
+        """What is left open is decided as soon as the object is made; copies (`model_copy`) stay as they are."""
+        vars(self).update(vars(self.completed(info.context or "")))
+        return self
 
     def completed(self, place: str) -> Self:
         """With what is left open decided; a class may have its own. ValueError says what does not go together."""

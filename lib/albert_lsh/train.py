@@ -82,8 +82,6 @@ def fit(run: Run, data: DatasetDict | None = None, encoded: DatasetDict | None =
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         alone = "start it without torchrun or accelerate launch; `make study` makes several runs at a time"
         raise ParameterError(f"a run is made by one process, and this is one of {os.environ['WORLD_SIZE']}; {alone}")
-    if None in (run.max_length, run.batch_size, run.learning_rate, run.epochs, run.output_dir):  # made by hand
-        run = run.completed("fit")
     folder, task, tokenizer = run.folder, run.about, load_tokenizer(run.model, run.revision)
     with lock(folder), warnings_on_stdout():
         if (folder / "result.json").exists():

@@ -112,7 +112,9 @@ class Pretraining(Settings):
         """In a folder of its own, one more for every change of the parameters."""
         order = bool(KINDS[self.kind].order_logits) if self.sentence_order is None else self.sentence_order
         named = ("kind", "size", "start", "attention", "seed", "results_root")
-        usual = type(self).model_validate({name: getattr(self, name) for name in named}).identity()
+        same = {name: getattr(self, name) for name in named}
+        settings = attentions.check(self.attention)
+        usual = type(self).model_construct(**same, attention_settings=settings).identity()
         changes = {name: value for name, value in self.identity().items() if value != usual[name]}
         digest = hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:6]
         new = name_of_size(self.kind, self.size)
