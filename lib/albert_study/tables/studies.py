@@ -25,7 +25,7 @@ FRONT = {  # by row, which study and arm it shows of these tasks; none where it 
     "LSH, half (SQuAD: a quarter)": ("", "albert lsh", "minilm lsh"),
     "key clusters, half": ("more-examples key-clusters-67349", "albert key-clusters", "minilm key-clusters-half"),
 }
-FRONT_NOTE = """Means over {runs} runs, or lowest to highest (first row: three rates, one to three epochs). {floors}. \
+FRONT_NOTE = """Means over {runs} runs, or lowest to highest (first row: three rates). {floors}. \
 Cost: multiply-adds against softmax's, hashing included. Studies: ladder (first row), transplants, more-examples, \
 albert, minilm."""
 KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
