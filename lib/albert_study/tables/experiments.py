@@ -133,16 +133,18 @@ def numbers_of_run(numbers: list[dict[Any, Any]]) -> dict[str, str]:
     return {"run": run, "where": where} | {name: ", ".join(texts) for name, texts in cells.items()}
 
 
+TRAINED = {"collapse-trained": "MiniLM, trained on SST-2", "collapse-trained-albert": "Korean ALBERT, trained on NSMC"}
+
+
 def collapse_tables(root: Path, rows: pd.DataFrame) -> Named:
     """The spread of texts and tokens after every second pass and the last, by block: the median of the draws, a table a
     model; and after training, of the ladder's models that are measured."""
     tables = {"collapse": "albert", "collapse-minilm": "minilm", "collapse-nano": "nano"}
     measured_tables = {name: read(root, f"runs/collapse/{file}") for name, file in tables.items()}
-    trained = {rung: read(root, f"runs/collapse/trained-{arm}") for arm, rung in RUNGS.items()}
-    of_rungs = [
-        lines.assign(block=rung, model="MiniLM, trained on SST-2") for rung, lines in trained.items() if len(lines)
-    ]
-    measured_tables["collapse-trained"] = pd.concat(of_rungs) if of_rungs else pd.DataFrame()
+    for name, model in TRAINED.items():
+        trained = {rung: read(root, f"runs/{name.replace('-', '/', 1)}-{arm}") for arm, rung in RUNGS.items()}
+        of_rungs = [lines.assign(block=rung, model=model) for rung, lines in trained.items() if len(lines)]
+        measured_tables[name] = pd.concat(of_rungs) if of_rungs else pd.DataFrame()
     for name, lines in measured_tables.items():
         if lines.empty:
             continue
