@@ -26,8 +26,8 @@ FRONT = {  # by row, which study and arm it shows of these tasks; none where it 
     "key clusters, half": ("more-examples key-clusters-67349", "albert key-clusters", "minilm key-clusters-half"),
 }
 FRONT_NOTE = """Means over {runs} runs, or lowest to highest (first row: three rates). {floors}. \
-Cost: multiply-adds against softmax's, hashing included. Studies: ladder (first row), transplants, more-examples, \
-albert, minilm."""
+Cost: multiply-adds against softmax's (685%: the package's hashing, SQuAD). Studies: ladder (first row), transplants, \
+more-examples, albert, minilm."""
 KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
 LATER = "†: with runs that were added after scores of the task had been seen. "
 ALONE = "‡: of one run, over examples alone: other runs may differ by more. "
