@@ -140,7 +140,8 @@ def load_listops(recipe: Any) -> dict[str, Dataset]:
     """Rows with text and label (0 to 9), the same for every seed; no example is in two splits."""
     rng, texts, splits = random.Random("listops 0"), set[str](), {}
     for split, size in SIZES.items():
-        limit, rows = recipe.train_examples if split == "train" else recipe.eval_examples, list[dict[str, Any]]()
+        limit = recipe.train_examples if split == "train" else recipe.eval_examples
+        rows: list[dict[str, Any]] = []
         while len(rows) < min(size, limit or size):
             tokens, answer = draw_tree(rng, recipe.max_length)
             text = " ".join(tokens)

@@ -133,7 +133,7 @@ def numbers_of_run(numbers: list[dict[Any, Any]]) -> dict[str, str]:
     return {"run": run, "where": where} | {name: ", ".join(texts) for name, texts in cells.items()}
 
 
-TRAINED = {"collapse-trained": "MiniLM, trained on SST-2", "collapse-trained-albert": "Korean ALBERT, trained on NSMC"}
+TRAINED = {"trained": "MiniLM, trained on SST-2", "trained-albert": "Korean ALBERT, trained on NSMC"}  # by file
 
 
 def collapse_tables(root: Path, rows: pd.DataFrame) -> Named:
@@ -141,10 +141,10 @@ def collapse_tables(root: Path, rows: pd.DataFrame) -> Named:
     model; and after training, of the ladder's models that are measured."""
     tables = {"collapse": "albert", "collapse-minilm": "minilm", "collapse-nano": "nano"}
     measured_tables = {name: read(root, f"runs/collapse/{file}") for name, file in tables.items()}
-    for name, model in TRAINED.items():
-        trained = {rung: read(root, f"runs/{name.replace('-', '/', 1)}-{arm}") for arm, rung in RUNGS.items()}
+    for file, model in TRAINED.items():
+        trained = {rung: read(root, f"runs/collapse/{file}-{arm}") for arm, rung in RUNGS.items()}
         of_rungs = [lines.assign(block=rung, model=model) for rung, lines in trained.items() if len(lines)]
-        measured_tables[name] = pd.concat(of_rungs) if of_rungs else pd.DataFrame()
+        measured_tables[f"collapse-{file}"] = pd.concat(of_rungs) if of_rungs else pd.DataFrame()
     for name, lines in measured_tables.items():
         if lines.empty:
             continue
