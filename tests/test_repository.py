@@ -279,7 +279,8 @@ PEERS = {
 }
 LEFT = {"far_field", "window", "block_size"}  # settings of `key-clusters` that left the code; rows that had them stay
 MADE_AGAIN_BELOW = tuple(f"results/{name}" for name in MADE_AGAIN)  # of records, with the names of today
-BEFORE = {"residual": True, "pad_to_max_length": False}  # parameters added later, with what all runs had before
+# Parameters added later, with what all runs had before.
+BEFORE = {"residual": True, "pad_to_max_length": False, "attention_dropout": None}
 
 
 def rows():

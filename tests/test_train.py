@@ -13,7 +13,7 @@ import pytest
 import torch
 from datasets import Dataset
 from tqdm import TMonitor
-from transformers import AutoTokenizer, RobertaConfig, RobertaModel, Trainer, pipeline
+from transformers import AutoModel, AutoTokenizer, DistilBertConfig, RobertaConfig, RobertaModel, Trainer, pipeline
 
 from albert_lsh import fit, load_data, load_tokenizer, squad
 from albert_lsh.data import encode
@@ -123,6 +123,21 @@ def test_the_same_seed_trains_the_same_recomputed_too(tmp_path):
     same, again, other = (fit(make(tmp_path / str(i), **of)).history["train_loss"] for i, of in enumerate(changes))
     assert again.tolist() == pytest.approx(same.tolist(), rel=1e-5)
     assert not same.equals(other)
+
+
+def test_dropout_of_attention_weights_is_that_of_the_run_or_else_of_the_model(tmp_path):
+    """Also of a model whose config calls it otherwise, and kept in the model's config."""
+    shape = {"vocab_size": 30, "dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 8}
+    saved = DistilBertConfig(**shape, attention_dropout=0.25, dropout=0)
+    AutoModel.from_config(saved).save_pretrained(tmp_path)
+    ids = torch.arange(5, 25)[None]
+    for changes, share in (({}, 0.25), ({"attention_dropout": 0}, 0), ({"attention_dropout": 0.5}, 0.5)):
+        model = prepare_model(make(tmp_path / "run", model=str(tmp_path), **SOFTMAX, **changes)).base_model.train()
+        one, other = (model(ids).last_hidden_state for _ in range(2))
+        assert torch.equal(one, other) == (not share)
+        assert model.config.attention_dropout == share
+    with pytest.raises(ParameterError, match="attention_dropout=1"):
+        make(tmp_path, attention_dropout=1)
 
 
 # The original study's block: a text's answer depends on how far it is padded, so the model pads all texts alike.

@@ -274,6 +274,7 @@ class Run(OfTask):
     # drawn anew: "new", all four, or a list of some of query, key, value, output; None: the model's own
     projections: Annotated[Any, AfterValidator(new_projections)] = None
     residual: bool = True  # False: without the residual connection around attention
+    attention_dropout: Share | None = None  # share of attention's weights that training drops; None: the model's own
     seed: Seed = 0  # of new weights, order of examples, dropout and hashes
     max_length: Annotated[Count, Field(ge=8)] = USUAL  # tokens; longer texts are cut; None: by task and model
     pad_to_max_length: bool = False  # every text, in training, evaluation and by the saved model

@@ -160,9 +160,12 @@ def prepare_model(run: Run) -> PreTrainedModel:
     source, revision = (
         (load_config(run.model, revision=run.revision), None) if run.random_weights else (run.model, run.revision)
     )
-    task, logits_alone = run.about, dict[str, Any](output_hidden_states=False)
+    task, options = run.about, dict[str, Any](output_hidden_states=False)  # logits alone
+    if run.attention_dropout is not None:
+        config, name = load_config(run.model, revision=run.revision), "attention_probs_dropout_prob"
+        options[name if hasattr(config, name) else "attention_dropout"] = run.attention_dropout
     chosen: dict[str, Any] = {"attention": run.attention, "settings": run.attention_settings, "seed": run.seed}
-    model = load_model(source, head=task.head, revision=revision, **chosen, **logits_alone, **task.model_options)
+    model = load_model(source, head=task.head, revision=revision, **chosen, **options, **task.model_options)
     model.float()  # of a file in half precision: a step of 2e-5 moves no weight of these
     if run.projections:
         draw_projections(model, PROJECTIONS if run.projections == "new" else run.projections)
