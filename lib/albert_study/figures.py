@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 
 from albert_lsh.files import repository_root
+from albert_study.articles import plot_articles
 from albert_study.compare import headlines, runs_of
 from albert_study.experiments.collapse import plot_collapse
 from albert_study.experiments.efficiency import crossing_bounds, slopes
@@ -294,6 +295,9 @@ def draw_figures(study: str, root: Path) -> dict[str, Figure]:
         figures[f"{study}-switched"] = plot_switched(lines)
     if len(shuffled):
         figures[f"{study}-shuffled"] = plot_word_order(rows, shuffled, root)
+    of_articles = [read(root, f"runs/{study}/{name}") for name in ("scores", "times")]
+    if all(map(len, of_articles)):
+        figures[study] = plot_articles(*of_articles)
     if len(spreads := read(root, f"runs/{study}/collapse")):
         figures[f"{study}-collapse"] = plot_collapse(spreads)
     return figures
