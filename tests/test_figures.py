@@ -13,6 +13,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from albert_lsh.files import repository_root
 from albert_lsh.record import write_predictions
 from albert_study import figures
+from albert_study.articles import plot_articles
 from albert_study.compare import differences, headlines, runs_of, write_tables
 from albert_study.figures import draw_figures, plot_differences, plot_training
 from albert_study.names import look_of
@@ -66,6 +67,16 @@ class Nudging(ConstrainedLayoutEngine):
         super().execute(fig)
         for axis in fig.axes:
             axis.set_position([number + 1e-10 for number in axis.get_position(original=True).bounds])
+
+
+def test_answers_in_articles_are_drawn_against_the_time_of_their_attention_without_means_over_seeds():
+    arms = ["windows-384", "softmax", "softmax-high-rate", "softmax"]
+    scores = pd.DataFrame({"arm": arms, "seeds": ["70", "70", "70", "70 71"], "f1": [60.0, 10, 30, 90]})
+    scores = scores.assign(**{f"f1_eighth_{n}": scores["f1"] + n for n in range(1, 9)})
+    times = pd.DataFrame({"arm": ["windows-384", "softmax"], "seconds": [24, 48], "questions": 48})
+    left, right = plot_articles(scores, times).axes
+    assert [tuple(line.get_xydata()[0]) for line in left.lines] == [(0.5, 60), (1, 10), (1, 30)]
+    assert [line.get_ydata()[-1] for line in right.lines] == [68, 18, 38]
 
 
 def test_a_figure_does_not_depend_on_the_last_digits_of_its_layout(tmp_path):
