@@ -184,29 +184,37 @@ def record_passes(model: nn.Module) -> Iterator[list[Pass]]:
         RECORDING.reset(token)
 
 
-def mean_coverage(passes: list[Pass]) -> attentions.Coverage:
+def mean_coverage(passes: Iterable[Pass]) -> attentions.Coverage:
     """The coverage of several passes: means over all their pairs, of the mass over all their queries."""
-    tokens = [count_tokens(one.query, one.padding_mask) for one in passes]
-    pairs = [int(n.square().sum()) for n in tokens]
-    weights = [attentions.Coverage(n, int(own.sum()), n) for n, own in zip(pairs, tokens, strict=True)]
-    totals = np.multiply([one.coverage() for one in passes], weights).sum(0)
-    return attentions.Coverage(*(totals / np.sum(weights, 0).clip(min=1)).tolist())  # 0 for nothing but padding
+    weighted, weights = np.zeros(3), np.zeros(3)
+    for one in passes:
+        tokens = count_tokens(one.query, one.padding_mask)
+        pairs = int(tokens.square().sum())
+        weight = np.array(attentions.Coverage(pairs, int(tokens.sum()), pairs), float)
+        weighted, weights = weighted + weight * one.coverage(), weights + weight
+    return attentions.Coverage(*(weighted / weights.clip(min=1)).tolist())  # 0 for nothing but padding
 
 
 @torch.no_grad()
 def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> attentions.Coverage:
-    """The `mean_coverage` of a model in evaluation, over all passes, heads and batches.
+    """The `mean_coverage` of a model in evaluation, over all passes, heads and batches; one batch is kept at a time.
 
     Warns of a sparse attention that attends to (nearly) all pairs.
 
     batches: the model's inputs by name, on its device.
     """
-    model.eval()
-    with record_passes(model) as passes:
+    names: set[str] = set()
+
+    def passes() -> Iterator[Pass]:
         for batch in batches:
-            model(**batch)
-    coverage = mean_coverage(passes)
-    chooses = {name for name in {p.attention for p in passes} if attentions.chooses_keys(name)}
+            with record_passes(model) as of_batch:
+                model(**batch)
+            names.update(one.attention for one in of_batch)
+            yield from of_batch
+
+    model.eval()
+    coverage = mean_coverage(passes())
+    chooses = {name for name in names if attentions.chooses_keys(name)}
     if chooses and coverage.pairs > NEARLY_ALL:
         all_pairs = f"attention={chooses.pop()!r} attends to {coverage.pairs:.0%} of the pairs, as softmax does"
         fewer = 'such as {"share": 0.25}, or of reformer smaller bucket_size and full_attn_thres'

@@ -17,6 +17,7 @@ from albert_lsh.attention import Coverage
 from albert_lsh.interface import mean_attended
 
 WORTH, FALLING = 0.15, 0.1  # see `hardly_trained`
+AT_ONCE, SHORT = 8, 512  # so many examples of up to so many tokens are looked into together
 
 # Each takes (labels, answers), arrays of shape (n,): class numbers, or values for the correlations.
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
@@ -77,22 +78,31 @@ def intervals(
 
 
 def sample(model: PreTrainedModel, tokenizer: Any, data: Dataset, examples: int) -> Iterator[Any]:
-    """Inputs of `examples` examples spread evenly over `data` (all, if it has fewer), eight at a time."""
+    """Inputs of `examples` examples spread evenly over `data` (all, if it has fewer), at most eight at a time.
+
+    Above 512 tokens there are fewer at a time: what is asked of them takes memory for every pair.
+    """
     count = min(examples, len(data))
     rows = data.select([number * len(data) // count for number in range(count)])
     rows = rows.select_columns([name for name in tokenizer.model_input_names if name in data.column_names])
-    for start in range(0, len(rows), 8):
-        batch = rows.select(range(start, min(start + 8, len(rows)))).to_dict()
+    longest = max(map(len, rows["input_ids"]))
+    at_once = max(1, min(AT_ONCE, AT_ONCE * SHORT**2 // longest**2))
+    for start in range(0, len(rows), at_once):
+        batch = rows.select(range(start, min(start + at_once, len(rows)))).to_dict()
         yield tokenizer.pad(batch, return_tensors="pt").to(model.device)
 
 
 def attended(model: PreTrainedModel, tokenizer: Any, data: Dataset, examples: int = 64) -> Coverage:
-    """What the model attends to in evaluation, over all passes and heads of some examples.
+    """What the model attends to in evaluation, over all passes and heads of so many examples; of long ones fewer, with
+    as many pairs as examples of SHORT tokens have.
 
     Padding that is not masked counts as tokens, in softmax too (`attention.Coverage`).
     Pairs and cost are shares of what softmax has on the whole texts: with max_length=16 an attention that sees every
     pair of 16 tokens sees a quarter of those of a text of 32.
     """
+    longest = max(data["length"]) if "length" in data.column_names else 0
+    if longest > SHORT:
+        examples = max(1, examples * SHORT**2 // longest**2)
     coverage = mean_attended(model, sample(model, tokenizer, data, examples))
     if "whole_length" not in data.column_names:  # SQuAD's windows leave nothing out
         return coverage
