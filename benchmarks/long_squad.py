@@ -1,7 +1,7 @@
 """Answers in whole articles (studies/long-squad.yaml): F1 by arm, by article and by the answer's place; seconds.
 
-    python benchmarks/long_squad.py scores                       writes results/runs/long-squad/scores.csv
-    OMP_NUM_THREADS=1 python benchmarks/long_squad.py times      writes results/runs/long-squad/times.csv, on an idle machine
+    python benchmarks/long_squad.py scores                      writes results/runs/long-squad/scores.csv
+    OMP_NUM_THREADS=1 python benchmarks/long_squad.py times     writes results/runs/long-squad/times.csv; machine idle
 
 Scores are of the study's records. An arm is what was trained and what answered: "softmax" alone, or "softmax, then
 window". Its difference from softmax of the same seed has a 95 % interval that draws articles, 20 questions each. Where
