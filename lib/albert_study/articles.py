@@ -51,7 +51,8 @@ def plot_articles(scores: pd.DataFrame, times: pd.DataFrame) -> Figure:
         left.plot([seconds[drawn.timed]] * len(of_arm), of_arm["f1"], label=drawn.name, **look | {"linestyle": ""})
         places = of_arm.filter(like="f1_eighth_").mean()
         right.plot(range(1, len(places) + 1), places, **look)
-    left.set(xlabel="seconds a question", ylabel="F1", xlim=(0, None), ylim=(0, None))
+    slowest = max(line.get_xdata().max() for line in left.lines)
+    left.set(xlabel="seconds a question", ylabel="F1", xlim=(0, 1.08 * slowest), ylim=(0, None))
     right.set(xlabel="eighth of the context that has the answer")
     add_legend(figure, left, columns=3)
     return figure
