@@ -22,9 +22,9 @@ class Drawn(NamedTuple):
 
 CLUSTERS, SOFTMAX = "softmax, then key-clusters 0.25", "softmax"
 ARMS = {
-    "windows-384": Drawn("windows of 384", "truncated", "windows-384"),
-    SOFTMAX: Drawn("softmax", "softmax", SOFTMAX),
-    "softmax-high-rate": Drawn("softmax, at 2e-4", "softmax", SOFTMAX, is_hollow=True),
+    "windows-384": Drawn("softmax, windows of 384", "truncated", "windows-384"),
+    SOFTMAX: Drawn("softmax, whole context", "softmax", SOFTMAX),
+    "softmax-high-rate": Drawn("the same at 2e-4", "softmax", SOFTMAX, is_hollow=True),
     "key-clusters-quarter": Drawn("key clusters ¼, trained", "key-clusters", CLUSTERS),
     CLUSTERS: Drawn("key clusters ¼, switched", "key-clusters", CLUSTERS, is_hollow=True),
     "softmax, then key-clusters 0.125": Drawn(
@@ -43,7 +43,7 @@ def plot_articles(scores: pd.DataFrame, times: pd.DataFrame) -> Figure:
     figure, axes = new_figure(6.6, 3.2, ncols=2, sharey="row")
     left, right = axes[0]
     softmax = runs.loc[runs["arm"] == SOFTMAX, "f1"].mean()
-    left.axhspan(softmax - WITHIN, softmax + WITHIN, color="#dddddd", zorder=0)
+    left.axhspan(softmax - WITHIN, softmax + WITHIN, color="#dddddd", zorder=0, label=f"± {WITHIN} points of F1")
     for arm, drawn in ARMS.items():
         if (of_arm := runs[runs["arm"] == arm]).empty:
             continue
