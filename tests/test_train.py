@@ -18,8 +18,8 @@ from transformers import AutoModel, AutoTokenizer, DistilBertConfig, RobertaConf
 from albert_lsh import fit, load_data, load_tokenizer, squad
 from albert_lsh.data import encode
 from albert_lsh.encoders import max_positions
-from albert_lsh.metrics import attended, hardly_trained, sample
-from albert_lsh.model.load import load_model
+from albert_lsh.metrics import attended, hardly_trained
+from albert_lsh.model.load import extend_positions, load_model
 from albert_lsh.predict import load
 from albert_lsh.run import ParameterError, Run
 from albert_lsh.sources import find_task
@@ -304,10 +304,13 @@ def test_pairs_and_cost_are_shares_of_the_whole_texts():
 
 def test_of_long_texts_few_are_looked_into_at_a_time_since_all_their_pairs_are_counted():
     """Eight texts of 2,048 tokens took 18 GB, and the run died after its training."""
-    model, tokenizer = load_model("mini"), load_tokenizer("mini")
-    for tokens, at_once in ((512, [8, 2]), (1024, [2] * 5), (4096, [1] * 10)):
-        rows = Dataset.from_dict({"input_ids": [[5] * tokens] * 10, "attention_mask": [[1] * tokens] * 10})
-        assert [len(batch["input_ids"]) for batch in sample(model, tokenizer, rows, 64)] == at_once
+    model, tokenizer, seen = extend_positions(load_model("mini"), 1024), load_tokenizer("mini"), []
+    model.register_forward_hook(lambda module, inputs, output: seen.append(len(output.logits)))
+    for tokens, at_once, in_all in ((512, 8, 20), (1024, 2, 5)):  # as many pairs as 20 of 512 tokens have
+        rows = {"input_ids": [[5] * tokens] * 24, "attention_mask": [[1] * tokens] * 24, "length": [tokens] * 24}
+        seen.clear()
+        assert attended(model, tokenizer, Dataset.from_dict(rows), 20) == pytest.approx((1, 1, 1))
+        assert (max(seen), sum(seen)) == (at_once, in_all)
 
 
 def test_scores_are_computed_in_float32(tmp_path):

@@ -95,7 +95,8 @@ def on_texts(model: "PreTrainedModel", batches: list[Any], attention: str, share
     import pandas as pd
     from tqdm import tqdm
 
-    from albert_lsh.interface import mean_coverage, record_passes
+    from albert_lsh.interface import record_passes
+    from albert_lsh.metrics import mean_coverage
 
     softmax: list[Pass] = []
     for batch in batches:

@@ -8,27 +8,24 @@ threads or of copies do not disturb it. Importing this module registers our atte
 
 import logging
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from itertools import count
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 
 from albert_lsh import attention as attentions
-from albert_lsh.attention.rows import count_tokens
 from albert_lsh.attention.softmax import Softmax, attend_nearby
 from albert_lsh.encoders import CHANGING, ModelError, check_encoder, transformers_model
 
 logger = logging.getLogger(__name__)
 
 INTERFACE = "albert_lsh"  # the name under which Transformers knows our attentions, and a config keeps them
-NEARLY_ALL = 0.95  # of the pairs; reformer never attends to a query's own key
 
 
 # What a config keeps ----------------------------------------------------------------------------------------------
@@ -182,44 +179,6 @@ def record_passes(model: nn.Module) -> Iterator[list[Pass]]:
         yield passes
     finally:
         RECORDING.reset(token)
-
-
-def mean_coverage(passes: Iterable[Pass]) -> attentions.Coverage:
-    """The coverage of several passes: means over all their pairs, of the mass over all their queries."""
-    weighted, weights = np.zeros(3), np.zeros(3)
-    for one in passes:
-        tokens = count_tokens(one.query, one.padding_mask)
-        pairs = int(tokens.square().sum())
-        weight = np.array(attentions.Coverage(pairs, int(tokens.sum()), pairs), float)
-        weighted, weights = weighted + weight * one.coverage(), weights + weight
-    return attentions.Coverage(*(weighted / weights.clip(min=1)).tolist())  # 0 for nothing but padding
-
-
-@torch.no_grad()
-def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> attentions.Coverage:
-    """The `mean_coverage` of a model in evaluation, over all passes, heads and batches; one batch is kept at a time.
-
-    Warns of a sparse attention that attends to (nearly) all pairs.
-
-    batches: the model's inputs by name, on its device.
-    """
-    names: set[str] = set()
-
-    def passes() -> Iterator[Pass]:
-        for batch in batches:
-            with record_passes(model) as of_batch:
-                model(**batch)
-            names.update(one.attention for one in of_batch)
-            yield from of_batch
-
-    model.eval()
-    coverage = mean_coverage(passes())
-    chooses = {name for name in names if attentions.chooses_keys(name)}
-    if chooses and coverage.pairs > NEARLY_ALL:
-        all_pairs = f"attention={chooses.pop()!r} attends to {coverage.pairs:.0%} of the pairs, as softmax does"
-        fewer = 'such as {"share": 0.25}, or of reformer smaller bucket_size and full_attn_thres'
-        logger.warning("%s; attention_settings %s, would leave pairs out", all_pairs, fewer)
-    return coverage
 
 
 # What Transformers calls ------------------------------------------------------------------------------------------

@@ -3,20 +3,28 @@
 GLUE's metrics by task (Wang et al. 2019), computed by scikit-learn and scipy; `squad` has SQuAD's official ones.
 """
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from datasets import Dataset
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from albert_lsh import attention as attentions
 from albert_lsh.attention import Coverage
-from albert_lsh.interface import mean_attended
+from albert_lsh.attention.rows import count_tokens
+from albert_lsh.interface import Pass, record_passes
+
+logger = logging.getLogger(__name__)
 
 WORTH, FALLING = 0.15, 0.1  # see `hardly_trained`
+NEARLY_ALL = 0.95  # of the pairs; reformer never attends to a query's own key
 AT_ONCE, SHORT = 8, 512  # so many examples of up to so many tokens are looked into together
 
 # Each takes (labels, answers), arrays of shape (n,): class numbers, or values for the correlations.
@@ -75,6 +83,44 @@ def intervals(
     drawn = [score_rows(parts.sample(frac=1, replace=True, random_state=generator)) for _ in range(draws)]
     bounds = pd.DataFrame(drawn).quantile([0.025, 0.975])
     return {str(name): bounds[name].tolist() for name in bounds}
+
+
+def mean_coverage(passes: Iterable[Pass]) -> Coverage:
+    """The coverage of several passes: means over all their pairs, of the mass over all their queries."""
+    weighted, weights = np.zeros(3), np.zeros(3)
+    for one in passes:
+        tokens = count_tokens(one.query, one.padding_mask)
+        pairs = int(tokens.square().sum())
+        weight = np.array(Coverage(pairs, int(tokens.sum()), pairs), float)
+        weighted, weights = weighted + weight * one.coverage(), weights + weight
+    return Coverage(*(weighted / weights.clip(min=1)).tolist())  # 0 for nothing but padding
+
+
+@torch.no_grad()
+def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> Coverage:
+    """The `mean_coverage` of a model in evaluation, over all passes, heads and batches; one batch is kept at a time.
+
+    Warns of a sparse attention that attends to (nearly) all pairs.
+
+    batches: the model's inputs by name, on its device.
+    """
+    names: set[str] = set()
+
+    def passes() -> Iterator[Pass]:
+        for batch in batches:
+            with record_passes(model) as of_batch:
+                model(**batch)
+            names.update(one.attention for one in of_batch)
+            yield from of_batch
+
+    model.eval()
+    coverage = mean_coverage(passes())
+    chooses = {name for name in names if attentions.chooses_keys(name)}
+    if chooses and coverage.pairs > NEARLY_ALL:
+        all_pairs = f"attention={chooses.pop()!r} attends to {coverage.pairs:.0%} of the pairs, as softmax does"
+        fewer = 'such as {"share": 0.25}, or of reformer smaller bucket_size and full_attn_thres'
+        logger.warning("%s; attention_settings %s, would leave pairs out", all_pairs, fewer)
+    return coverage
 
 
 def sample(model: PreTrainedModel, tokenizer: Any, data: Dataset, examples: int) -> Iterator[Any]:

@@ -13,9 +13,8 @@ from transformers import BertConfig, EvalPrediction, PreTrainedModel, Trainer, s
 from transformers.trainer_utils import PredictionOutput
 
 from albert_lsh.files import delete, lock, write_atomically
-from albert_lsh.interface import mean_attended
 from albert_lsh.machine import choose_threads, environment
-from albert_lsh.metrics import chance, majority, scores
+from albert_lsh.metrics import chance, majority, mean_attended, scores
 from albert_lsh.model.load import load_model, switch_attention
 from albert_lsh.record import check_made, read_result, record_of, write_result
 from albert_lsh.train import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments

@@ -30,8 +30,8 @@ from transformers import (
 
 from albert_lsh.encoders import max_positions
 from albert_lsh.files import delete, lock, write_atomically
-from albert_lsh.interface import mean_attended
 from albert_lsh.machine import choose_threads, environment
+from albert_lsh.metrics import mean_attended
 from albert_lsh.model.load import extend_positions, load_config, load_model, load_tokenizer, without_bars
 from albert_lsh.model.memory import recompute_activations
 from albert_lsh.record import check_made, read_result, resolved, write_result

@@ -23,7 +23,7 @@ from albert_lsh import attention as attentions
 from albert_lsh import metrics
 from albert_lsh.data import encode, held_out, load_data
 from albert_lsh.files import run_folder
-from albert_lsh.interface import Pass, mean_coverage, record_passes
+from albert_lsh.interface import Pass, record_passes
 from albert_lsh.kinds import QuestionAnswering, Regression, Task, TaskError
 from albert_lsh.model.load import load_model, load_tokenizer, switch_attention
 from albert_lsh.record import provenance, read_result, write_predictions
@@ -76,7 +76,7 @@ def diagnose(
         for number, passes in enumerate(zip(base.passes, switched.passes, strict=True))
         for layer, (one, other) in enumerate(zip(*passes, strict=True))
     )
-    counted = mean_coverage([p for passes in switched.passes for p in passes])._asdict()
+    counted = metrics.mean_coverage([p for passes in switched.passes for p in passes])._asdict()
     drift = ((switched.states - base.states).norm() / base.states.norm()).item()
     overall: Any = summary(rows.assign(all=0), ["all"])[["mass", "recall", "error"]].iloc[0].to_dict()
     # The mass of `counted` gives way to that on softmax's queries and keys.
