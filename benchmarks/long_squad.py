@@ -12,13 +12,13 @@ the study; arms take turns in one process. They do not hang on the weights, so t
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from datasets import load_dataset
+from datasets import Dataset, load_dataset
 from transformers import DataCollatorWithPadding, PreTrainedModel
 
 from albert_lsh import load_data, load_model, load_tokenizer, switch_attention
@@ -27,14 +27,15 @@ from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import provenance, read_predictions
 from albert_lsh.run import Run
 from albert_lsh.tasks import TASKS
-from albert_study.experiments.efficiency import seconds_of
-from albert_study.probe.variants import Variant, variants_of
+from albert_study.experiments.efficiency import Workload, seconds_of
+from albert_study.intervals import DRAWS, draws_of_examples
+from albert_study.probe.variants import variants_of
 from albert_study.records import variant_file
 from albert_study.study import load_jobs
 
 TASK, STUDY, SPLIT, WINDOWS, SEED = "squad-articles", "long-squad", "validation", "windows-384", 70
 RUNS = f"results/runs/{STUDY}/{TASK}/model"
-DRAWS, EIGHTHS, REPEATS = 2000, 8, 2
+EIGHTHS, REPEATS = 8, 2
 
 
 def answered(root: Path) -> dict[tuple[str, int], pd.DataFrame]:
@@ -62,7 +63,7 @@ def questions() -> pd.DataFrame:
 def by_article(change: pd.Series, article: pd.Series) -> tuple[float, float]:
     """The 95 % interval of a mean over questions, articles drawn with replacement."""
     each = change.groupby(article).agg(["sum", "size"])
-    drawn = np.random.default_rng(0).multinomial(len(each), np.full(len(each), 1 / len(each)), DRAWS)
+    drawn = draws_of_examples(len(each), DRAWS)
     means = drawn @ each["sum"].to_numpy() / (drawn @ each["size"].to_numpy())
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
@@ -88,32 +89,38 @@ def scores() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def workload(run: Run, model: PreTrainedModel, rows: list[int]) -> Callable[[], None]:
-    """A forward pass over some questions, as a run reads and batches them."""
+def batches_of(run: Run, rows: Dataset) -> list[dict[str, torch.Tensor]]:
+    """What a run's model reads of some questions, as the run cuts and batches them."""
     tokenizer = load_tokenizer(run.model)
-    encoded = encode({SPLIT: load_data(TASK)[SPLIT].select(rows)}, run.about, tokenizer, run.max_length)[SPLIT]
+    encoded = encode({SPLIT: rows}, run.about, tokenizer, run.max_length)[SPLIT]
     read = encoded.select_columns([n for n in tokenizer.model_input_names if n in encoded.column_names]).to_list()
     collate, starts = DataCollatorWithPadding(tokenizer), range(0, len(read), run.batch_size)
-    batches = [dict(collate(read[start : start + run.batch_size])) for start in starts]
+    return [dict(collate(read[start : start + run.batch_size])) for start in starts]
 
+
+def workload(model: PreTrainedModel, batches: list[dict[str, torch.Tensor]]) -> Workload:
     @torch.no_grad()
     def forward() -> None:
         for batch in batches:
-            model.eval()(**batch)
+            model(**batch)
 
     return forward
 
 
 def times() -> pd.DataFrame:
-    jobs, ids = load_jobs(STUDY), load_data(TASK)[SPLIT]["id"]
-    rows = [ids.index(key) for key in questions().groupby("article", sort=False).head(1).index[::3]]
-    whole, cut = (jobs[f"{TASK}/model/{arm}/seed-{SEED}"].run for arm in ("softmax", WINDOWS))
-    trained, variants = whole.folder / "model", jobs[f"{TASK}/model/softmax/seed-{SEED}/fidelity-{SPLIT}"].parameters
-    runs = {WINDOWS: workload(cut, load_model(cut.model, head=cut.about.head), rows)}
-    for variant in [Variant("softmax", "softmax", {}), *variants_of(variants["variants"])]:
-        model = switch_attention(load_model(str(trained), head=cut.about.head), variant.attention, variant.settings)
+    jobs, data = load_jobs(STUDY), load_data(TASK)[SPLIT]
+    firsts = questions().groupby("article", sort=False).head(1).index[::3]
+    rows = data.select([data["id"].index(key) for key in firsts])
+    runs_of_arms: list[Any] = [jobs[f"{TASK}/model/{arm}/seed-{SEED}"].run for arm in (WINDOWS, "softmax")]
+    cut, whole = runs_of_arms
+    switched = jobs[f"{TASK}/model/softmax/seed-{SEED}/fidelity-{SPLIT}"].parameters["variants"]
+    head, trained, batches = whole.about.head, str(whole.folder / "model"), batches_of(whole, rows)
+    runs = {WINDOWS: workload(load_model(cut.model, head=head), batches_of(cut, rows))}
+    runs["softmax"] = workload(load_model(trained, head=head), batches)
+    for variant in variants_of(switched):
+        model = switch_attention(load_model(trained, head=head), variant.attention, variant.settings)
         name = variant_file(variant.label, variant.settings.get("share"))
-        runs[name if variant.label == "softmax" else f"softmax, then {name}"] = workload(whole, model, rows)
+        runs[f"softmax, then {name}"] = workload(model, batches)
     lines = []
     for arm, seconds in seconds_of(runs, REPEATS).items():
         line = {"arm": arm, "questions": len(rows), "seconds": np.median(seconds), "repeats": len(seconds)}
