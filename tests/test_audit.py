@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 import torch
 
-from albert_lsh import attention, audit, load_model, load_tokenizer, machine, record_passes, switch_attention
-from albert_lsh.audit import advise
+from albert_lsh import attention, audit, load_model, load_tokenizer, machine, metrics, record_passes, switch_attention
+from albert_lsh.audit import advise, spread
 
 TEXTS = ["a b c d e f g h " * 3, "the film was good and the music was bad " * 4, "one two three"]
 
@@ -32,6 +32,22 @@ def test_a_share_has_the_error_it_has_and_the_model_stays_as_it_is(monkeypatch):
     assert result.shares["mass"].is_monotonic_decreasing
     assert result.lengths["length"].tolist() == [1024, 1024]
     assert result.advice.startswith("At your ")
+
+
+def test_fewer_long_texts_are_read_and_fewer_at_a_time(monkeypatch):
+    """What is counted takes memory and time for every pair: eight texts of 2,048 tokens at once took 18 GB."""
+    monkeypatch.setattr(sys.modules["albert_lsh.audit"], "LENGTHS", (64,))
+    monkeypatch.setattr(metrics, "SHORT", 22)  # of so many tokens sixteen are read, eight at a time
+    model, tokenizer, read = load_model("nano", head="base"), load_tokenizer("nano"), []
+    model.register_forward_pre_hook(lambda _, args, inputs: read.append(inputs["input_ids"].shape), with_kwargs=True)
+    audit(model, TEXTS[1:2] * 8, tokenizer, attention="window", shares=[0.5], seconds=0)
+    assert read[:4] == [(2, 38), (2, 38), (1, 38), (2, 38)]  # five of eight texts, again and again
+
+
+def test_texts_are_spread_over_all():
+    assert spread(range(100), 4) == [12, 37, 62, 87]
+    assert spread(range(3), 16) == [0, 1, 2]
+    assert spread(range(3), 0) == [1]
 
 
 @pytest.mark.parametrize(

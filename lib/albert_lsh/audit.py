@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # each imports much, and the package imports this module
     from albert_lsh.interface import Pass
 
 SHARES = (0.5, 0.25, 0.125)
-TEXTS, BATCH = 16, 4  # texts that are looked at, spread evenly over all by length; texts in a batch
+TEXTS = 16  # of up to 512 tokens that are looked at, spread evenly over all by length; of longer ones fewer
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 REPEATS = 2  # of a measured pass, of which the fastest counts
 WORTH = 0.9  # of softmax's time; what saves less is within what times vary by
@@ -54,7 +54,8 @@ def audit(
 
     Args:
         model: a name or folder for `load_model`, or a model of Transformers with softmax attention.
-        texts: as the model is to read them, any number; longer ones are cut where the model's positions end.
+        texts: as the model is to read them, any number; longer ones are cut where the model's positions end. Sixteen
+            are looked at; where these have more than 512 tokens fewer, with as many pairs as sixteen of 512 have.
         tokenizer: the model's; None loads it by the model's name.
         attention: one with a budget. shares: of the pairs, each above 0, below 1.
         seconds: about how long longer sequences are tried, after the texts.
@@ -67,7 +68,10 @@ def audit(
     """
     if isinstance(texts, str) or not len(texts) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"texts={reprlib.repr(texts)} must be a list of at least one text")
+    from datasets import Dataset
+
     from albert_lsh import machine
+    from albert_lsh.metrics import SHORT, sample
     from albert_lsh.model.load import load_model, load_tokenizer, longest_input, matched, switch_attention
 
     tokenizer = tokenizer or load_tokenizer(model if isinstance(model, str) else str(model.name_or_path))
@@ -76,17 +80,24 @@ def audit(
     tokenizer = matched(tokenizer, model.config, model.name_or_path)
     for share in shares:
         attentions.check(attention, {"share": share})
-    ordered, longest = sorted(texts, key=len), longest_input(model, tokenizer)
-    chosen = [ordered[number * len(texts) // TEXTS] for number in range(TEXTS)] if len(texts) > TEXTS else ordered
-    options: dict[str, Any] = {"truncation": True, "max_length": longest, "padding": True, "return_tensors": "pt"}
-    batches = [tokenizer(chosen[start : start + BATCH], **options) for start in range(0, len(chosen), BATCH)]
+    chosen = spread(sorted(texts, key=len), TEXTS)
+    encoded = tokenizer(chosen, truncation=True, max_length=longest_input(model, tokenizer))
+    pairs = sum(len(ids) ** 2 for ids in encoded["input_ids"]) / len(chosen)
+    data = Dataset.from_dict({name: spread(column, int(TEXTS * SHORT**2 / pairs)) for name, column in encoded.items()})
+    batches = list(sample(model, tokenizer, data, TEXTS))
     tokens = int(torch.cat([batch["attention_mask"].sum(-1) for batch in batches]).float().median())
     clocks = machine.clocks()
-    table = on_texts(model, [batch.to(model.device) for batch in batches], attention, shares)
+    table = on_texts(model, batches, attention, shares)
     by_length = on_lengths(model, attention, shares, seconds)
     if others := machine.disturbed(clocks):
         return Audit(table, by_length, f"These times say nothing: {others} meanwhile; audit again without them.")
     return Audit(table, by_length, advise(table, by_length, attention, tokens))
+
+
+def spread(rows: Sequence[Any], count: int) -> list[Any]:
+    """So many rows (one at least) of them, in their order: the middle of each of `count` equal parts; all if fewer."""
+    count = min(max(1, count), len(rows))
+    return [rows[(2 * number + 1) * len(rows) // (2 * count)] for number in range(count)]
 
 
 @torch.no_grad()
@@ -95,18 +106,13 @@ def on_texts(model: "PreTrainedModel", batches: list[Any], attention: str, share
     import pandas as pd
     from tqdm import tqdm
 
-    from albert_lsh.interface import record_passes
-    from albert_lsh.metrics import mean_coverage
+    from albert_lsh.metrics import mean_coverage, recorded
 
-    softmax: list[Pass] = []
-    for batch in batches:
-        with record_passes(model) as passes:
-            model.base_model(**batch)
-        softmax += passes
     rows, of_softmax = [], fastest(model, batches, "softmax")
     for share in tqdm(shares, "audit: shares, on the texts", file=sys.stdout):
-        switched = [one._replace(attention=attention, settings={"share": share}) for one in softmax]
-        errors, coverage = [error(*pair) for pair in zip(switched, softmax, strict=True)], mean_coverage(switched)
+        other: dict[str, Any] = {"attention": attention, "settings": {"share": share}}
+        errors = [error(one._replace(**other), one) for one in recorded(model.base_model, batches)]
+        coverage = mean_coverage(one._replace(**other) for one in recorded(model.base_model, batches))
         taken = fastest(model, batches, attention, share=share)
         rows.append((share, sum(errors) / len(errors), coverage.mass, coverage.pairs, coverage.cost, taken))
     table = pd.DataFrame(rows, columns=["share", "error", "mass", "pairs", "full_cost", "seconds"])

@@ -86,41 +86,40 @@ def intervals(
 
 
 def mean_coverage(passes: Iterable[Pass]) -> Coverage:
-    """The coverage of several passes: means over all their pairs, of the mass over all their queries."""
-    weighted, weights = np.zeros(3), np.zeros(3)
+    """The coverage of several passes: means over all their pairs, of the mass over all their queries.
+
+    Warns of a sparse attention that attends to (nearly) all pairs.
+    """
+    weighted, weights, chooses = np.zeros(3), np.zeros(3), ""
     for one in passes:
         tokens = count_tokens(one.query, one.padding_mask)
         pairs = int(tokens.square().sum())
         weight = np.array(Coverage(pairs, int(tokens.sum()), pairs), float)
         weighted, weights = weighted + weight * one.coverage(), weights + weight
-    return Coverage(*(weighted / weights.clip(min=1)).tolist())  # 0 for nothing but padding
-
-
-@torch.no_grad()
-def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> Coverage:
-    """The `mean_coverage` of a model in evaluation, over all passes, heads and batches; one batch is kept at a time.
-
-    Warns of a sparse attention that attends to (nearly) all pairs.
-
-    batches: the model's inputs by name, on its device.
-    """
-    names: set[str] = set()
-
-    def passes() -> Iterator[Pass]:
-        for batch in batches:
-            with record_passes(model) as of_batch:
-                model(**batch)
-            names.update(one.attention for one in of_batch)
-            yield from of_batch
-
-    model.eval()
-    coverage = mean_coverage(passes())
-    chooses = {name for name in names if attentions.chooses_keys(name)}
+        chooses = one.attention if attentions.chooses_keys(one.attention) else chooses
+    coverage = Coverage(*(weighted / weights.clip(min=1)).tolist())  # 0 for nothing but padding
     if chooses and coverage.pairs > NEARLY_ALL:
-        all_pairs = f"attention={chooses.pop()!r} attends to {coverage.pairs:.0%} of the pairs, as softmax does"
+        all_pairs = f"attention={chooses!r} attends to {coverage.pairs:.0%} of the pairs, as softmax does"
         fewer = 'such as {"share": 0.25}, or of reformer smaller bucket_size and full_attn_thres'
         logger.warning("%s; attention_settings %s, would leave pairs out", all_pairs, fewer)
     return coverage
+
+
+@torch.no_grad()
+def recorded(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> Iterator[Pass]:
+    """What every attention of the model was called with, batch after batch; one batch's is kept at a time.
+
+    batches: the model's inputs by name, on its device.
+    """
+    for batch in batches:
+        with record_passes(model) as passes:
+            model(**batch)
+        yield from passes
+
+
+def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> Coverage:
+    """The `mean_coverage` of a model in evaluation, over all passes, heads and batches (as `recorded` takes them)."""
+    return mean_coverage(recorded(model.eval(), batches))
 
 
 def sample(model: PreTrainedModel, tokenizer: Any, data: Dataset, examples: int) -> Iterator[Any]:

@@ -306,18 +306,22 @@ def coverage(
     tie them. Where there is nothing but padding, all shares are 0.
     """
     made = make(name, settings)
-    met = pairs(name, query, key, padding_mask, seed=seed, **settings) > 0
+    met = pairs(name, query, key, padding_mask, seed=seed, **settings)
     padding_mask = made.visible(padding_mask)
     query, key = clear_padding(query, padding_mask), clear_padding(key, padding_mask)
     mask, tokens = token_mask(query, padding_mask), count_tokens(query, padding_mask)
-    scores = query.float() @ key.float().transpose(-1, -2) * query.shape[-1] ** -0.5
-    weights = scores.masked_fill(~mask.unsqueeze(2), MASKED).softmax(-1)
-    mass = (weights * met).sum(-1)  # (batch, heads, length); rows of padding are 0
-    misses = (met.sum(-1) < tokens[:, None, None]) & mask & made.resolve(tokens).has_mean_key
+    mass, keys_seen = 0.0, torch.empty(query.shape[:3], dtype=torch.double, device=query.device)
+    for head in range(query.shape[1]):  # all at once would take three times the memory of `pairs`
+        scores = query[:, head].float() @ key[:, head].float().mT * query.shape[-1] ** -0.5
+        weights = scores.masked_fill_(~mask[:, head, None], MASKED).softmax(-1)
+        seen = (met[:, head] > 0).float()  # rows of padding are 0
+        mass += (weights * seen).sum().item()
+        keys_seen[:, head] = seen.sum(-1)
+    misses = (keys_seen < tokens[:, None, None]) & mask & made.resolve(tokens).has_mean_key
     all_queries, all_pairs = (max(1, query.shape[1] * int(n.sum())) for n in (tokens, tokens.square()))
     products = sum(n**2 * cost(name, n, query.shape[-1], **settings) for n in tokens.tolist() if n)
     return Coverage(
-        pairs=(met.sum() + misses.sum()).item() / all_pairs,
-        mass=mass.sum().item() / all_queries,
+        pairs=(keys_seen.sum() + misses.sum()).item() / all_pairs,
+        mass=mass / all_queries,
         cost=products * query.shape[1] / all_pairs,
     )

@@ -58,7 +58,7 @@ class Keys(NamedTuple):
         """How often each query meets each key: (batch, heads, length, length), int. Quadratic in the length."""
         pair = (self.queries.unsqueeze(-1) * (length + 1) + self.keys.unsqueeze(-2)).flatten(2)
         counts = pair.new_zeros(*pair.shape[:2], (length + 1) ** 2, dtype=torch.int)
-        counts.scatter_add_(-1, pair, torch.ones_like(pair, dtype=torch.int))
+        counts.scatter_add_(-1, pair, counts.new_ones(1).expand_as(pair))
         return counts.unflatten(-1, (length + 1, length + 1))[:, :, :length, :length]
 
 
