@@ -18,10 +18,12 @@ from albert_study.intervals import (
     equivalence,
     errors_of,
     interval,
+    kept,
     p_of_margin,
     p_of_none,
     paired_ratio,
     pooled,
+    weighted_mean,
 )
 from albert_study.records import load
 from records import answered, tidy, write_run
@@ -136,12 +138,17 @@ def test_scores_of_squad_2_are_those_of_all_its_questions(tree):
     ]  # fmt: skip
 
 
-def test_the_bag_of_words_is_beside_scores_of_the_same_examples(tmp_path):
-    words = {"kind": "bag of words", "study": "bag-of-words", "arm": "bag of words", "measure": "headline"}
-    lines = [{"task": "sst2", "arm": arm, "split": split, "value": 0.9, "record": arm}
-             for arm, split in (("a", "validation"), ("b", "held-out"))]  # fmt: skip
-    rows = pd.concat([tidy(lines), tidy([{"task": "sst2", "value": 0.81} | words])])
-    assert scores(rows, tmp_path)["bag_of_words"].tolist() == [0.81, pytest.approx(float("nan"), nan_ok=True)]
+def test_the_bag_of_words_is_beside_scores_of_as_many_training_examples(tmp_path):
+    """And none beside held-out ones."""
+    words = {"kind": "bag of words", "study": "bag-of-words", "arm": "bag of words", "task": "sst2"}
+    lines = [{"task": "sst2", "arm": arm, "split": split, "record": arm, "measure": measure, "value": value}
+             for arm, split, size in (("a", "validation", 8000), ("b", "held-out", 8000), ("c", "validation", 900))
+             for measure, value in (("accuracy", 0.9), ("train_examples", size))]  # fmt: skip
+    counted = [{**words, "record": size, "measure": measure, "value": value}
+               for size, score in ((8000.2, 0.81), (67349, 0.9))
+               for measure, value in (("train", size), ("headline", score))]  # fmt: skip
+    table = scores(pd.concat([tidy(lines), tidy(counted)]), tmp_path)
+    assert dict(zip(table["arm"], table["bag_of_words"].fillna(0), strict=True)) == {"a": 0.81, "b": 0.0, "c": 0.0}
 
 
 def test_every_arm_stands_against_softmax_and_its_neighbours(tmp_path):
@@ -322,3 +329,20 @@ def test_tables_are_written_and_empty_ones_removed(tree):
     assert not stale.exists()
     assert {path.name for path in write_tables("mini", root=tree)} == {"mini-scores.csv", "mini-differences.csv"}
     assert not list(tree.rglob("*.partial*"))
+
+
+def test_the_interval_of_what_is_kept_is_that_of_a_ratio():
+    """Held against a bootstrap that draws variant, softmax and constant answer together; none where softmax has learnt
+    nothing that can be told from it."""
+    generator = np.random.default_rng(0)
+    label = (generator.random(400) < 0.6).astype(int)
+    answers = [pd.DataFrame({"label": label, "answer": np.where(generator.random(400) < wrong, 1 - label, label)})
+               for wrong in (0.25, 0.31, 0.45)]  # fmt: skip
+    softmax, variant, hardly = ({0: table} for table in answers)
+    drawn = generator.integers(400, size=(4000, 400))
+    first, then = ((table["answer"] == label).to_numpy()[drawn].mean(1) for table in answers[:2])
+    floor = label[drawn].mean(1)
+    constant = weighted_mean(label.astype(float))
+    expected = np.quantile((then - floor) / (first - floor), [0.025, 0.975])
+    assert kept(softmax, variant, "accuracy", constant) == pytest.approx(expected, abs=0.06)
+    assert np.isnan(kept(hardly, variant, "accuracy", constant)).all()

@@ -20,7 +20,7 @@ from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.record import read_predictions
 from albert_study import intervals
 from albert_study.intervals import CLEAR_FROM, LEVEL, Difference, Error, equivalence
-from albert_study.names import ARMS, CORE, METRICS, SHARES, base_of, in_order, scale_of
+from albert_study.names import CORE, METRICS, SHARES, base_of, in_order, names_of, scale_of
 from albert_study.records import BASELINES, added_later, load, read, say_missing, studies_of, variant_file, wide
 
 NEIGHBOURS = (  # compared besides with softmax: from, to, and what lies between them
@@ -115,7 +115,7 @@ def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
 
     Columns: score, sd (sample standard deviation over seeds, NaN with one), low, high, runs (all of them, sorted),
     seeds, apart (whether runs differ by more than APART), constant and later (how many are), majority, chance, pairs,
-    cost, examples, train_examples; of headlines also bag_of_words, on the same examples, and variety, a mean over
+    cost, examples, train_examples; of headlines also bag_of_words (see `words_of`) and variety, a mean over
     seeds. A constant run counts in seeds, and of correlations in no other column of scores. Settings, processors and
     commits stand side by side where the seeds of an arm differ.
     """
@@ -134,12 +134,23 @@ def scores(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     table["apart"] = [are_apart(*line) for line in table[["task", "measure", "low", "high"]].itertuples(index=False)]
     place, rank = table.groupby(ARM, sort=False).ngroup(), table["measure"].map(list(METRICS).index)
     table = table.assign(place=place, rank=rank).sort_values(["place", "rank"]).drop(columns=["place", "rank"])
-    words = rows[(rows["kind"] == "bag of words") & (rows["study"] == "bag-of-words") & (rows["measure"] == "headline")]
     same_examples = table["is_headline"] & (table["split"] != "held-out")
-    table["bag_of_words"] = table["task"].map(words.groupby("task")["value"].last()).where(same_examples)
+    table["bag_of_words"] = words_of(rows, table).where(same_examples)
     of_arms = runs[runs["is_headline"]].groupby(ARM, sort=False)
     varied = [(*arm, mean_variety(of_arm, root)) for arm, of_arm in of_arms]
     return table.merge(pd.DataFrame(varied, columns=[*ARM, "variety"]).assign(is_headline=True), "left")
+
+
+def words_of(rows: pd.DataFrame, lines: pd.DataFrame, measure: str = "headline") -> "pd.Series[float]":
+    """What a bag of words scores that was trained on as many examples of a line's task; NaN where none was.
+
+    lines: with task and train_examples. In cross-validation a bag of words has the mean of its folds' sizes.
+    """
+    counted = rows[rows["kind"] == "bag of words"]
+    words = (wide(counted) if len(counted) else counted).reindex(columns=["task", "train", measure])
+    each = lines[["task", "train_examples"]].itertuples(index=False)
+    alike = [words[(words["task"] == task) & ((words["train"] - size).abs() < 1)] for task, size in each]
+    return pd.Series([same[measure].max() for same in alike], lines.index, dtype=float)
 
 
 def are_apart(task: Any, metric: str, low: float, high: float) -> bool:
@@ -179,12 +190,13 @@ def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """From, to and what changes: every arm but softmax against softmax, then the other neighbours; where a study varies
     the training (TRAINED), among arms that were trained alike."""
     alike: dict[str, list[str]] = {}
+    names = names_of(arms := [*arms])
     for arm in arms:
         alike.setdefault(arm[len(base_of(arm)) :], []).append(base_of(arm))
     for how, bases in sorted(alike.items(), key=lambda item: (len(item[0]), item[0])):  # by number: 8000, 20000
         for arm in in_order(bases) if "softmax" in bases else ():
             if arm != "softmax":
-                yield "softmax" + how, arm + how, ARMS.get(arm, arm)
+                yield "softmax" + how, arm + how, names.get(arm, arm)
         there = [neighbours for neighbours in NEIGHBOURS if {*neighbours[:2]} <= {*bases}]
         yield from ((start + how, end + how, what) for start, end, what in there)
 
@@ -288,10 +300,16 @@ def kept_between(lines: pd.DataFrame, root: Path) -> tuple[float, float]:
     folders = {seed: root / record.replace(".csv", "-predictions") for seed, record in records.items()}
     before, after = ({seed: read_predictions(folder / f"{name}.parquet") for seed, folder in folders.items()}
                      for name in ("softmax", variant))  # fmt: skip
-    change = intervals.difference(before, after, lines["metric"].iloc[0], draws=500)
-    low, high = intervals.interval(change.mean, change.errors)
-    gain = float(lines["softmax"].mean() - lines["majority"].mean()) or np.nan
-    return 1 + low / gain, 1 + high / gain
+    metric, majority = lines["metric"].iloc[0], float(lines["majority"].mean())
+    return intervals.kept(before, after, metric, constant(metric, next(iter(before.values())), majority), draws=500)
+
+
+def constant(metric: str, answers: pd.DataFrame, score: float) -> intervals.Scored:
+    """The answer that a model of this score gives to everything, scored; where it is no class the score as it is."""
+    if "answer" not in answers:
+        return lambda weights: np.full(len(weights), score)
+    scored = [intervals.score_of(metric, answers.assign(answer=answer)) for answer in answers["label"].unique()]
+    return min(scored, key=lambda of: abs(of(np.ones((1, len(answers))))[0] - score))
 
 
 def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
@@ -302,7 +320,7 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
     none where a number is predicted), changed_low, changed_high, bag_of_words (of as many training examples), majority,
     commit, later (how many of the runs). There is no difference where a run has no correlation.
     """
-    runs, words, lines = runs_of(rows, root), wide(rows[rows["kind"] == "bag of words"]), []
+    runs, lines = runs_of(rows, root), []
     for (task, model, arm), of_arm in runs[runs["is_headline"]].groupby(ARM, sort=False):
         before, after = answers_of(of_arm, root), answers_of(of_arm, root, "shuffled")
         if not after:
@@ -318,11 +336,10 @@ def shuffled(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
         line |= {"later": int(plain["later"].sum())}
         line |= dict.fromkeys(("difference", "low", "high"), np.nan) if plain["value"].isna().any() else {}
         line |= {} if metric == "pearson" else changed(before, after)
-        same = words[(words["task"] == task) & (words["train"] == size)] if len(words) else words
-        line["bag_of_words"] = same["headline"].iloc[0] if len(same) else np.nan
         lines.append(line | {"majority": plain["majority class"].mean(), "commit": listed(plain["commit"])})
     table = pd.DataFrame(lines)
     if lines:
+        table["bag_of_words"] = words_of(rows, table)
         tasks, bases = list(table["task"].unique()), table["arm"].map(base_of)
         places = table.assign(task=table["task"].map(tasks.index), arm=bases.map(in_order(bases).index))
         table = table.loc[places.sort_values(["task", "train_examples", "arm"], kind="stable").index]

@@ -54,7 +54,7 @@ def points(root: Path) -> dict[str, pd.DataFrame]:
     parts = told[["task", "model", "split", "length", "measure"]].astype(object).to_numpy()
     rows["view"] = rows["study"] + ": " + [", ".join(part for part in line if pd.notna(part)) for line in parts]
     is_floor = rows["arm"].isin(BASELINES.values())
-    floors = rows[scored & is_floor].drop_duplicates(["view", "arm"])
+    floors = rows[scored & is_floor].groupby(["view", "arm"], sort=False)["value"].mean().reset_index()  # over folds
     return {
         "Trained with it: scores": rows[scored & ~is_floor],
         "Switched without training": rows[probed],

@@ -18,9 +18,9 @@ from albert_study.articles import plot_articles
 from albert_study.compare import headlines, runs_of
 from albert_study.experiments.collapse import plot_collapse
 from albert_study.experiments.efficiency import crossing_bounds, slopes
-from albert_study.intervals import MARGIN
+from albert_study.intervals import CLEAR_FROM, MARGIN
 from albert_study.ladder import earlier_rungs, plot_ladder
-from albert_study.names import ARMS, BESIDE, METRICS, RUNGS, TITLES, TRAINED, base_of, in_order, look_of, scale_of
+from albert_study.names import BESIDE, METRICS, RUNGS, TITLES, TRAINED, base_of, in_order, look_of, names_of, scale_of
 from albert_study.records import listed, load, load_history, read, read_measured, studies_of, wide
 from albert_study.shares import has_shares, plot_shares
 from albert_study.show import GREY, LOOK, add_legend, curves, dots, level, new_figure, plain, save
@@ -38,11 +38,12 @@ MASKED = {"key-clusters": "key clusters", "key-clusters, no rest": "key clusters
 def histories(runs: pd.DataFrame, root: Path) -> pd.DataFrame:
     """The training curves of runs below each other, of at most six arms: `look` the arm, `name` what a legend calls it:
     "new-10-epochs" is "new projections, 10 epochs"."""
-    arms = sorted(runs["arm"].unique(), key=lambda arm: [*CURVES, base_of(arm)].index(base_of(arm)))[:6]
-    tables = []
+    rungs = RUNGS if "2020-block" in {*runs["arm"]} else ()
+    arms = sorted(runs["arm"].unique(), key=lambda arm: [*rungs, *CURVES, base_of(arm)].index(base_of(arm)))[:6]
+    tables, names = [], names_of(runs["arm"])
     for run in runs[runs["arm"].isin(arms)].to_dict("records"):
         arm, base = run["arm"], base_of(run["arm"])
-        name = ", ".join(filter(None, (ARMS.get(base, base), arm[len(base) + 1 :].replace("-", " "))))
+        name = ", ".join(filter(None, (names.get(base, base), arm[len(base) + 1 :].replace("-", " "))))
         history = load_history((root / run["record"]).parent)
         tables.append(history.assign(name=name, look=arm, attention=run["attention"]))
     return pd.concat(tables).round({"epoch": 4})
@@ -60,7 +61,8 @@ def plot_training(runs: pd.DataFrame, root: Path, x: str) -> Figure:
     against the epoch, with the score beside the majority class's."""
     task, metric = runs[["task", "measure"]].iloc[0]
     counts, lines = runs.groupby("arm")["seed"].nunique(), histories(runs, root)
-    seeds = f"({between(counts)} seed{'s' if counts.max() > 1 else ''})"
+    arms = f"; {lines['look'].nunique()} of {len(counts)} arms" if lines["look"].nunique() < len(counts) else ""
+    seeds = f"({between(counts)} seed{'s' if counts.max() > 1 else ''}{arms})"
     loss = "loss (squared error)" if metric == "pearson" else "loss (nats)"
     if x == "step":
         panels, titles = {"train_loss": loss, "eval_loss": ""}, (f"{task}, training", f"evaluation {seeds}")
@@ -92,22 +94,30 @@ def plot_differences(runs: pd.DataFrame, lines: pd.DataFrame) -> Figure:
     panels = {f"{plain(task)}\n{plain(str(model).split('/')[-1])}": (str(task), pairs)
               for (model, task), pairs in lines.groupby(["model", "task"], sort=False)}  # fmt: skip
     each = {title: run_by_run(runs, *panel) for title, panel in panels.items()}
-    names = in_order(lines["to"])
-    figure = dots(each, {arm: ARMS.get(arm, arm) for arm in names}, height=max(0.17, 1 / len(names)), step=0)
+    names, called = in_order(lines["to"]), names_of(lines["to"])
+    figure = dots(each, {arm: called.get(arm, arm) for arm in names}, height=max(0.17, 1 / len(names)), step=0)
     for axis, of_runs, (task, pairs) in zip(figure.axes, each.values(), panels.values(), strict=True):
         metric, over = pairs[["metric", "over"]].iloc[0]
         top, digits = scale_of(task, metric)
         axis.axvspan(-MARGIN * top / 100, MARGIN * top / 100, color="#dddddd", zorder=0)
         axis.axvline(0, color="black", linewidth=0.6)
-        lowest, highest = min(of_runs["value"].min(), -0.02 * top), max(of_runs["value"].max(), 0.02 * top)
+        drawn = pairs[pairs["has_mean"]]
+        whole = drawn[
+            drawn["seeds"] >= CLEAR_FROM
+        ]  # an interval of two runs may be far wider than scores go: it is cut
+        lowest = min(of_runs["value"].min(), -0.02 * top, *whole["low"])
+        highest = max(of_runs["value"].max(), 0.02 * top, *whole["high"])
         room = 0.08 * (highest - lowest)
-        axis.set_xlim(lowest - room, highest + room)  # an interval of two runs may be far wider than scores go
+        axis.set_xlim(left := lowest - room, right := highest + room)
+        for end, mark, is_cut in ((left, "<", drawn["low"] < left), (right, ">", drawn["high"] > right)):
+            rows = [names.index(arm) for arm in drawn.loc[is_cut, "to"]]
+            axis.plot([end] * len(rows), rows, mark, color=GREY, markersize=3, clip_on=False)
         for arm, count in pairs.loc[pairs["constant_to"] > 0, ["to", "constant_to"]].to_numpy():
             axis.text(0, names.index(arm), f"{count} constant ", ha="right", va="center", color=GREY, fontsize=7)
         score = pairs.sort_values("seeds")["score_from"].iloc[-1]  # softmax's, over the most seeds
         axis.set_xlabel(f"{METRICS[metric]} − softmax's\n{score:.{digits}f}; {over}: {between(pairs['seeds'])}")
     note = "a dot a run; full: clear after Holm's correction; grey: ± 1 point\n"
-    note += "lines: 95 % intervals of the mean, none where runs are far apart and not clear"
+    note += "lines: 95 % intervals of the mean, beyond an arrow cut; none where runs are far apart and not clear"
     figure.supxlabel(note, fontsize=8)
     return figure
 
@@ -143,7 +153,8 @@ def plot_word_order(rows: pd.DataFrame, lines: pd.DataFrame, root: Path) -> Figu
         of_task = runs[runs["task"] == task]
         counts = of_task.groupby("arm").size()
         panels[f"{TITLES.get(task, task)}, {between(counts)} run{'s' if counts.max() > 1 else ''}"] = of_task
-    figure = dots(panels, {arm: ARMS.get(arm, arm) for arm in in_order(runs["name"])}, max(0.3, 0.1 * most_runs))
+    called = names_of(runs["name"])
+    figure = dots(panels, {arm: called.get(arm, arm) for arm in in_order(runs["name"])}, max(0.3, 0.1 * most_runs))
     for axis, of_task in zip(figure.axes, panels.values(), strict=True):
         axis.axvline(of_task["bag_of_words"].iloc[0], color=GREY, linestyle=":", linewidth=0.9)
         axis.axvline(of_task["majority"].iloc[0], color=GREY, linewidth=0.9)
@@ -173,6 +184,7 @@ def plot_switched(lines: pd.DataFrame) -> Figure:
         axis.axhline(1, color="black", linewidth=0.5)
         axis.axhline(0, color="black", linewidth=0.5, linestyle=":")
         axis.set_ylim(-0.35, 1.15)
+    figure.supxlabel("scores kept below −0.3 are drawn there, without intervals", fontsize=8)
     return figure
 
 

@@ -150,6 +150,37 @@ def difference(
     return Difference(float(each.mean()), errors, len(seeds), sum(map(len, of_seed)) if folds else len(ids))
 
 
+def kept(
+    before: dict[int, pd.DataFrame], after: dict[int, pd.DataFrame], metric: str, floor: Scored, draws: int = DRAWS
+) -> tuple[float, float]:
+    """The ends of the 95 % interval of (after - floor) / (before - floor), by Fieller's theorem (1954), over seeds and
+    examples; NaN where before - floor may be zero.
+
+    Args: as those of `difference`; floor: as `score_of` gives them, of the same examples.
+    """
+    seeds = sorted(before.keys() & after.keys())
+    scores = [(score_of(metric, after[seed]), score_of(metric, before[seed])) for seed in seeds]
+
+    def gains(weights: np.ndarray) -> np.ndarray:  # (draws, seeds, 2)
+        each = [[scored(weights) - floor(weights) for scored in pair] for pair in scores]
+        return np.array(each).transpose(2, 0, 1)
+
+    examples = len(before[seeds[0]])
+    each = gains(np.ones((1, examples)))[0]
+    drawn = [gains(weights.astype(float)).mean(1) for weights in in_parts(draws_of_examples(examples, draws))]
+    of_examples = np.cov(np.concatenate(drawn).T)
+    variance = of_examples + (np.cov(each.T) / len(seeds) if len(seeds) > 1 else 0)
+    top, bottom = each.mean(0)
+    line = np.array([1, -top / bottom])
+    freedom = errors_of(each @ line, line @ of_examples @ line)[0].freedom
+    t = stats.t.ppf(0.975, freedom) ** 2
+    a, b, c = bottom**2 - t * variance[1, 1], top * bottom - t * variance[0, 1], top**2 - t * variance[0, 0]
+    if a <= 0:
+        return math.nan, math.nan
+    half = math.sqrt(max(0.0, b**2 - a * c))
+    return (b - half) / a, (b + half) / a
+
+
 def errors_of(each: np.ndarray, of_examples: float) -> list[Error]:
     """Of a mean over seeds: the error that makes its interval, and, of several seeds, that over seeds alone.
 

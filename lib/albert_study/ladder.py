@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from albert_study.compare import runs_of
+from albert_study.compare import runs_of, words_of
 from albert_study.names import METRICS, TITLES, base_of
 from albert_study.records import BASELINES, load
 from albert_study.show import GREY, add_legend, dots
@@ -39,7 +39,7 @@ def earlier_rungs(root: Path) -> pd.DataFrame:
 
 
 def plot_ladder(rows: pd.DataFrame, names: Mapping[str, str], root: Path) -> Figure:
-    """Scores rung by rung, a dot a run, hollow where it says the same to everything; one panel a task, at most four.
+    """Scores rung by rung, a dot a run, hollow where it says the same to everything; one panel a task, at most five.
     Runs at other rates or of more epochs stand in their rung's row; those of another study than the first are crosses.
 
     Accuracies where tasks have them, since constants are plain there. Lines: a bag of words on the same examples, and
@@ -56,10 +56,8 @@ def plot_ladder(rows: pd.DataFrame, names: Mapping[str, str], root: Path) -> Fig
     arms = (
         runs[runs["task"].isin(runs.loc[runs["study"] == first, "task"])].groupby("task", sort=False)["arm"].nunique()
     )
-    counted = rows[(rows["kind"] == "bag of words") & (rows["study"] == "bag-of-words")]
-    words = counted.groupby(["task", "measure"])["value"].last()
     panels = {}
-    for task, of_task in runs[runs["task"].isin(arms[arms > 1].nlargest(4).index)].groupby("task", sort=False):
+    for task, of_task in runs[runs["task"].isin(arms[arms > 1].nlargest(5).index)].groupby("task", sort=False):
         value = of_task["value"].fillna(of_task["majority class"])  # a constant has no correlation
         lines = of_task.assign(name=of_task["arm"], value=value, full=~of_task["constant"], low=np.nan, high=np.nan)
         is_earlier = lines["study"] != first
@@ -71,8 +69,7 @@ def plot_ladder(rows: pd.DataFrame, names: Mapping[str, str], root: Path) -> Fig
         axis.plot(others["value"], others["arm"].map(list(drawn).index), "x", color="#888888", markersize=4, zorder=1)
         measure = panel["measure"].iloc[0]
         axis.axvline(panel["majority class"].mean(), color=GREY, linewidth=0.9)
-        if place := words.get((panel["task"].iloc[0], measure)):
-            axis.axvline(place, color=GREY, linestyle=":", linewidth=1.2)
+        axis.axvline(words_of(rows, panel, measure).max(), color=GREY, linestyle=":", linewidth=1.2)
         axis.set_xlabel(METRICS[measure])
         axis.margins(x=0.08)
     point: dict[str, Any] = {"marker": "o", "color": "black", "linestyle": "", "markersize": 4}

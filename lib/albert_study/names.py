@@ -127,6 +127,11 @@ def in_order(arms: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(arms), key=lambda arm: places.index(arm) if arm in places else len(places))
 
 
+def names_of(arms: Iterable[str]) -> dict[str, str]:
+    """What the arms of a study are called: those of ARMS, but for LSH and key clusters of the ladder, which differ."""
+    return ARMS | ({arm: RUNGS[arm] for arm in ("lsh", "key-clusters")} if "2020-block" in {*arms} else {})
+
+
 def base_of(arm: str) -> str:
     """The arm without how it was trained: "softmax-8000" is softmax."""
     return TRAINED.sub("", arm)

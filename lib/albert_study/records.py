@@ -181,7 +181,8 @@ def rows_of(path: Path, root: Path) -> list[Row]:
             counts, names = result["examples"], (study, run["task"], run["model"], path.parents[1].name)
         split, settings = next(name for name in counts if name != "train"), run["attention_settings"]
         about: Row = {**dict(zip(("study", "task", "model", "arm"), names, strict=True)), "kind": kind}
-        about |= {name: run[name] for name in ("seed", "learning_rate", "batch_size")}
+        about |= {name: run[name] for name in ("seed", "learning_rate")}
+        about["batch_size"] = run["batch_size"] * run.get("accumulation", 1)  # of a step
         about["attention"] = run["attention"]
         about |= {name: run.get(name) for name in ("epochs", "precision")}
         about |= {"variant": run.get("start"), "length": run["max_length"], "share": settings.get("share")}

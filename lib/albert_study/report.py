@@ -116,7 +116,8 @@ def of_difference(line: Line) -> dict[str, Any]:
     elif not line["has_mean"]:
         told = f"{{lowest_to:s}} to {{highest_to:s}} ({runs_told(line['seeds'])})"
     told = fill(told, {**line, "digits": scale_of(line["task"], line["metric"])[1]}) + mark(line)
-    return {"told": told, "cost": form(line["cost_to"], "%"), "clear": line["clear"] is True}
+    shares = {"cost": form(line["cost_to"], "%"), "seen": form(line["pairs_to"], "%")}
+    return {"told": told, "clear": line["clear"] is True} | shares
 
 
 def over_tasks(line: Line) -> dict[str, Any]:

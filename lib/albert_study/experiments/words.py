@@ -111,7 +111,7 @@ def bag_of_words(name: str, task: Task, data: DatasetDict) -> pd.DataFrame:
     """The rows of what counting words scores on a task, as `records.load` has them of a study."""
     train, examples, *_ = data.values()
     values = scores_of(task, train, examples)
-    values["headline"] = values[task.headline]
+    values |= {"headline": values[task.headline], "train": len(train)}
     row = {"study": "bag-of-words", "kind": "bag of words", "task": name, "arm": "bag of words", "attention": ""}
     rows = [row | {"measure": measure, "value": value} for measure, value in values.items()]
     return pd.DataFrame(rows, columns=COLUMNS)

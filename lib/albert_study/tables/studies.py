@@ -9,9 +9,9 @@ import pandas as pd
 
 from albert_lsh import attention
 from albert_lsh.tasks import TASKS
-from albert_study.compare import CORRELATIONS, PLANNED_RUNS, TESTED, answers_of_run, are_apart, runs_of
+from albert_study.compare import CORRELATIONS, PLANNED_RUNS, TESTED, answers_of_run, are_apart, runs_of, words_of
 from albert_study.intervals import CLEAR_FROM
-from albert_study.names import ARMS, BESIDE, METRICS, RUNGS, TITLES, base_of, scale_of
+from albert_study.names import ARMS, BESIDE, METRICS, RUNGS, TITLES, base_of, names_of, scale_of
 from albert_study.records import read, wide
 from albert_study.show import Cells, Line, Table, columns, fill, form, table
 
@@ -113,6 +113,8 @@ def score_table(scores: pd.DataFrame, *, metrics: bool = False, note: str = "") 
     lines["digits"] = digits_of(lines)
     most = lines.loc[lines.groupby(["task", "measure"], sort=False)["seeds"].idxmax()]
     names = {"bag_of_words": "bag of words", "majority": "always the same answer", "chance": "chance"}
+    sizes = lines.groupby(["task", "measure"])["bag_of_words"].transform("nunique")
+    most = most.assign(bag_of_words=most["bag_of_words"].where(sizes == 1))  # else arms differ in training examples
     below = [most[["task", "measure", "digits"]].assign(label=name, score=most[key]) for key, name in names.items()]
     cells = {"{task} ({measure})": scored}
     cells |= {} if metrics else columns("{task}: pairs seen={pairs:%}; {task}: cost={cost:%}")
@@ -148,24 +150,22 @@ def ladder_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         return
     runs = runs_of(rows, root)
     runs = runs[runs["is_headline"] & (runs["split"] != "shuffled")]
-    counted = rows[(rows["study"] == "bag-of-words") & (rows["measure"] == "headline")]
-    words = counted.groupby("task")["value"].last()
     losses = rows[rows["measure"] == "eval_loss"].set_index("record")["value"]
     answers = (answers_of_run(root, record) for record in runs["record"])
     shares = [table["answer"].value_counts(normalize=True).max() if "answer" in table else np.nan for table in answers]
     runs = runs.assign(
         loss=runs["record"].map(losses),
         most=np.array(shares, float),
-        words=runs["task"].map(words),
+        words=words_of(rows, runs),
         title=runs["task"].replace(TITLES) + ", " + runs["measure"].map(METRICS),
-        name=[ARMS.get(arm, RUNGS.get(arm, arm)) for arm in runs["arm"]],
+        name=[(ARMS | RUNGS).get(arm, arm) for arm in runs["arm"]],
         digits=[scale_of(*line)[1] for line in runs[["task", "measure"]].itertuples(index=False)],
     )
     order = [*RUNGS, *BESIDE, *runs["task"], *runs["arm"]]
     runs = runs.sort_values(["task", "arm"], key=lambda names: names.map(order.index), kind="stable")
     cells = columns("arm={name}; seed={seed:0}; score={value:s}; loss={loss:4}; most frequent answer={most:%1}; "
                     "always the same answer={majority class:s}; a bag of words={words:s}")  # fmt: skip
-    note = "Every run; MRPC's are of one part of five. Texts of 64 tokens are not hashed. "
+    note = "Every run; MRPC's are of one part of five. Rungs 0 to 4 see all pairs; 2020-block-hashed is hashed. "
     yield from shown(study, runs, "{title}", cells, note + f"Study {study}{{about}}")
 
 
@@ -178,6 +178,9 @@ def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         counts = pairs["examples"]
         examples = f"{between(counts)} examples" if counts.any() else "intervals over seeds alone"
         note = f"{task}: {METRICS[pairs['metric'].iloc[0]]}, {examples}. Study {study}: {models}."
+        note += (
+            " Questions count as independent: of whole articles intervals are wider." if "squad" in str(task) else ""
+        )
         few = (pairs["seeds"] < CLEAR_FROM).any()
         note += f" With fewer than {CLEAR_FROM} {over} nothing is tested." if few else ""
         pairs.loc[~pairs["has_mean"], ["difference", "low", "high"]] = None
@@ -298,7 +301,8 @@ def shuffled_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     if (lines := read(root, f"tables/{study}-shuffled")).empty:
         return
     lines, notes = marked(lines), footnote(lines, intervals=True)
-    lines["name"], lines["title"] = lines["arm"].map(base_of).replace(ARMS), lines["task"].replace(TITLES)
+    lines["name"], lines["title"] = lines["arm"].map(base_of), lines["task"].replace(TITLES)
+    lines["name"] = lines["name"].replace(names_of(lines["name"]))
     lines["metric"], groups = lines["metric"].map(METRICS), []
     for _, of_task in lines.groupby(["task", "train_examples"], sort=False):
         same = of_task[["title", "metric", "train_examples"]].head(1)
