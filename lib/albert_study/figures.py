@@ -110,14 +110,14 @@ def plot_differences(runs: pd.DataFrame, lines: pd.DataFrame) -> Figure:
         room = 0.08 * (highest - lowest)
         axis.set_xlim(left := lowest - room, right := highest + room)
         for end, mark, is_cut in ((left, "<", drawn["low"] < left), (right, ">", drawn["high"] > right)):
-            rows = [names.index(arm) for arm in drawn.loc[is_cut, "to"]]
-            axis.plot([end] * len(rows), rows, mark, color=GREY, markersize=3, clip_on=False)
+            for arm in drawn.loc[is_cut, "to"]:
+                axis.plot(end, names.index(arm), mark, color=GREY, markersize=3, clip_on=False)
         for arm, count in pairs.loc[pairs["constant_to"] > 0, ["to", "constant_to"]].to_numpy():
             axis.text(0, names.index(arm), f"{count} constant ", ha="right", va="center", color=GREY, fontsize=7)
         score = pairs.sort_values("seeds")["score_from"].iloc[-1]  # softmax's, over the most seeds
         axis.set_xlabel(f"{METRICS[metric]} − softmax's\n{score:.{digits}f}; {over}: {between(pairs['seeds'])}")
     note = "a dot a run; full: clear after Holm's correction; grey: ± 1 point\n"
-    note += "lines: 95 % intervals of the mean, beyond an arrow cut; none where runs are far apart and not clear"
+    note += "lines: 95 % intervals of the mean, none where runs are far apart and not clear; arrows: they go on"
     figure.supxlabel(note, fontsize=8)
     return figure
 
@@ -179,12 +179,11 @@ def plot_switched(lines: pd.DataFrame) -> Figure:
     title = lines["task"].replace(TITLES).str.replace("Korean ", "") + "\n" + lines["metric"].replace(METRICS)
     lines = lines.assign(kept=lines["kept"].clip(lower=-0.3), kept_low=low, kept_high=high, title=title)
     lines["most"] = lines.groupby("title")["cost"].transform("max")
-    figure, upper = against_cost(lines, {"kept": "score kept", "changed": "answers changed"})
+    figure, upper = against_cost(lines, {"kept": "score kept\n(−0.3: or less)", "changed": "answers changed"})
     for axis in upper:
         axis.axhline(1, color="black", linewidth=0.5)
         axis.axhline(0, color="black", linewidth=0.5, linestyle=":")
         axis.set_ylim(-0.35, 1.15)
-    figure.supxlabel("scores kept below −0.3 are drawn there, without intervals", fontsize=8)
     return figure
 
 

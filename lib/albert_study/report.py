@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from albert_lsh.files import repository_root, write_atomically
-from albert_study.compare import headlines
+from albert_study.compare import TESTED, headlines
 from albert_study.names import ARMS, scale_of
 from albert_study.records import list_studies, load, load_history, read, studies_of, wide
 from albert_study.show import Line, fill, form, is_missing
@@ -55,7 +55,8 @@ def texts(root: Path, study: str | None = None) -> dict[str, Any]:
     ):
         each = [read(root, f"tables/{name}-{kind}").assign(study=name) for name in studies]
         content[kind] = by_place(pd.concat(each), names, told)
-    content["equivalence"] = by_place(read(root, "tables/equivalence"), ["weights", "share"], over_tasks)
+    for name, table in (("equivalence", "equivalence"), ("planned", f"{TESTED}-equivalence")):
+        content[name] = by_place(read(root, f"tables/{table}"), ["weights", "share"], over_tasks)
     content["second models"] = by_place(
         read(root, "tables/no-training-second"), ["task", "variant", "share"], of_switched
     )
