@@ -147,8 +147,8 @@ def test_a_file_as_old_as_the_one_it_replaced_is_read_anew(tmp_path):
 
 
 def test_an_answered_test_split_is_scored_too_and_classes_are_those_of_all_splits(tmp_path):
-    for split, names in (("train", "ab"), ("validation", "ab"), ("test", "abc")):
-        rows = [{"text": f"{split} {i}", "label": names[i % len(names)]} for i in range(30)]
+    for split, names, examples in (("train", "ab", 30), ("validation", "ab", 30), ("test", "abc", 21)):
+        rows = [{"text": f"{split} {i}", "label": names[i % len(names)]} for i in range(examples)]
         pd.DataFrame(rows).to_csv(tmp_path / f"{split}.csv", index=False)
     run = parse(tmp_path.parent, tmp_path.name, save_model=False)
     assert run.labels == ["a", "b", "c"]

@@ -117,7 +117,7 @@ def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: Datas
     identity = run.identity() | {"data": token_digest(encoded["train"])}  # of a name there may be other data
     history, cost = train_loop(trainer, newest(run.folder / "checkpoints", identity, resume=run.resume))
     cost["examples_per_second"] = len(encoded["train"]) * run.epochs / cost["train_seconds"]
-    logits = {first: evaluated}
+    logits, trainer.compute_metrics = {first: evaluated}, None  # which scores the first split alone
     logits |= {split: trainer.predict(encoded[split]).predictions for split in others}
     scores, predictions = task.score(data, encoded, logits)
     coverage = metrics.attended(model, tokenizer, encoded[first])
