@@ -164,7 +164,7 @@ def like_squad(n, rng):
 
 
 def like_qqp(n, rng):
-    classes = {name: rng.integers(0, 2, n).astype("int8") for name in ("label", "answer")}
+    classes = {name: rng.integers(0, 2, n).astype("int32") for name in ("label", "answer")}
     logits = {f"logit_{i}": rng.normal(0, 3, n).astype("float32") for i in range(2)}
     return pd.DataFrame({"split": "validation", "id": np.arange(n, dtype="int32"), **classes, **logits})
 

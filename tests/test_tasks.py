@@ -9,7 +9,7 @@ from albert_lsh import metrics, tasks
 from albert_lsh.data import load_data
 from albert_lsh.kinds import TaskError
 from albert_lsh.run import ParameterError, Run
-from albert_lsh.sources import find_task
+from albert_lsh.sources import MOST_CLASSES, find_task
 from albert_lsh.tasks import TASKS
 
 
@@ -181,6 +181,13 @@ def test_scores_by_hand():
     assert metrics.majority(("accuracy", "f1"), np.array([1, 1, 0]), labels) == {"accuracy": 0.75, "f1": 6 / 7}
     assert metrics.majority(("accuracy", "f1"), np.array([1, 0, 0]), labels) == {"accuracy": 0.25, "f1": 0.0}
     assert metrics.chance(("accuracy", "f1"), labels, 2) == {"accuracy": 0.5, "f1": 0.6}
+
+
+def test_an_answer_may_be_any_of_as_many_classes_as_are_accepted():
+    task = find_task("owner/name", ["text"], "label", [f"{number}" for number in range(MOST_CLASSES)])
+    rows = Dataset.from_dict({"labels": [3, MOST_CLASSES - 1], "idx": [0, 1]})
+    table = task.predictions("validation", rows, rows, np.eye(MOST_CLASSES)[[130, MOST_CLASSES - 1]])
+    assert table[["label", "answer"]].values.tolist() == [[3, 130], [MOST_CLASSES - 1] * 2]
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")

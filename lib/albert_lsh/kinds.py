@@ -82,7 +82,7 @@ class Task:
     embedded: ClassVar[str] = "mini-mrpc"  # a task of the kind that needs no network
     scored: ClassVar[int | None] = None  # how many evaluation splits are scored; None: all
     has_free_words: ClassVar[bool] = True  # whether the words of a text may be shuffled
-    number_type: ClassVar[Any] = np.int8  # of labels in `predictions`
+    number_type: ClassVar[Any] = np.int32  # of labels in `predictions`
     answered: ClassVar[str] = "answer"  # the column of answers there
     besides: ClassVar[tuple[str, ...]] = ()  # columns that answers need besides `label`
 
