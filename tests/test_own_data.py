@@ -1,6 +1,7 @@
 """A reader's own data: from a file to notebook, run, tables and predictions; what is read as what; what is wrong."""
 
 import json
+import math
 import os
 import random
 import shutil
@@ -153,6 +154,17 @@ def test_an_answered_test_split_is_scored_too_and_classes_are_those_of_all_split
     run = parse(tmp_path.parent, tmp_path.name, save_model=False)
     assert run.labels == ["a", "b", "c"]
     assert set(fit(run).record["metrics"]) == {"accuracy", "matthews", "accuracy_test", "matthews_test"}
+
+
+@pytest.mark.parametrize("ending", ["json", "parquet"])
+@pytest.mark.parametrize("nothing", [None, math.nan], ids=str)
+def test_a_split_without_labels_is_answered_and_not_scored(tmp_path, nothing, ending):
+    for split, labels in (("train", [1.0, 0.0] * 9), ("test", [nothing] * 2)):
+        path, examples = tmp_path / f"{split}.{ending}", rows(labels)
+        path.write_text(json.dumps(examples)) if ending == "json" else Dataset.from_list(examples).to_parquet(path)
+    task = find_task(str(tmp_path))
+    assert task.labels == ("0", "1")
+    assert ([*load_data(task)], [*without_answers(task)]) == (["train", "validation"], ["test"])
 
 
 def test_the_official_json_of_squad_is_read_and_no_paragraph_is_in_both_parts(tmp_path, capsys):

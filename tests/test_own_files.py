@@ -1,6 +1,7 @@
 """What is read of a reader's own files: splits by files' names, columns by theirs, cells as text; and what is wrong."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,8 @@ def test_labels_are_classes_or_numbers(tmp_path, labels, given, names, first):
         ("a.jsonl", json.dumps({"text": "a"}) + "\n{\n", {}, "line 2 is not JSON: Expecting property name"),
         ("a.parquet", "garbage", {}, "a.parquet could not be read .a damaged file.*: ArrowInvalid"),
         ("a.json", json.dumps(rows([1, "x", 2])), {}, "row 1: label='x' must be a number, as most labels are"),
+        ("a.json", json.dumps(rows([1, 0, math.nan])), {}, "split 'train', row 2: label=None must be one of: 0, 1"),
+        ("a.json", '[{"text": "a", "label": 1}, {"text": NaN, "label": 0}]', {}, "row 1: text=None must be text, and"),
         ("a.json", '{"data": [{"paragraphs": [{}]}]}', {}, "has paragraphs, but not as SQuAD's JSON has them"),
         ("a.csv", "text,label\nb,x\n", {"text_columns": "a,a"}, r"text_columns=\['a', 'a'\] has a name twice"),
         ("mrpc", None, {"label_column": "x"}, "label_column='x' is for data of your own; task 'mrpc' has its columns"),

@@ -224,7 +224,12 @@ def cells(rows: Dataset, column: str) -> list[str | None]:
     feature = rows.features[column]
     names = {n: name for n, name in enumerate(feature.names)} if isinstance(feature, ClassLabel) else None
     values = (names.get(value) if names else value for value in rows[column][:])
-    return [None if value is None or value == "" else str(value) for value in values]
+    return [as_cell(value) for value in values]
+
+
+def as_cell(value: Any) -> str | None:
+    """A value as text; None where there is nothing, for which pandas has NaN."""
+    return None if value is None or value == "" or value != value else str(value)
 
 
 def has_answers(rows: Dataset, column: str) -> bool:
@@ -270,7 +275,7 @@ def table_of(path: Path, place: str) -> Dataset:
         columns: dict[str, list[Any]] = {name: [] for row in rows for name in row}
         for name, column in columns.items():
             values = (row.get(name) for row in rows)
-            column += [x if x is None or (name == ANSWERS and isinstance(x, dict)) else str(x) for x in values]
+            column += [x if name == ANSWERS and isinstance(x, dict) else as_cell(x) for x in values]
         lines = path.read_bytes().count(b"\n")
         if path.suffix.lower() == ".csv" and lines > len(rows) + 1:
             print(f"{path.name}: {len(rows)} rows of {lines} lines; is a quotation mark open, or do cells have lines?")
