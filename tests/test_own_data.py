@@ -157,7 +157,7 @@ def test_an_answered_test_split_is_scored_too_and_classes_are_those_of_all_split
 
 
 @pytest.mark.parametrize("ending", ["json", "parquet"])
-@pytest.mark.parametrize("nothing", [None, math.nan], ids=str)
+@pytest.mark.parametrize("nothing", [None, math.nan, -1, -1.0], ids=str)
 def test_a_split_without_labels_is_answered_and_not_scored(tmp_path, nothing, ending):
     for split, labels in (("train", [1.0, 0.0] * 9), ("test", [nothing] * 2)):
         path, examples = tmp_path / f"{split}.{ending}", rows(labels)

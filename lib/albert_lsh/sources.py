@@ -234,7 +234,8 @@ def as_cell(value: Any) -> str | None:
 
 def has_answers(rows: Dataset, column: str) -> bool:
     """Whether rows are labelled: some value is neither missing nor -1, which stands for that on the Hub."""
-    return column in rows.column_names and any(cell not in (None, "-1") for cell in cells(rows, column))
+    labels = cells(rows, column) if column in rows.column_names else []
+    return any(label is not None and as_number(label) != -1 for label in labels)
 
 
 def read(source: str, place: str, revision: str | None = None) -> DatasetDict:
