@@ -15,11 +15,12 @@ from datasets import Dataset
 from tqdm import TMonitor
 from transformers import AutoModel, AutoTokenizer, DistilBertConfig, RobertaConfig, RobertaModel, Trainer, pipeline
 
-from albert_lsh import fit, load_data, load_tokenizer, squad
+from albert_lsh import fit, load_data, load_tokenizer, pad_inputs, squad, switch_attention
 from albert_lsh.data import encode
 from albert_lsh.encoders import max_positions
 from albert_lsh.metrics import attended, hardly_trained
 from albert_lsh.model.load import extend_positions, load_model
+from albert_lsh.model.projections import drop_residual
 from albert_lsh.predict import load
 from albert_lsh.run import ParameterError, Run
 from albert_lsh.sources import find_task
@@ -230,6 +231,30 @@ def test_more_tokens_than_positions_are_refused_or_get_positions_that_are_traine
     assert (max_positions(again.config), tokenizer.model_max_length) == (192, 192)
     ids = torch.arange(5, 180)[None] % 90
     assert torch.equal(again(ids).start_logits, trained.model.eval()(ids).start_logits)
+
+
+@pytest.mark.parametrize(("change", "message", "parameters"), [
+    (drop_residual, "residual=True, but model='.*' has no residual conn.*; say residual=False", {"residual": False}),
+    (
+        lambda model: pad_inputs(model, 32),
+        "pad_to_max_length=False, but model='.*' pads its inputs, to 32 tokens; say pad_to_max_length=True",
+        {"pad_to_max_length": True},
+    ),
+    (
+        lambda model: switch_attention(model, "key-clusters", passes=[1]),
+        r"attention='key-clusters' is that of all passes, but model='.*' has it in \[1\] alone; .* and save it first",
+        SOFTMAX,
+    ),
+], ids=["residual", "padding", "passes"])  # fmt: skip
+def test_a_run_says_what_the_model_that_it_starts_from_was_changed_in(tmp_path, change, message, parameters):
+    change(load_model("mini")).save_pretrained(tmp_path / "model")
+    start = {"model": str(tmp_path / "model")}
+    with pytest.raises(ParameterError, match=message):
+        prepare_model(make(tmp_path / "run", **start))
+    run = make(tmp_path / "run", **start, **parameters)
+    config = prepare_model(run).config
+    assert (config.albert_lsh["residual"], config.albert_lsh["passes"]) == (run.residual, None)
+    assert config.padded_length == run.max_length if run.pad_to_max_length else not hasattr(config, "padded_length")
 
 
 def test_a_new_head_is_named_once_and_not_in_red(tmp_path, capsys):

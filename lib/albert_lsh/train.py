@@ -36,6 +36,7 @@ from albert_lsh.card import write_card
 from albert_lsh.data import encode, load_data, token_digest
 from albert_lsh.encoders import max_positions
 from albert_lsh.files import OneLineError, delete, explain_out_of_memory, lock, write_atomically
+from albert_lsh.interface import ModelAttention
 from albert_lsh.kinds import SAVED_TASK, Task
 from albert_lsh.model.load import extend_positions, load_config, load_model, load_tokenizer, without_bars
 from albert_lsh.model.memory import recompute_activations
@@ -153,7 +154,8 @@ def prepare_model(run: Run) -> PreTrainedModel:
     """The model of a run, with all random numbers seeded, float32 weights, and positions for max_length tokens.
 
     Raises:
-        ParameterError: max_length exceeds the model's positions, which are not to be, or cannot be, extended.
+        ParameterError: max_length exceeds the model's positions, which are not to be, or cannot be, extended; see
+            `check_start`.
         ValueError: see `load_model`.
     """
     set_seed(run.seed)
@@ -166,6 +168,7 @@ def prepare_model(run: Run) -> PreTrainedModel:
         options[name if hasattr(config, name) else "attention_dropout"] = run.attention_dropout
     chosen: dict[str, Any] = {"attention": run.attention, "settings": run.attention_settings, "seed": run.seed}
     model = load_model(source, head=task.head, revision=revision, **chosen, **options, **task.model_options)
+    check_start(run, model)
     model.float()  # of a file in half precision: a step of 2e-5 moves no weight of these
     if run.projections:
         draw_projections(model, PROJECTIONS if run.projections == "new" else run.projections)
@@ -182,6 +185,22 @@ def prepare_model(run: Run) -> PreTrainedModel:
         except ValueError as error:
             raise ParameterError(f"{more}: {error}") from error
     return pad_inputs(model, run.max_length) if run.pad_to_max_length else model
+
+
+def check_start(run: Run, model: PreTrainedModel) -> None:
+    """Raise ParameterError for a model that was changed before, where the run's record would not say so."""
+    kept, padded = ModelAttention.of(model.config, run.model), getattr(model.config, "padded_length", None)
+    what = f"but model={run.model!r}"
+    if run.residual and not kept["residual"]:
+        raise ParameterError(f"residual=True, {what} has no residual connection around attention; say residual=False")
+    if padded and not run.pad_to_max_length:
+        pads = f"pads its inputs, to {padded} tokens"
+        raise ParameterError(f"pad_to_max_length=False, {what} {pads}; say pad_to_max_length=True")
+    if kept["passes"] is not None:
+        first = f"switch_attention(model, {run.attention!r}, ...) and save it first"
+        raise ParameterError(
+            f"attention={run.attention!r} is that of all passes, {what} has it in {kept['passes']} alone; {first}"
+        )
 
 
 def prepare_trainer(
