@@ -169,6 +169,23 @@ def like_qqp(n, rng):
     return pd.DataFrame({"split": "validation", "id": np.arange(n, dtype="int32"), **classes, **logits})
 
 
+def like_numbers(n, rng):
+    values = {name: rng.normal(3, 1, n).astype("float32") for name in ("label", "logit_0")}
+    return pd.DataFrame({"split": "validation", "id": np.arange(n, dtype="int32"), **values})
+
+
+def like_large_logits(n, rng):
+    table = like_qqp(n, rng)
+    return table.assign(logit_1=table["logit_1"] * 1e5)
+
+
+@pytest.mark.parametrize("made", [like_numbers, like_large_logits])
+def test_a_regressions_values_and_what_half_precision_has_not_stay_as_they_are(made, tmp_path):
+    table, path = made(40_430, np.random.default_rng(0)), tmp_path / "predictions.parquet"
+    write_predictions(path, table)
+    pd.testing.assert_frame_equal(read_predictions(path), table)
+
+
 @pytest.mark.parametrize(("made", "n", "kept"), [(like_squad, 11_873, "float32"), (like_qqp, 40_430, "float16")])
 def test_the_largest_development_sets_fit(made, n, kept, tmp_path):
     """Noise compresses worst. Only outputs are rounded, and only where the file is too large otherwise."""

@@ -281,8 +281,9 @@ def check_made(run: Any) -> None:
 
 
 def write_predictions(path: Path, table: pd.DataFrame) -> None:
-    """Write a table of predictions in one step; logits and scores in half precision if they exceed 200 kB otherwise.
+    """Write a table of predictions in one step; logits and scores in half precision if it exceeds 200 kB otherwise.
 
+    Never of a regression, whose values are the answers, nor where one is above 65504, the end of half precision.
     Answers, labels and positions are exact either way.
 
     Raises:
@@ -298,8 +299,10 @@ def write_predictions(path: Path, table: pd.DataFrame) -> None:
     options["use_dictionary"] = ["split"] if "split" in table else False
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    for precision in (np.float32, np.float16):
-        outputs = [name for name in map(str, table) if name.startswith("logit_") or name in ("score", "null_score")]
+    outputs = [name for name in map(str, table) if name.startswith("logit_") or name in ("score", "null_score")]
+    are_values = "label" in table and table["label"].dtype.kind == "f"
+    may_round = not are_values and (table[outputs].abs() <= np.finfo(np.float16).max).all(axis=None)
+    for precision in (np.float32, np.float16) if may_round else (np.float32,):
         rounded = table.astype(dict.fromkeys(outputs, precision))
         pq.write_table(pa.Table.from_pandas(rounded, preserve_index=False), partial, **options)
         if partial.stat().st_size <= LIMIT:
