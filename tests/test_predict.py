@@ -128,6 +128,19 @@ def test_what_the_pipeline_cannot_answer_is_named(options, message):
         pipeline("extractive-question-answering", model=model, tokenizer=tokenizer)(**options)
 
 
+def test_a_tokenizer_that_pads_and_cuts_on_the_left_has_the_same_answers_and_stays_as_it_is():
+    torch.manual_seed(0)
+    model, rows = load_model("nano", head="question-answering"), load_data("mini-squad", eval_examples=12)["validation"]
+    right, left = load_tokenizer("nano"), load_tokenizer("nano")
+    left.padding_side = left.truncation_side = "left"
+    pipes = (pipeline("extractive-question-answering", model=model, tokenizer=tokenizer) for tokenizer in (right, left))
+    expected, *others = (pipe(rows.to_list(), max_length=32, batch_size=size) for pipe in pipes for size in (1, 5))
+    for answers in others:
+        assert [one["answer"] for one in answers] == [one["answer"] for one in expected]
+        assert [one["score"] for one in answers] == pytest.approx([one["score"] for one in expected], abs=1e-5)
+    assert (left.padding_side, left.truncation_side) == ("left", "left")
+
+
 def test_regression_gives_the_number_and_classes_without_names_have_the_tasks(tmp_path, capsys):
     torch.manual_seed(0)
     model, tokenizer = load_model("mini", **find_task("stsb").model_options), load_tokenizer("mini")

@@ -322,10 +322,12 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> PreTrained
 
 
 def matched(tokenizer: Any, config: PreTrainedConfig | None, name: str | None) -> Any:
-    """A tokenizer that returns token types where it and the model tell the two texts of a pair apart, and only there.
+    """A copy that returns token types where it and the model tell the two texts of a pair apart, and only there.
 
     Transformers 5 makes ALBERT's only on request, and a pipeline does not ask. RoBERTa has one type, which tokenizers
     of BERT's kind do not know; DistilBERT has none.
+
+    It also pads and cuts on the right: an answer is found by its token's place, which padding on the left moves.
 
     Args:
         config: the model's; None where there is none yet.
@@ -339,8 +341,9 @@ def matched(tokenizer: Any, config: PreTrainedConfig | None, name: str | None) -
     names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
     if 1 < kinds <= (getattr(config, "type_vocab_size", 0) if config else kinds):
         names.append("token_type_ids")
+    tokenizer = copy.copy(tokenizer)
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
     if {*names} != {*tokenizer.model_input_names}:
-        tokenizer = copy.copy(tokenizer)
         tokenizer.model_input_names = names
     return tokenizer
 
