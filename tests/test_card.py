@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import model_index_to_eval_results
 from scipy.stats import binomtest
 
-from albert_lsh import Run, find_task, fit
+from albert_lsh import Run, find_task, fit, load_model, load_tokenizer
 from albert_lsh.card import HUB_METRICS, write_card
 from albert_lsh.metrics import intervals
 from albert_lsh.record import read_result
@@ -98,6 +98,11 @@ def test_a_folder_is_no_base_model_of_the_hub(tmp_path):
         card = made(tmp_path, {**record, "parameters": {**record["parameters"], "model": model}})
         assert card.data.base_model is None
         assert "/somewhere" not in card.content
+    for part in (load_model("mini"), load_tokenizer("mini")):
+        part.save_pretrained(tmp_path / "kept" / "model")
+    folder = kept_run(tmp_path / "run", model="kept/model", results_root=str(tmp_path))
+    assert read_result(folder / "result.json")["parameters"]["model"] == "kept/model"  # as a repository is called
+    assert ModelCard.load(folder / "model" / "README.md").data.base_model is None
 
 
 def test_intervals_are_as_wide_as_the_binomial_and_of_every_split():

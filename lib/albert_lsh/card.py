@@ -27,7 +27,9 @@ def write_card(folder: Path, record: dict[str, Any]) -> None:
         record: what result.json says of the run, as `record.read_result` reads it.
     """
     run, task = dict(record["parameters"]), task_of(record["parameters"])
-    is_on_hub = run["model"] not in FOLDERS and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", run["model"]) is not None
+    is_named = run["model"] not in FOLDERS and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", run["model"]) is not None
+    # A folder may be called like that too, but has no commit; older records have none of any model.
+    is_on_hub = is_named and "model" in record.get("revisions", ["model"])
     if Path(run["model"]).is_absolute():  # a card names no folder of a machine
         run["model"] = Path(run["model"]).name
     name = f"{Path(run['model']).name}-{run['attention']}-{Path(task.name).stem}"
