@@ -16,7 +16,8 @@ from scipy.special import softmax
 from transformers import pipeline
 
 from albert_lsh import find_task, fit, load_data, load_model, load_tokenizer
-from albert_lsh.predict import main
+from albert_lsh.kinds import TaskError
+from albert_lsh.predict import main, texts_of
 from encoders import change_weights
 from test_repository import PROJECT
 from test_train import make
@@ -176,6 +177,13 @@ def test_texts_that_cannot_be_read_are_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SystemExit, match=f"^error: .*{message}"):
         main(["predict", "--model", "nowhere", "--task", "mini-mrpc", str(tmp_path / name)])
+
+
+def test_a_blank_line_of_a_single_column_is_named_but_at_the_end(tmp_path):
+    task, file = find_task("mini-sst2"), tmp_path / "rows.csv"
+    assert texts_of(str(write(file, "\nsentence\na\nb\n\r\n\n")), task) == [{"sentence": "a"}, {"sentence": "b"}]
+    with pytest.raises(TaskError, match="rows.csv, row 1: sentence='' must be text, and not empty"):
+        texts_of(str(write(file, "sentence\na\n\nb\n")), task)
 
 
 @pytest.mark.parametrize(

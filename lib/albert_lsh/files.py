@@ -197,13 +197,17 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def separated(text: str, by_tabs: bool) -> list[dict[str, Any]]:
-    """Rows of text. Tabs need no quotes: between them a quotation mark is a character as any other."""
+    """Rows of text. Tabs need no quotes: between them a quotation mark is a character as any other.
+
+    A blank line is the empty cell of a single column; of several columns, and at the end, it is nothing.
+    """
     options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if by_tabs else {"strict": True}
-    reader = csv.reader(io.StringIO(text, newline=""), **options)
+    reader = csv.reader(io.StringIO(text.rstrip("\r\n"), newline=""), **options)
     rows, header = [], list[str]()
     try:
         for row in reader:
             header = header or row
+            row = row or [""] * (len(header) == 1)
             if row and len(row) != len(header):
                 raise ValueError(f"line {reader.line_num} has {len(row)} cells, the first line {len(header)}")
             if row:
