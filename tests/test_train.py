@@ -71,6 +71,15 @@ def test_a_run_has_its_curves_costs_and_scores_and_is_made_once(tmp_path, capsys
         fit(make(tmp_path, seed=1))
 
 
+def test_the_tokenizer_of_a_run_cuts_texts_where_training_did(tmp_path):
+    run = make(tmp_path, **SOFTMAX, epochs=1, max_length=16, save_model=True)
+    rows = [{"sentence1": "We came on Monday and the food was good. " * 3, "sentence2": "The music was dull."}]
+    now, later = fit(run), fit(run)
+    for model, tokenizer in ((now.model.eval(), now.tokenizer), (later.model, later.tokenizer)):
+        expected = run.about.answer(*load(str(tmp_path / "model"), run.about), rows, 1)
+        assert [*run.about.answer(model, tokenizer, rows, 1)] == [*expected]
+
+
 def test_what_a_run_leaves_open_is_decided_by_its_task_and_model(tmp_path):
     run = Run(task="mini-mrpc", train_examples=32, eval_examples=8, output_dir=str(tmp_path), precision="fp32")
     made = fit(run).record["parameters"]

@@ -9,7 +9,6 @@ not been: the order of examples depends on seed and epoch alone, losses are logg
 checkpoint counts once its trainer_state.json, which Trainer writes last, is whole.
 """
 
-import copy
 import json
 import logging
 import math
@@ -84,6 +83,7 @@ def fit(run: Run, data: DatasetDict | None = None, encoded: DatasetDict | None =
         alone = "start it without torchrun or accelerate launch; `make study` makes several runs at a time"
         raise ParameterError(f"a run is made by one process, and this is one of {os.environ['WORLD_SIZE']}; {alone}")
     folder, task, tokenizer = run.folder, run.about, load_tokenizer(run.model, run.revision)
+    tokenizer.model_max_length = run.max_length  # prediction cuts texts where training did
     with lock(folder), warnings_on_stdout():
         if (folder / "result.json").exists():
             record.check_made(run)
@@ -125,8 +125,6 @@ def make(run: Run, task: Task, tokenizer: Any, data: DatasetDict, encoded: Datas
     sizes = {split: len(rows) for split, rows in data.items()}
     result = record.record_of(run, trainer, task.headline, scores, coverage, cost, sizes, started)
     task = task.learnt(data["train"])
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.model_max_length = run.max_length  # prediction cuts texts where training did
     for split, rows in unanswered.items():
         answers = task.answer(model.eval(), tokenizer, rows.to_list(), run.batch_size)
         lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)

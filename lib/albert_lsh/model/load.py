@@ -351,6 +351,6 @@ def matched(tokenizer: Any, config: PreTrainedConfig | None, name: str | None) -
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """The most tokens of an input: the tokenizer's limit, but never more than the model has positions.
 
-    A run keeps its max_length as its tokenizer's limit (`train.make`).
+    A run keeps its max_length as its tokenizer's limit (`train.fit`).
     """
     return min(tokenizer.model_max_length, max_positions(model.config))
