@@ -208,6 +208,19 @@ def test_a_folder_of_squads_json_may_lack_in_one_file_what_another_has(tmp_path)
     }
 
 
+def test_questions_of_splits_that_are_joined_have_ids_of_their_own(tmp_path):
+    answers = [{"text": "a", "answer_start": 0}]
+    for split in ("train", "dev"):
+        asked = [{"id": f"{n}", "question": "Which?", "answers": answers} for n in range(4)]
+        articles = [{"title": "T", "paragraphs": [{"context": f"a {split}", "qas": asked}]}]
+        (tmp_path / f"{split}.json").write_text(json.dumps({"data": articles}))
+    task = find_task(str(tmp_path))
+    assert [*load_data(task)] == ["train", "validation"]
+    message = "splits 'train' and 'validation', row 0: id='0' must be text, and of no other row"
+    with pytest.raises(TaskError, match=message):
+        load_data(task, fold=(0, 2))
+
+
 def test_a_study_may_be_of_ones_own_data(root):
     reviews(root / "reviews.csv")
     text = "parameters: {model: mini, label_column: mood, text_columns: review}\n"

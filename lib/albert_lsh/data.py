@@ -55,7 +55,11 @@ def load_data(
     check_parts(task, fold=fold, shuffle_words=shuffle_words, **sizes)
     data = own_data(task) if task.is_own else data_of_table(task)
     if fold is not None:
-        data = cut_by_fold(concatenate_datasets([*data.values()][:2]), fold, task.place, task.kept_together)
+        joined = [*data][:2]
+        rows = concatenate_datasets([data[split] for split in joined])
+        if "id" in task.besides:  # each split was checked for itself
+            task.check_answers(rows, f"{task.place}: splits {' and '.join(map(repr, joined))}")
+        data = cut_by_fold(rows, fold, task.place, task.kept_together)
     elif len(data) == 1:
         (rows,) = data.values()
         data = cut_by_text(rows, task.kept_together, task.place)
