@@ -358,12 +358,13 @@ def test_scores_are_computed_in_float32(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
-def test_a_checkpoint_in_half_precision_is_trained_in_float32(tmp_path, kind):
+def test_a_checkpoint_in_half_precision_is_trained_and_asked_in_float32(tmp_path, kind):
     """A step of 2e-5 would move hardly any of its weights."""
     load_model("mini").to(kind).save_pretrained(tmp_path)
     load_tokenizer("mini").save_pretrained(tmp_path)
-    assert load_model(str(tmp_path)).dtype == kind  # prediction keeps what it loads
+    assert load_model(str(tmp_path)).dtype == kind
     assert prepare_model(make(tmp_path, model=str(tmp_path))).dtype == torch.float32
+    assert load(str(tmp_path), find_task("mini-mrpc"))[0].dtype == torch.float32
 
 
 def test_a_parameter_wins_over_what_accelerate_finds_in_the_environment(tmp_path, monkeypatch):

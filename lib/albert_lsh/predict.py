@@ -113,7 +113,7 @@ def load(model: str, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
         wanted = f"one that was saved as ...{task.architecture}"
         raise TaskError(f"model={model!r} is {saved}; task {task.name!r} needs {wanted}")
     options = task.check_classes([*config.id2label.values()], model)
-    return load_model(model, head=task.head, complete=True, **options), load_tokenizer(model)
+    return load_model(model, head=task.head, complete=True, **options).float(), load_tokenizer(model)
 
 
 def main(arguments: list[str] | None = None) -> None:
