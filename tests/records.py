@@ -23,7 +23,14 @@ def write_run(root: Path, arm: str, seed: int, metrics: dict, *, task="mrpc", st
     attention, commit = arm.removesuffix("-10-epochs"), "0123456789abcdef"
     parameters = {"task": task, "model": "some/model", "attention": attention, "seed": seed}
     parameters["attention_settings"] = {"axes": 8} if attention == "key-clusters" else {}
-    parameters |= {"max_length": 64, "batch_size": 32, "learning_rate": 1e-5, "epochs": 3, "precision": "fp32"}
+    parameters |= {
+        "max_length": 64,
+        "batch_size": 16,
+        "accumulation": 2,
+        "learning_rate": 1e-5,
+        "epochs": 3,
+        "precision": "fp32",
+    }
     record = {"status": "complete", "schema": SCHEMA, "parameters": parameters | {"random_weights": False}}
     record |= {"metrics": metrics, "headline": {"name": headline, "value": metrics[headline]}}
     record |= {"majority": dict.fromkeys(metrics, 0.7), "chance": dict.fromkeys(metrics, 0.5)}

@@ -11,7 +11,7 @@ from sklearn.metrics import matthews_corrcoef
 from statsmodels.stats.weightstats import DescrStatsW
 
 from albert_lsh.files import repository_root
-from albert_study.compare import differences, headlines, scores, write_tables
+from albert_study.compare import comparisons, differences, headlines, scores, write_tables
 from albert_study.intervals import (
     Error,
     difference,
@@ -149,6 +149,14 @@ def test_the_bag_of_words_is_beside_scores_of_as_many_training_examples(tmp_path
                for measure, value in (("train", size), ("headline", score))]  # fmt: skip
     table = scores(pd.concat([tidy(lines), tidy(counted)]), tmp_path)
     assert dict(zip(table["arm"], table["bag_of_words"].fillna(0), strict=True)) == {"a": 0.81, "b": 0.0, "c": 0.0}
+
+
+def test_lsh_of_the_ladder_which_has_a_mean_key_is_called_otherwise():
+    assert [what for *_, what in comparisons(["softmax", "lsh"])] == ["LSH (random hashing)"]
+    assert [what for *_, what in comparisons(["softmax", "2020-block", "lsh"])] == [
+        "0 block of 2020",
+        "LSH ¼, mean key",
+    ]
 
 
 def test_every_arm_stands_against_softmax_and_its_neighbours(tmp_path):

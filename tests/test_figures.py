@@ -153,10 +153,18 @@ def test_differences_are_drawn_a_dot_a_run_without_a_mean_of_runs_that_are_far_a
     assert [text.get_text() for text in axis.texts] == ["1 constant "]
     assert axis.get_xlim() == pytest.approx((-0.28 - 0.024, 0.02 + 0.024))  # as far as runs go, not as intervals do
     assert "\n0.890; seeds: 1 to 2" in axis.get_xlabel()
+    assert [line.get_marker() for line in axis.lines if line.get_marker() in ("<", ">")] == ["<", ">"]
+    of_three = lines.assign(seeds=3)  # whose intervals are drawn whole
+    (axis,) = plot_differences(headlines(rows, tree), of_three).axes
+    low, high = axis.get_xlim()
+    drawn = of_three[of_three["has_mean"]]
+    assert low < drawn["low"].min()
+    assert drawn["high"].max() < high
+    assert not [line for line in axis.lines if line.get_marker() in ("<", ">")]
 
 
 def test_the_ladder_is_a_dot_a_run_hollow_where_the_run_is_constant(tmp_path):
-    """Of at most four tasks, those with most arms; what is no rung is not drawn, other rates in their rung's row."""
+    """Of at most five tasks, those with most arms; what is no rung is not drawn, other rates in their rung's row."""
     arms = ("2020-block", "with-residual", "softmax", "no-residual", "2020-block-10-epochs", "2020-block-low-rate")
     for task in ("sst2", "mrpc", "cola", "rte", "qnli"):
         for arm in arms if task != "cola" else arms[:1]:

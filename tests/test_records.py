@@ -36,6 +36,7 @@ def test_a_row_is_a_number_and_runs_come_in_order(tree):
     assert set(load(tree)["study"]) == {"mini", "other"}
     line = wide(rows).set_index(["arm", "seed"]).loc[("key-clusters", 0)]
     assert (line["f1"], line["train_seconds"], line["train_examples"], line["pairs"]) == (0.87, 10, 100, 0.4)
+    assert line["batch_size"] == 32  # of a step: two batches of 16
     own = rows[rows["record"] == line["record"]]
     assert read_run(tree / line["record"], tree)["value"].tolist() == own["value"].tolist()
 
