@@ -47,10 +47,10 @@ def test_figures_change_only_with_their_data(tree):
 
 
 def test_an_attention_at_several_shares_is_drawn_where_it_saw_them():
-    arms = ["softmax", "lsh-half", "lsh-half", "lsh-quarter", "lsh-mean-half", "lsh-mean-quarter"]
-    runs = pd.DataFrame({"arm": arms, "value": [0.9, 0.6, 0.4, 0.3, 0.7, 0.5]})
-    runs = runs.assign(pairs=[1.0, 0.4, 0.3, 0.2, 0.41, 0.21], cost=[1.0, 0.6, 0.6, 0.3, 1.4, 0.7])
-    runs = runs.assign(share=[None, 0.5, 0.5, 0.25, 0.5, 0.25], task="stsb", measure="pearson")
+    arms = ["softmax", "lsh-half", "lsh-half", "lsh-quarter", "lsh-mean-half", "lsh-mean-three-quarters"]
+    runs = pd.DataFrame({"arm": arms, "value": [0.9, 0.6, 0.4, 0.3, 0.5, 0.7]})
+    runs = runs.assign(pairs=[1.0, 0.4, 0.3, 0.2, 0.41, 0.6], cost=[1.0, 0.6, 0.6, 0.3, 1.4, 2.1])
+    runs = runs.assign(share=[None, 0.5, 0.5, 0.25, 0.5, 0.75], task="stsb", measure="pearson")
     assert has_shares(arms)
     assert not has_shares(["softmax", "lsh-half", "key-clusters-quarter"])
     seen, cost = plot_shares(runs).axes

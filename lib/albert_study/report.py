@@ -55,8 +55,8 @@ def texts(root: Path, study: str | None = None) -> dict[str, Any]:
     ):
         each = [read(root, f"tables/{name}-{kind}").assign(study=name) for name in studies]
         content[kind] = by_place(pd.concat(each), names, told)
-    for name, table in (("equivalence", "equivalence"), ("planned", f"{TESTED}-equivalence")):
-        content[name] = by_place(read(root, f"tables/{table}"), ["weights", "share"], over_tasks)
+    for name, file in (("equivalence", "equivalence"), ("planned", f"{TESTED}-equivalence")):
+        content[name] = by_place(read(root, f"tables/{file}"), ["weights", "share"], over_tasks)
     content["second models"] = by_place(
         read(root, "tables/no-training-second"), ["task", "variant", "share"], of_switched
     )

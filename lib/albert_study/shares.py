@@ -9,7 +9,7 @@ from matplotlib.ticker import PercentFormatter
 from albert_study.names import METRICS, SHARES, TITLES, look_of, scale_of
 from albert_study.show import add_legend, new_figure
 
-ARM = re.compile(rf"(.+)-({'|'.join(SHARES)})")  # an attention, and its share
+ARM = re.compile(rf"^(.+)-({'|'.join(SHARES)})$")  # an attention, and its share
 NAMES = {"lsh": "LSH", "lsh-mean": "LSH, mean key", "key-clusters": "key clusters, mean key"}
 NAMES |= {"random-mean": "random keys, mean key", "smyrf-2x32": "SMYRF, 2 × 32"}
 WITHIN = 2  # points below softmax that the study takes for as good
@@ -48,8 +48,8 @@ def plot_shares(runs: pd.DataFrame) -> Figure:
                 axis.plot(points[x], points["value"], **look | {"linestyle": ""})
                 axis.plot(means[x], means["value"], **look | {"marker": ""})
                 axis.plot([], [], label=name, **look)
-            axis.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
-            axis.set_xlim(0, None)
+            axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=""))
+            axis.set_xlim(0, 1.06 * of_task.loc[of_task["arm"] != "softmax", x].max())
             axis.set(
                 title=TITLES.get(task, task) if x == "pairs" else "", xlabel=label if row + 1 == len(tasks) else ""
             )
