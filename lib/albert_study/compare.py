@@ -189,8 +189,8 @@ def variety(predictions: pd.DataFrame) -> float:
 def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """From, to and what changes: every arm but softmax against softmax, then the other neighbours; where a study varies
     the training (TRAINED), among arms that were trained alike."""
-    alike: dict[str, list[str]] = {}
-    names = names_of(arms := [*arms])
+    arms = [*arms]
+    alike, names = dict[str, list[str]](), names_of(arms)
     for arm in arms:
         alike.setdefault(arm[len(base_of(arm)) :], []).append(base_of(arm))
     for how, bases in sorted(alike.items(), key=lambda item: (len(item[0]), item[0])):  # by number: 8000, 20000
