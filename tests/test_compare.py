@@ -344,8 +344,8 @@ def test_the_interval_of_what_is_kept_is_that_of_a_ratio():
     nothing that can be told from it."""
     generator = np.random.default_rng(0)
     label = (generator.random(400) < 0.6).astype(int)
-    answers = [pd.DataFrame({"label": label, "answer": np.where(generator.random(400) < wrong, 1 - label, label)})
-               for wrong in (0.25, 0.31, 0.45)]  # fmt: skip
+    given = [np.where(generator.random(400) < wrong, 1 - label, label) for wrong in (0.25, 0.31, 0.45)]
+    answers = [pd.DataFrame({"id": range(400), "label": label, "answer": answer}) for answer in given]
     softmax, variant, hardly = ({0: table} for table in answers)
     drawn = generator.integers(400, size=(4000, 400))
     first, then = ((table["answer"] == label).to_numpy()[drawn].mean(1) for table in answers[:2])
@@ -354,3 +354,6 @@ def test_the_interval_of_what_is_kept_is_that_of_a_ratio():
     expected = np.quantile((then - floor) / (first - floor), [0.025, 0.975])
     assert kept(softmax, variant, "accuracy", constant) == pytest.approx(expected, abs=0.06)
     assert np.isnan(kept(hardly, variant, "accuracy", constant)).all()
+    assert np.isnan(kept({0: softmax[0].assign(answer=1)}, variant, "accuracy", constant)).all()  # none learnt
+    with pytest.raises(ValueError, match="answered other examples"):
+        kept(softmax, {0: variant[0].iloc[::-1].reset_index(drop=True)}, "accuracy", constant)

@@ -126,12 +126,8 @@ def difference(
     Raises:
         ValueError: no seed in both, or other examples.
     """
-    seeds = sorted(before.keys() & after.keys())
-    if not seeds:
-        raise ValueError(f"no seed in both arms: {sorted(before)} and {sorted(after)}")
+    seeds = seeds_of(before, after, folds)
     ids, of_seed = before[seeds[0]]["id"], [before[seed]["id"] for seed in seeds]
-    if any(not after[s]["id"].equals(before[s]["id"]) or not (folds or before[s]["id"].equals(ids)) for s in seeds):
-        raise ValueError("the two arms, or their seeds, answered other examples")
     scores = [(score_of(metric, before[seed]), score_of(metric, after[seed])) for seed in seeds]
 
     def differences(weights: np.ndarray) -> np.ndarray:  # (draws, seeds)
@@ -150,15 +146,26 @@ def difference(
     return Difference(float(each.mean()), errors, len(seeds), sum(map(len, of_seed)) if folds else len(ids))
 
 
+def seeds_of(before: dict[int, pd.DataFrame], after: dict[int, pd.DataFrame], folds: int | None = None) -> list[int]:
+    """The seeds that both arms have; see `difference`."""
+    seeds = sorted(before.keys() & after.keys())
+    if not seeds:
+        raise ValueError(f"no seed in both arms: {sorted(before)} and {sorted(after)}")
+    ids = before[seeds[0]]["id"]
+    if any(not after[s]["id"].equals(before[s]["id"]) or not (folds or before[s]["id"].equals(ids)) for s in seeds):
+        raise ValueError("the two arms, or their seeds, answered other examples")
+    return seeds
+
+
 def kept(
     before: dict[int, pd.DataFrame], after: dict[int, pd.DataFrame], metric: str, floor: Scored, draws: int = DRAWS
 ) -> tuple[float, float]:
     """The ends of the 95 % interval of (after - floor) / (before - floor), by Fieller's theorem (1954), over seeds and
-    examples; NaN where before - floor may be zero.
+    examples; NaN where before - floor may be zero. ValueError as of `difference`.
 
     Args: as those of `difference`; floor: as `score_of` gives them, of the same examples.
     """
-    seeds = sorted(before.keys() & after.keys())
+    seeds = seeds_of(before, after)
     scores = [(score_of(metric, after[seed]), score_of(metric, before[seed])) for seed in seeds]
 
     def gains(weights: np.ndarray) -> np.ndarray:  # (draws, seeds, 2)
@@ -171,11 +178,13 @@ def kept(
     of_examples = np.cov(np.concatenate(drawn).T)
     variance = of_examples + (np.cov(each.T) / len(seeds) if len(seeds) > 1 else 0)
     top, bottom = each.mean(0)
+    if bottom <= 0:
+        return math.nan, math.nan
     line = np.array([1, -top / bottom])
     freedom = errors_of(each @ line, line @ of_examples @ line)[0].freedom
     t = stats.t.ppf(0.975, freedom) ** 2
     a, b, c = bottom**2 - t * variance[1, 1], top * bottom - t * variance[0, 1], top**2 - t * variance[0, 0]
-    if a <= 0:
+    if a <= 0:  # else the ratios x between the roots of a x^2 - 2 b x + c are those that the data allow
         return math.nan, math.nan
     half = math.sqrt(max(0.0, b**2 - a * c))
     return (b - half) / a, (b + half) / a

@@ -165,7 +165,7 @@ def ladder_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
     runs = runs.sort_values(["task", "arm"], key=lambda names: names.map(order.index), kind="stable")
     cells = columns("arm={name}; seed={seed:0}; score={value:s}; loss={loss:4}; most frequent answer={most:%1}; "
                     "always the same answer={majority class:s}; a bag of words={words:s}")  # fmt: skip
-    note = "Every run; MRPC's are of one part of five. Rungs 0 to 4 see all pairs; 2020-block-hashed is hashed. "
+    note = "Every run; MRPC's are of one part of five. Rungs 0 to 4 hash nothing, but 2020-block-hashed. "
     yield from shown(study, runs, "{title}", cells, note + f"Study {study}{{about}}")
 
 
