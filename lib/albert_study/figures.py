@@ -102,9 +102,7 @@ def plot_differences(runs: pd.DataFrame, lines: pd.DataFrame) -> Figure:
         axis.axvspan(-MARGIN * top / 100, MARGIN * top / 100, color="#dddddd", zorder=0)
         axis.axvline(0, color="black", linewidth=0.6)
         drawn = pairs[pairs["has_mean"]]
-        whole = drawn[
-            drawn["seeds"] >= CLEAR_FROM
-        ]  # an interval of two runs may be far wider than scores go: it is cut
+        whole = drawn[drawn["seeds"] >= CLEAR_FROM]  # intervals of two runs may be far wider than scores go: cut
         lowest = min(of_runs["value"].min(), -0.02 * top, *whole["low"])
         highest = max(of_runs["value"].max(), 0.02 * top, *whole["high"])
         room = 0.08 * (highest - lowest)

@@ -30,6 +30,7 @@ Cost: multiply-adds against softmax's (685%: the package's hashing, SQuAD). Stud
 more-examples, albert, minilm."""
 KEPT = "{asked}={kept:%} ({kept_low:p} to {kept_high:p}); {asked}, cost={cost:%}; {asked}, changed={changed:%}"
 LATER = "†: with runs that were added after scores of the task had been seen. "
+INDEPENDENT = " Questions count as independent: of whole articles intervals are wider."
 ALONE = "‡: of one run, over examples alone: other runs may differ by more. "
 
 
@@ -178,9 +179,7 @@ def difference_tables(root: Path, rows: pd.DataFrame, study: str) -> Named:
         counts = pairs["examples"]
         examples = f"{between(counts)} examples" if counts.any() else "intervals over seeds alone"
         note = f"{task}: {METRICS[pairs['metric'].iloc[0]]}, {examples}. Study {study}: {models}."
-        note += (
-            " Questions count as independent: of whole articles intervals are wider." if "squad" in str(task) else ""
-        )
+        note += INDEPENDENT if "squad" in str(task) else ""
         few = (pairs["seeds"] < CLEAR_FROM).any()
         note += f" With fewer than {CLEAR_FROM} {over} nothing is tested." if few else ""
         pairs.loc[~pairs["has_mean"], ["difference", "low", "high"]] = None
