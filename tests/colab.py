@@ -39,25 +39,25 @@ GIVEN = {name: row.given for name, row in ROWS.items()} | {"results.ipynb": {"st
 BEFORE = {"results.ipynb": "glue.ipynb"}  # it shows what another notebook left
 
 
-def run(*command: Any, given: str | None = None) -> str:
-    return subprocess.run(list(map(str, command)), input=given, check=True, stdout=subprocess.PIPE, text=True).stdout
+def run(*command: Any, text: str | None = None) -> str:
+    return subprocess.run(list(map(str, command)), input=text, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def versions_of(name: str, lists: Path, folder: Path) -> Path:
     """A file with the packages of an environment and their versions."""
     text = (lists / f"{name if name in LISTS else LATEST}.gpu.txt").read_text()
     listed = {canonicalize_name(n): v for n, v in re.findall(r"^([\w.-]+)==([^+\s]+)", text, re.MULTILINE)}
-    asked, python = [Requirement(line).name for line in PROJECT["dependencies"]], folder / "bin" / "python"
+    names, python = [Requirement(line).name for line in PROJECT["dependencies"]], folder / "bin" / "python"
     if name not in LISTS:  # what Colab lacks, and what only that needs, is missing there
-        asked, bounds = [n for n in asked if n in listed], {}
+        names, bounds = [n for n in names if n in listed], {}
     else:
         bounds = {n: v for n, v in listed.items() if not OF_TORCH.match(n)}
     (constraints := folder / "constraints.txt").write_text("".join(f"{n}=={v}\n" for n, v in bounds.items()))
     how = ["--quiet", "--no-header", "--no-annotate", "--constraint", constraints, "--python", python]
-    found = run("uv", "pip", "compile", *how, "-", given="\n".join([*asked, "pip", "setuptools"])).split()
+    versions = run("uv", "pip", "compile", *how, "-", text="\n".join([*names, "pip", "setuptools"])).split()
     if name in LISTS:
-        found = [line for line in found if (n := line.split("==")[0]) in listed or OF_TORCH.match(n)]
-    (wanted := folder / "wanted.txt").write_text("\n".join(found) + "\n")
+        versions = [line for line in versions if (n := line.split("==")[0]) in listed or OF_TORCH.match(n)]
+    (wanted := folder / "wanted.txt").write_text("\n".join(versions) + "\n")
     return wanted
 
 
@@ -119,26 +119,27 @@ def rows_of(name: str, lists: Path, folder: Path, clone: Path, notebooks: list[s
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("environments", nargs="*", choices=[[], *LISTS, "newest"], help="none: all")
-    asked.add_argument("--lists", type=Path, default=ROOT.parent / "shared" / "colab", help="folder of the lists")
-    asked.add_argument("--notebooks", nargs="*", default=list(GIVEN), choices=list(GIVEN))
-    asked.add_argument("--table", type=Path, default=USUAL, help="a row that is there stays, and is not made again")
-    asked.add_argument("--folder", type=Path, help="of the environments, 6 GB each; none: deleted after use")
-    given = asked.parse_args()
-    rows = pd.read_csv(given.table, dtype=str, keep_default_na=False).to_dict("records") if given.table.exists() else []
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("environments", nargs="*", choices=[[], *LISTS, "newest"], help="none: all")
+    parser.add_argument("--lists", type=Path, default=ROOT.parent / "shared" / "colab", help="folder of the lists")
+    parser.add_argument("--notebooks", nargs="*", default=list(GIVEN), choices=list(GIVEN))
+    parser.add_argument("--table", type=Path, default=USUAL, help="a row that is there stays, and is not made again")
+    parser.add_argument("--folder", type=Path, help="of the environments, 6 GB each; none: deleted after use")
+    arguments = parser.parse_args()
+    table: Path = arguments.table
+    rows = pd.read_csv(table, dtype=str, keep_default_na=False).to_dict("records") if table.exists() else []
     with tempfile.TemporaryDirectory() as made:
-        folder = (given.folder or Path(made)).resolve()
+        folder = (arguments.folder or Path(made)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(clone := folder / "repository.git", ignore_errors=True)
         run("git", "clone", "--quiet", "--bare", ROOT, clone)
-        for name in given.environments or [*LISTS, "newest"]:
+        for name in arguments.environments or [*LISTS, "newest"]:
             there = {row["notebook"] for row in rows if row["environment"] == name}
-            missing = [notebook for notebook in given.notebooks if notebook not in there]
-            for row in rows_of(name, given.lists, folder / name, clone, missing) if missing else ():
+            missing = [notebook for notebook in arguments.notebooks if notebook not in there]
+            for row in rows_of(name, arguments.lists, folder / name, clone, missing) if missing else ():
                 rows.append(row)
-                table = pd.DataFrame(rows).sort_values(["environment", "notebook"])
-                write_atomically(given.table, table.to_csv(index=False))
+                ordered = pd.DataFrame(rows).sort_values(["environment", "notebook"])
+                write_atomically(table, ordered.to_csv(index=False))
                 print({name: value for name, value in row.items() if name not in SHOWN}, flush=True)
     sys.exit(any(row["outcome"] != "ok" or row["replaced"] for row in rows))
 

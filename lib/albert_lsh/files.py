@@ -251,8 +251,9 @@ def questions(articles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             for paragraph in article["paragraphs"]:
                 same = {"title": article.get("title") or "", "context": paragraph["context"]}
                 for entry in paragraph["qas"]:
-                    given = entry.get("answers", [] if entry.get("is_impossible") else None)
-                    answers = given if given is None else {k: [a[k] for a in given] for k in ("text", "answer_start")}
+                    answers = entry.get("answers", [] if entry.get("is_impossible") else None)
+                    if answers is not None:
+                        answers = {k: [answer[k] for answer in answers] for k in ("text", "answer_start")}
                     rows.append({"id": entry["id"], **same, "question": entry["question"], "answers": answers})
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it has paragraphs, but not as SQuAD's JSON has them ({error!r})") from error

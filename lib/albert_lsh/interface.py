@@ -103,14 +103,14 @@ class ModelAttention(dict[str, Any]):
             raise ModelError(f"{one}: reformer has projections of its own; see albert_lsh.load_model")
         return ModelAttention.make(config, attention, seed=self["seed"], residual=self["residual"])
 
-    def set_aside(self, config: PreTrainedConfig, asked: str) -> None:
+    def set_aside(self, config: PreTrainedConfig, implementation: str) -> None:
         """Let a config be that of a model for which Transformers computes softmax; it has and saves no other.
 
         Asked for ours again (`set_attn_implementation`), this attention comes back. ModelError: it changed the model.
         """
         if self["attention"] == "reformer" or not self["residual"]:
             what = "projections of its own" if self["residual"] else "no residual connection"
-            raise ModelError(f"{asked}: a model with {what} has {self['attention']!r} of {INTERFACE!r} alone")
+            raise ModelError(f"{implementation}: a model with {what} has {self['attention']!r} of {INTERFACE!r} alone")
         config.albert_lsh = ModelAttention.make(config, "softmax")
         config.albert_lsh.aside = self.aside or self
         vars(config).pop("attn_implementation", None)

@@ -337,17 +337,17 @@ def files_by_split(source: str, place: str) -> tuple[dict[str, list[str]], list[
         return {"train": [""]}, []
     paths = (path.relative_to(source) for path in sorted(Path(source).rglob("*")) if path.is_file())
     words = {str(path): words_of(path) for path in paths if not any(part.startswith(".") for part in path.parts)}
-    data = {name: found for name, found in words.items() if Path(name).suffix.lower() in TABLES}
+    data = {name: named for name, named in words.items() if Path(name).suffix.lower() in TABLES}
     if not data:
         raise TaskError(f"{place}: the folder has no file that ends in one of: {', '.join(TABLES)}")
-    for name, found in data.items():
-        if len(data) > 1 and len({WORDS[word] for word in found}) != 1:
-            what = f"names {' and '.join(sorted(found))}" if found else "is in no split"
+    for name, named in data.items():
+        if len(data) > 1 and len({WORDS[word] for word in named}) != 1:
+            what = f"names {' and '.join(sorted(named))}" if named else "is in no split"
             raise TaskError(f"{place}: {name} {what}; a file is called after one of: {', '.join(WORDS)}")
-    splits, _ = in_splits({name: min(found, default=None) for name, found in data.items()}, place)
+    splits, _ = in_splits({name: min(named, default=None) for name, named in data.items()}, place)
     others = [name for name in words if name not in data]
     for name in others:
-        if unread := {WORDS[word] for word in words[name]} - {WORDS[word] for found in data.values() for word in found}:
+        if unread := {WORDS[word] for word in words[name]} - {WORDS[word] for named in data.values() for word in named}:
             raise TaskError(f"{place}: {name} may be {min(unread)!r}, but a file must be one of: {', '.join(TABLES)}")
     return splits, others
 
@@ -376,6 +376,6 @@ def words_of(path: Path) -> set[str]:
     for part in reversed(path.with_suffix("").parts):
         for text in (part, re.sub("([a-z])([A-Z])", r"\1 \2", part)):  # "SemEval-Train", and only then "reviewsTrain"
             words = re.findall("[a-z]+", re.sub(r"held[\W_]?out", "heldout", text.lower()))
-            if found := {match[1] for word in words if (match := WORD.fullmatch(word))}:
-                return found
+            if named := {match[1] for word in words if (match := WORD.fullmatch(word))}:
+                return named
     return set()

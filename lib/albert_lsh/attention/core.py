@@ -146,8 +146,8 @@ class Budgeted(Attention):
 
     @classmethod
     def make(cls, settings: dict[str, Any]) -> Self:
-        given = {setting for setting, value in settings.items() if value is not None}
-        if cls.usual_share and not given & {"share", "keys", *cls.sizes}:
+        present = {setting for setting, value in settings.items() if value is not None}
+        if cls.usual_share and not present & {"share", "keys", *cls.sizes}:
             settings = {**settings, "share": cls.usual_share}
         return super().make(settings)
 
@@ -155,9 +155,9 @@ class Budgeted(Attention):
     def check_budget(self) -> Self:
         if self.share is not None and self.keys is not None:
             raise ValueError(f"share={self.share} and keys={self.keys} cannot both be given")
-        given = [f"{size}={getattr(self, size)}" for size in self.sizes if size in self.model_fields_set]
-        if self.has_budget and given:
-            raise ValueError(f"share or keys decides {', '.join(self.sizes)}; {given[0]} cannot be given too")
+        sizes = [f"{size}={getattr(self, size)}" for size in self.sizes if size in self.model_fields_set]
+        if self.has_budget and sizes:
+            raise ValueError(f"share or keys decides {', '.join(self.sizes)}; {sizes[0]} cannot be given too")
         return self
 
     @property

@@ -96,12 +96,12 @@ class KeyClusters(SparseAttention):
         matters, the clusters chosen have it more often if they are small. So there are CLUSTERS of them, and more, of
         sqrt(n) keys, from 2,304 tokens on.
         """
-        given = self.model_fields_set
-        wants_mean = self.mean_key or "mean_key" not in given
-        tokens = min(self.global_tokens, n_tokens) if "global_tokens" in given else 0
+        explicit = self.model_fields_set
+        wants_mean = self.mean_key or "mean_key" not in explicit
+        tokens = min(self.global_tokens, n_tokens) if "global_tokens" in explicit else 0
         keys = max(keys, min(1 + tokens + wants_mean, max(n_tokens, 1 + tokens)))  # a cluster has one at least
         has_mean = wants_mean and keys < n_tokens
-        if "global_tokens" not in given:
+        if "global_tokens" not in explicit:
             tokens = min(GLOBAL_TOKENS, n_tokens, keys - 1 - has_mean)
         room = keys - tokens - has_mean
         root = math.sqrt(n_tokens)
@@ -112,7 +112,7 @@ class KeyClusters(SparseAttention):
             rounds = max(1, round(room / size))
             sizes = {"n_hashes": rounds, "cluster_size": room // rounds}
         others = {"global_tokens": tokens, "mean_key": True}
-        return sizes | {setting: value for setting, value in others.items() if setting not in given}
+        return sizes | {setting: value for setting, value in others.items() if setting not in explicit}
 
     def cost(self, length: int, head_dim: int) -> float:
         """Multiply-adds of one head: the axes, the keys' places on them, the variances of the tree's nodes, the global

@@ -85,9 +85,9 @@ def prepare_text(run: Pretraining, devices: int = 1) -> Material:
     n = len(packed) - min(run.eval_sequences, max(1, len(packed) // 10))
     per_step = run.batch_size * run.accumulation * devices
     same = (per_step, run.max_length, corpus.Pieces.of(tokenizer), run.seed)
-    asked = KINDS[run.kind].ngrams, bool(run.sentence_order)
-    train = corpus.Sequences(sentences, packed[:n], run.steps * per_step, *same, run.masked_share, *asked)
-    held_out = corpus.Sequences(sentences, packed[n:], len(packed) - n, *same, corpus.MASKED_SHARE, *asked)
+    objective = KINDS[run.kind].ngrams, bool(run.sentence_order)
+    train = corpus.Sequences(sentences, packed[:n], run.steps * per_step, *same, run.masked_share, *objective)
+    held_out = corpus.Sequences(sentences, packed[n:], len(packed) - n, *same, corpus.MASKED_SHARE, *objective)
     before = sentences.ids[: sentences.lengths[: packed[n, 0]].sum()]
     counting = counting_scores(np.bincount(sentences.ids, minlength=len(tokenizer)), held_out)
     return Material(tokenizer, train, held_out, before, len(sentences.ids), counting)
