@@ -223,4 +223,4 @@ class SparseAttention(Budgeted):
 
     def mean_key_products(self, length: int, pairs: float) -> float:
         """Products of head_dim numbers for the mean key: adding up keys and values seen, and attending to the mean."""
-        return (2 * length + 4 * pairs) * self.has_mean_key
+        return (2 * length + 2 * pairs) * self.has_mean_key

@@ -142,10 +142,10 @@ def mean_unseen(key: Tensor, value: Tensor, keys: Keys | ClusterKeys, mask: Tens
         rows = torch.cat([key, value, mask.unsqueeze(-1).to(key.dtype)], dim=-1)  # the sum of ones is their number
         key_sum, value_sum, count = keys.sum_unseen(rows).split([key.shape[-1], value.shape[-1], 1], dim=-1)
     else:
-        # Attention with queries of zero weighs all keys alike: it gives the mean of what is seen, and how much that is.
-        zeros = torch.zeros_like(key)
-        key_seen, log_count = attend(zeros, key, key, keys, scaling=1.0)
-        value_seen, _ = attend(zeros, key, value, keys, scaling=1.0)
+        # With scores of zero all keys weigh alike: attention gives the mean of what is seen, and how much that is.
+        zeros = torch.zeros_like(key[..., :1])
+        key_seen, log_count = attend(zeros, zeros, key, keys, scaling=1.0)
+        value_seen, _ = attend(zeros, zeros, value, keys, scaling=1.0)
         seen = log_count.detach().exp().round().unsqueeze(-1)  # (batch, heads, length, 1)
         count = (mask.sum(-1)[..., None, None] - seen).clamp(min=0)
         key_sum, value_sum = (x.sum(2, keepdim=True) - m * seen for x, m in ((key, key_seen), (value, value_seen)))
