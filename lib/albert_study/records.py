@@ -27,6 +27,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -48,6 +49,7 @@ COLUMNS = [
 ]  # fmt: skip
 VALUES = ["measure", "value", "is_headline", "low", "high"]
 LIST = "results/records.txt"  # what tables, figures and documents stand on: folders of runs, and measured tables
+COSTS = "results/costs.csv"  # full costs that were counted again (benchmarks/costs.py)
 FIRST = ("albert", "minilm", "original", "original-readme")  # studies: the questions asked first
 KINDS = {"runs": "fine-tuned", "pretraining": "pretrained", "long_range": "long sequences"}  # by folder of results/
 BASELINES = {"majority": "majority class", "chance": "chance", "counting": "counting, or a coin"}
@@ -187,7 +189,10 @@ def rows_of(path: Path, root: Path) -> list[Row]:
         about |= {name: run.get(name) for name in ("epochs", "precision")}
         about |= {"variant": run.get("start"), "length": run["max_length"], "share": settings.get("share")}
         about |= {"split": split, "examples": counts[split], "device": where["device"], "record": place}
-        about |= {"pairs": result["attended_share"], "cost": result.get("full_cost")}
+        about |= {
+            "pairs": result["attended_share"],
+            "cost": counted_again(root).get((place, "", ""), result.get("full_cost")),
+        }
         about |= {"commit": where["commit"] or "unknown"}  # outside a checkout there is no commit
         return [about | measure for measure in measures(result, path)]
 
@@ -234,7 +239,7 @@ def read_probes(
         study = place[2] if of_run else place[1] if kind == "switched" else path.stem
         if only not in (None, study) and kind != "bag of words":
             continue
-        table = read_measured(path).drop(columns="schema", errors="ignore").rename(columns=names)
+        table = read_measured(path, root).drop(columns="schema", errors="ignore").rename(columns=names)
         if table.empty:  # all of it was RETIRED's
             continue
         about: Row = {"kind": kind, "study": study, "record": "/".join(place)}
@@ -279,17 +284,34 @@ def read(root: Path, name: str) -> pd.DataFrame:
     path = root / "results" / f"{name}.csv"
     if not path.exists():
         return pd.DataFrame()
-    return pd.read_csv(path, dtype={"runs": str}) if name.startswith(MADE_AGAIN) else read_measured(path)
+    return pd.read_csv(path, dtype={"runs": str}) if name.startswith(MADE_AGAIN) else read_measured(path, root)
 
 
-def read_measured(path: Path) -> pd.DataFrame:
-    """A table that was measured, with the names that attentions have today, without rows of RETIRED."""
+def read_measured(path: Path, root: Path) -> pd.DataFrame:
+    """A table that was measured, with the names and the costs that attentions have today, without rows of RETIRED."""
     table = pd.read_csv(path, dtype=dict.fromkeys(LABELS, str))
     if not {"attention", *LABELS} & {*table}:
         return table
     rows = [with_todays_name(row) for row in table.to_dict("records")]
     read = [row for row in rows if RETIRED not in {str(row.get(name)).split(",")[0] for name in ("attention", *LABELS)}]
-    return pd.DataFrame(read, columns=list(dict.fromkeys([*table, "schema"])))
+    table = pd.DataFrame(read, columns=list(dict.fromkeys([*table, "schema"])))
+    if {"cost", "variant", "share_asked"} <= {*table}:
+        place, again = path.relative_to(root).as_posix(), counted_again(root)
+        shares = ["" if pd.isna(share) else f"{share:g}" for share in table["share_asked"]]
+        costs = zip(table["variant"], shares, table["cost"], strict=True)
+        table["cost"] = [again.get((place, variant, share), cost) for variant, share, cost in costs]
+    return table
+
+
+@cache
+def counted_again(root: Path) -> dict[tuple[str, ...], float]:
+    """The costs of COSTS by record, variant and share, all as they stand there; a run has neither variant nor share."""
+    if not (root / COSTS).exists():
+        return {}
+    table = pd.read_csv(root / COSTS, dtype=str, keep_default_na=False)
+    return {
+        tuple(key): float(cost) for *key, cost in table[["record", "variant", "share", "cost"]].itertuples(index=False)
+    }
 
 
 def with_todays_name(row: dict[Any, Any]) -> dict[Any, Any]:

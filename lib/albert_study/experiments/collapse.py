@@ -253,7 +253,7 @@ def plot_collapse(table: pd.DataFrame) -> Figure:
             continue
         axis = axes[int(states == TOKENS), models.index(model)]
         for name, look in looks.items():
-            draws = lines[lines["block"] == name].groupby("draw", dropna=False)
+            draws = [*lines[lines["block"] == name].groupby("draw", dropna=False)]  # of Colab's pandas len() fails
             for number, (_, line) in enumerate(draws):
                 label = "" if number else name
                 width = 0.7 if len(draws) > 1 else 1.6
