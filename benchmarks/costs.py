@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from albert_lsh import attention, load_tokenizer
+from albert_lsh import load_tokenizer
 from albert_lsh.data import encode, load_data
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.model.load import load_config
 from albert_lsh.record import RETIRED, provenance, read_result
+from albert_study.probe.switched import mean_cost
 from albert_study.probe.variants import TRUNCATION, read_rows
 from albert_study.records import COSTS, record_paths
 from albert_study.reproduce import RUNS, run_again
@@ -48,13 +49,6 @@ def head_dim(model: str) -> int:
     return config.hidden_size // config.num_attention_heads
 
 
-def mean_cost(name: str, settings: Row, lengths: np.ndarray, model: str) -> float:
-    """Of texts of these lengths together, as a ratio to softmax attention's."""
-    numbers, times = np.unique(lengths, return_counts=True)
-    costs = [attention.cost(name, int(n), head_dim(model), **settings) for n in numbers]
-    return float(np.average(costs, weights=times * numbers.astype(float) ** 2))
-
-
 def costs_of_runs() -> Iterator[Row]:
     """Of runs, on the 64 texts that a run counts (`metrics.attended`)."""
     for path in record_paths(ROOT):
@@ -71,7 +65,7 @@ def costs_of_runs() -> Iterator[Row]:
         count = min(64, len(length))
         sample = length[[number * len(length) // count for number in range(count)]]
         kept = (length.astype(float) ** 2).sum() / (whole.astype(float) ** 2).sum()
-        cost = mean_cost(run["attention"], settings, sample, run["model"]) * kept
+        cost = mean_cost(run["attention"], settings, sample, head_dim(run["model"])) * kept
         yield {"record": path.relative_to(ROOT).as_posix(), "cost": cost}
 
 
@@ -84,7 +78,7 @@ def costs_of_switched(path: Path) -> Iterator[Row]:
         names = ("task", "model", "max_length")
         parameters = {name: read_result(trained)["parameters"][name] for name in names}
         length, _ = lengths_of(json.dumps(parameters | {"eval_examples": row["examples"]}), row["split"])
-        cost = mean_cost(row["attention"], json.loads(row["settings"]), length, parameters["model"])
+        cost = mean_cost(row["attention"], json.loads(row["settings"]), length, head_dim(parameters["model"]))
         yield {"variant": row["variant"], "share": row.get("share_asked"), "cost": cost}
 
 
@@ -94,7 +88,7 @@ def costs_at_a_length(path: Path) -> Iterator[Row]:
         settings = json.loads(row["settings"])
         if row["attention"] in LISTS and settings.get("mean_key") and row["date"] < CHANGED:
             model = "nano" if row["model"].startswith("results/") else row["model"]  # one of that shape, not kept
-            cost = mean_cost(row["attention"], settings, np.array([row["length"]]), model)
+            cost = mean_cost(row["attention"], settings, [row["length"]], head_dim(model))
             yield {"variant": row["variant"], "share": row.get("share_asked"), "cost": cost}
 
 

@@ -66,6 +66,19 @@ def test_a_variant_that_is_softmax_changes_nothing_and_another_does(trained):
     assert (details[details["variant"] == "all"]["error"] < 1e-5).all()
 
 
+def test_the_cost_is_that_of_all_texts_however_few_are_looked_into(trained):
+    settings = ask(trained, looked_into=1)
+    subject = Subject(settings.run, settings.split, settings.examples)
+    table, _ = measure_fidelity(subject, settings)
+    ((variant, cost),) = table[["settings", "cost"]].itertuples(index=False)
+    lengths = np.array(subject.encoded["length"])
+    config = subject.model.config
+    width = config.hidden_size // config.num_attention_heads
+    each = [attention.cost("key-clusters", int(n), width, **json.loads(variant)) for n in lengths]
+    assert len(set(lengths)) > 1
+    assert cost == pytest.approx((each * lengths**2).sum() / (lengths**2).sum())
+
+
 def test_softmax_on_shorter_texts_is_a_variant_that_costs_its_share(trained):
     settings = ask(trained, {"cut": {"attention": "truncation", "shares": [1.0, 0.3]}})
     subject = Subject(settings.run, "held-out", 24)

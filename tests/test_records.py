@@ -12,7 +12,7 @@ from albert_lsh.record import SCHEMA
 from albert_study.compare import differences, headlines, write_tables
 from albert_study.figures import write_figures
 from albert_study.names import scale_of
-from albert_study.records import COLUMNS, LIST, list_studies, load, published, read, read_run, wide
+from albert_study.records import COLUMNS, COSTS, LIST, list_studies, load, published, read, read_run, wide
 from albert_study.report import build, texts
 from records import F1, write_run
 
@@ -85,6 +85,20 @@ def test_rows_of_old_tables_have_the_names_of_today_and_new_ones_are_left_alone(
     pd.DataFrame({"case": ["lsh, 1/4", "lsh-tree", "reformer-pytorch"], "seconds": 1.0}).to_csv(times, index=False)
     cases = read(tree, "efficiency/frontier")["case"].tolist()
     assert cases == ["key-clusters, 1/4", "reformer-pytorch"]
+
+
+def test_a_cost_that_was_counted_again_takes_the_place_of_the_recorded_one(tree):
+    (result,) = tree.glob("results/runs/mini/mrpc/*/softmax/seed-0/result.json")
+    run = result.relative_to(tree).as_posix()
+    table = "results/runs/mini/32.csv"
+    rows = pd.DataFrame({"variant": ["lsh", "lsh", "yoso"], "share_asked": [0.5, 0.25, None], "cost": 1.0, "loss": 1.0})
+    rows.assign(schema=SCHEMA, attention=rows["variant"]).to_csv(tree / table, index=False)
+    again = [(run, None, None, 0.9), (table, "lsh", 0.25, 0.4), (table, "yoso", None, 0.7)]
+    pd.DataFrame(again, columns=["record", "variant", "share", "cost"]).to_csv(tree / COSTS, index=False)
+    loaded = load(tree, "mini")
+    assert loaded.loc[loaded["record"] == run, "cost"].dropna().unique().tolist() == [0.9]
+    asked = loaded.query("kind == 'masked words' and measure == 'loss'")
+    assert asked["cost"].tolist() == [1.0, 0.4, 0.7]
 
 
 def test_what_stands_on_the_list_is_not_changed_by_a_readers_runs(tree, capsys):

@@ -253,7 +253,8 @@ def plot_collapse(table: pd.DataFrame) -> Figure:
             continue
         axis = axes[int(states == TOKENS), models.index(model)]
         for name, look in looks.items():
-            draws = [*lines[lines["block"] == name].groupby("draw", dropna=False)]  # of Colab's pandas len() fails
+            of_block = lines[lines["block"] == name]
+            draws = of_block.groupby(of_block["draw"].fillna(0))  # pandas 2.2 cannot count a group without a name
             for number, (_, line) in enumerate(draws):
                 label = "" if number else name
                 width = 0.7 if len(draws) > 1 else 1.6
