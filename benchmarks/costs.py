@@ -50,7 +50,7 @@ def head_dim(model: str) -> int:
 
 
 def costs_of_runs() -> Iterator[Row]:
-    """Of runs, on the 64 texts that a run counts (`metrics.attended`)."""
+    """Of runs, on the 64 texts that a run of that time counted: the first of each 64th."""
     for path in record_paths(ROOT):
         result = read_result(path)
         run, date = result["parameters"], result["environment"]["date"]

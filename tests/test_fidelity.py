@@ -66,6 +66,13 @@ def test_a_variant_that_is_softmax_changes_nothing_and_another_does(trained):
     assert (details[details["variant"] == "all"]["error"] < 1e-5).all()
 
 
+def test_texts_that_are_looked_into_are_no_shorter_than_others(trained):
+    settings = ask(trained)
+    subject = Subject(settings.run, settings.split, settings.examples)
+    (batch,) = sample(subject.model, subject.tokenizer, subject.encoded, 1)  # shortest first
+    assert batch["attention_mask"].sum() == subject.encoded["length"][12]
+
+
 def test_the_cost_is_that_of_all_texts_however_few_are_looked_into(trained):
     settings = ask(trained, looked_into=1)
     subject = Subject(settings.run, settings.split, settings.examples)

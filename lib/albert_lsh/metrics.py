@@ -125,10 +125,11 @@ def mean_attended(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> 
 def sample(model: PreTrainedModel, tokenizer: Any, data: Dataset, examples: int) -> Iterator[Any]:
     """Inputs of `examples` examples spread evenly over `data` (all, if it has fewer), at most eight at a time.
 
-    Above 512 tokens there are fewer at a time: what is asked of them takes memory for every pair.
+    They stand in the middle of as many parts: of texts sorted by length, the first of each would be too short. Above
+    512 tokens there are fewer at a time: what is asked of them takes memory for every pair.
     """
     count = min(examples, len(data))
-    rows = data.select([number * len(data) // count for number in range(count)])
+    rows = data.select([(2 * number + 1) * len(data) // (2 * count) for number in range(count)])
     rows = rows.select_columns([name for name in tokenizer.model_input_names if name in data.column_names])
     longest = max(map(len, rows["input_ids"]))
     at_once = max(1, min(AT_ONCE, AT_ONCE * SHORT**2 // longest**2))
