@@ -145,8 +145,8 @@ def with_articles(rows: Dataset, words: int, place: str) -> Dataset:
 
     def widened(row: dict[str, Any]) -> dict[str, Any]:
         texts, sizes = zip(*paragraphs[row["title"]].items(), strict=True)
-        own = texts.index(row["context"])
-        first, last, taken, room = own, own + 1, 0, words - sizes[own]
+        gold = texts.index(row["context"])
+        first, last, taken, room = gold, gold + 1, 0, words - sizes[gold]
         earlier = random.Random(row["id"]).random() * room
         for limit in (earlier, room):  # earlier paragraphs, later ones, and earlier ones again where the article ends
             while first and taken + sizes[first - 1] <= limit:
@@ -155,7 +155,7 @@ def with_articles(rows: Dataset, words: int, place: str) -> Dataset:
             while last < len(texts) and taken + sizes[last] <= room:
                 taken += sizes[last]
                 last += 1
-        before = len("".join(text + "\n" for text in texts[first:own]))
+        before = len("".join(text + "\n" for text in texts[first:gold]))
         starts = [start + before for start in row["answers"]["answer_start"]]
         return {"context": "\n".join(texts[first:last]), "answers": row["answers"] | {"answer_start": starts}}
 

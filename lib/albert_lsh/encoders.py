@@ -100,9 +100,9 @@ def sees_both_sides(mask_function: Any, window: int | None) -> bool:
     """Whether a mask of Transformers lets a token see every other, or every other at most `window` positions away."""
     far = max(FAR, 2 * (window or 0))
     position = torch.arange(far + 1, device="cpu")
-    some, zero = position[[0, 1, far // 2, far]][:, None], torch.zeros((), dtype=torch.long, device="cpu")
-    distance = (some - position).abs()
-    seen = mask_function(zero, zero, some, position).expand_as(distance)
+    queries, zero = position[[0, 1, far // 2, far]][:, None], torch.zeros((), dtype=torch.long, device="cpu")
+    distance = (queries - position).abs()
+    seen = mask_function(zero, zero, queries, position).expand_as(distance)
     return bool((seen == (distance <= (far if window is None else window))).all())
 
 

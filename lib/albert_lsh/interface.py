@@ -99,8 +99,8 @@ class ModelAttention(dict[str, Any]):
     def replaced_by(self, config: PreTrainedConfig, attention: str) -> "ModelAttention":
         """Another attention, with its usual settings in all passes; ModelError to and from reformer."""
         if "reformer" in (attention, self["attention"]):
-            one = f"a model with {self['attention']!r} cannot have {attention!r} by its name"
-            raise ModelError(f"{one}: reformer has projections of its own; see albert_lsh.load_model")
+            refused = f"a model with {self['attention']!r} cannot have {attention!r} by its name"
+            raise ModelError(f"{refused}: reformer has projections of its own; see albert_lsh.load_model")
         return ModelAttention.make(config, attention, seed=self["seed"], residual=self["residual"])
 
     def set_aside(self, config: PreTrainedConfig, implementation: str) -> None:

@@ -134,8 +134,8 @@ class Task:
             raise TaskError(f"{self.place}: there is no split {split!r}")
         place = f"{self.place}: split {split!r}"
         if missing := {*self.columns, *((self.label, *self.besides) if labelled else ())} - {*rows.column_names}:
-            there = ", ".join(rows.column_names)
-            raise TaskError(f"{place} has no {', '.join(sorted(missing))}; its columns are: {there}")
+            columns = ", ".join(rows.column_names)
+            raise TaskError(f"{place} has no {', '.join(sorted(missing))}; its columns are: {columns}")
         if not len(rows):
             raise TaskError(f"{place} has no rows")
         for column in self.columns:

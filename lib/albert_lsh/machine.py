@@ -41,9 +41,9 @@ def clocks() -> tuple[float, float, float]:
 
 def disturbed(since: tuple[float, float, float]) -> str:
     """What other programs took since a reading of `clocks`, where this one had to wait for them; else nothing."""
-    wall, own, others = (now - then for now, then in zip(clocks(), since, strict=True))
+    wall, process, others = (now - then for now, then in zip(clocks(), since, strict=True))
     cores, threads = count_cores(), torch.get_num_threads()
-    if own > 0.7 * threads * wall or threads + others / wall <= cores:
+    if process > 0.7 * threads * wall or threads + others / wall <= cores:
         return ""
     return f"other programs used {others / wall:.1f} of {cores} cores"
 

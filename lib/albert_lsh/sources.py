@@ -98,8 +98,8 @@ def find_task(
     scores = ("accuracy", "matthews") if classes else ("pearson", "spearman")
     if (columns, label) == (SPAN, ANSWERS):
         kind, scores = QuestionAnswering, ("exact", "f1")
-    own: dict[str, Any] = {"label": label, "evaluation": ("validation", "test"), "revision": revision, "is_own": True}
-    return kind(name, source, None, columns, scores, classes, **own)
+    more: dict[str, Any] = {"label": label, "evaluation": ("validation", "test"), "revision": revision, "is_own": True}
+    return kind(name, source, None, columns, scores, classes, **more)
 
 
 def task_of(parameters: Mapping[str, Any]) -> Task:
@@ -124,23 +124,23 @@ def columns_of(
     """
     data = read(source, place, revision)
     known = data.get("train", next(iter(data.values()))).column_names
-    there = f"the columns are: {', '.join(known)}"
+    listed = f"the columns are: {', '.join(known)}"
     columns = columns or next((names for names in USUAL if {*names} <= {*known}), None)
     if not columns:
         usual = "; ".join(", ".join(names) for names in USUAL)
-        raise TaskError(f"{place}: text_columns must be given, as there are none of the usual ones ({usual}); {there}")
+        raise TaskError(f"{place}: text_columns must be given, as there are none of the usual ones ({usual}); {listed}")
     if label is None and not {"label", ANSWERS} & {*known}:
-        raise TaskError(f"{place}: label_column must be given, as no column is called 'label'; {there}")
+        raise TaskError(f"{place}: label_column must be given, as no column is called 'label'; {listed}")
     label = label or (ANSWERS if columns == SPAN and ANSWERS in known else "label")
     for parameter, names in (("text_columns", columns), ("label_column", (label,))):
         if missing := [name for name in names if name not in known]:
-            raise TaskError(f"{place}: {parameter}: there is no column {missing[0]!r}; {there}")
+            raise TaskError(f"{place}: {parameter}: there is no column {missing[0]!r}; {listed}")
     if (columns, label) == (SPAN, ANSWERS):
         labels, answer = (), "a piece of the context"
     else:
         labels = classes_of(data, place, label) if labels is None else labels
-        some = ", ".join(labels[:10]) + ", ..." * (len(labels) > 10)
-        answer = f"one of {some} (labels=[]: a number)" if labels else "a number (labels: names of classes)"
+        classes = ", ".join(labels[:10]) + ", ..." * (len(labels) > 10)
+        answer = f"one of {classes} (labels=[]: a number)" if labels else "a number (labels: names of classes)"
     others = [name for name in known if name not in (*columns, label, "id")]
     unread = f"; not read: {', '.join(others)}" if others else ""
     print(f"{short(source)}: what is read: {' and '.join(columns)}; what is answered: {label}, {answer}{unread}")

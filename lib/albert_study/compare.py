@@ -197,8 +197,8 @@ def comparisons(arms: Iterable[str]) -> Iterator[tuple[str, str, str]]:
         for arm in in_order(bases) if "softmax" in bases else ():
             if arm != "softmax":
                 yield "softmax" + how, arm + how, names.get(arm, arm)
-        there = [neighbours for neighbours in NEIGHBOURS if {*neighbours[:2]} <= {*bases}]
-        yield from ((start + how, end + how, what) for start, end, what in there)
+        known = [neighbours for neighbours in NEIGHBOURS if {*neighbours[:2]} <= {*bases}]
+        yield from ((start + how, end + how, what) for start, end, what in known)
 
 
 def differences(rows: pd.DataFrame, root: Path) -> pd.DataFrame:

@@ -100,9 +100,9 @@ def reproduce(name: str) -> dict[str, Any]:
     folder = record_of(name.strip("/").removeprefix(f"{RUNS}/"))
     name = str(folder.relative_to(repository_root() / RUNS))
     old = read_result(folder / "result.json")
-    run, there = run_again(name, old["parameters"]), conditions(old)
-    took = f"{minutes(old['train_seconds'])} of training in {there['precision']} on {there['processor']}"
-    took += f", threads: {there['threads']}" if there["threads"] else ""
+    run, before = run_again(name, old["parameters"]), conditions(old)
+    took = f"{minutes(old['train_seconds'])} of training in {before['precision']} on {before['processor']}"
+    took += f", threads: {before['threads']}" if before["threads"] else ""
     print(f"the committed run took {took}\nhere: {run.precision} on {run.device}; the bar says how long", flush=True)
     new = fit(run).record
     print(comparison(old, new, interval_over_examples(folder, old["headline"]["name"])))

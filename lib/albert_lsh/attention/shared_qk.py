@@ -86,8 +86,8 @@ class SharedQK(Attention):
         """`key` is used where keys are not tied."""
         key = query if self.tied_keys else key
         key = unit_length(key) if self.unit_keys else key
-        own = SELF if self.others_only else 0.0
-        diagonal = torch.full((query.shape[2],), own, device=query.device, dtype=torch.float32)
+        self_score = SELF if self.others_only else 0.0
+        diagonal = torch.full((query.shape[2],), self_score, device=query.device, dtype=torch.float32)
         mask = diagonal.diag()[None, None]  # (1, 1, length, length)
         if self.causal:
             mask = mask + torch.full_like(mask, MASKED).triu(1)

@@ -24,7 +24,7 @@ def changing(methods: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
 
     @wraps(methods)
     def change(base: Any, *args: Any) -> Any:
-        own = {"__module__": base.__module__, "recipe": (change, base, *args)}
-        return Changed(base.__name__, (base,), own | methods(base, *args))
+        attributes = {"__module__": base.__module__, "recipe": (change, base, *args)}
+        return Changed(base.__name__, (base,), attributes | methods(base, *args))
 
     return change

@@ -203,8 +203,8 @@ def load_model(
     saved = dict(ModelAttention.of(options, name_or_path))
     if attention not in (None, saved["attention"]):
         saved = {"attention": attention, "seed": saved["seed"], "residual": saved["residual"]}
-    own = {"settings": settings, "seed": seed}
-    kept = ModelAttention.make(options, **saved | {name: value for name, value in own.items() if value is not None})
+    passed = {"settings": settings, "seed": seed}
+    kept = ModelAttention.make(options, **saved | {name: value for name, value in passed.items() if value is not None})
     kept.keep(options)
     try:
         model_class = HEADS[head]._model_mapping[type(options)]  # type: ignore[index]

@@ -73,14 +73,14 @@ def transplant(model: PreTrainedModel, settings: dict[str, Any]) -> None:
     """
     check_block(model, "attention 'reformer'")
     model.config.attention_probs_dropout_prob = 0.0  # of the package's layer; the config, and so a record, says it
-    own = {name: value for name, value in settings.items() if name != "residual"}
+    hashing = {name: value for name, value in settings.items() if name != "residual"}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             new: nn.Module
             if type(child).__name__ == "AlbertAttention":
-                new = (AlbertReformerAttention if settings["residual"] else ReformerAttention)(model.config, **own)
+                new = (AlbertReformerAttention if settings["residual"] else ReformerAttention)(model.config, **hashing)
             elif type(child).__name__.endswith("SelfAttention") and hasattr(child, "query"):
-                new = ReformerAttention(model.config, **own)
+                new = ReformerAttention(model.config, **hashing)
                 if settings["residual"]:
                     parent.get_submodule("output").dense = nn.Identity()  # replaced by the package's to_out
                 else:
