@@ -66,6 +66,15 @@ def test_a_variant_that_is_softmax_changes_nothing_and_another_does(trained):
     assert (details[details["variant"] == "all"]["error"] < 1e-5).all()
 
 
+def test_a_model_of_one_fold_is_asked_nothing_it_may_have_been_trained_on(trained):
+    record = json.loads((trained / "result.json").read_text())
+    record["parameters"]["folds"] = 5
+    (trained / "result.json").write_text(json.dumps(record))
+    settings = ask(trained)
+    with pytest.raises(ParameterError, match="trained on 4 of folds=5"):
+        Subject(settings.run, settings.split)
+
+
 def test_texts_that_are_looked_into_are_no_shorter_than_others(trained):
     settings = ask(trained)
     subject = Subject(settings.run, settings.split, settings.examples)

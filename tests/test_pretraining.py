@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shutil
+from contextlib import contextmanager
 
 import pandas as pd
 import pytest
@@ -18,6 +19,7 @@ from albert_lsh import load_model, train
 from albert_lsh.encoders import ModelError, attention_modules, max_positions
 from albert_lsh.run import ParameterError
 from albert_study.compare import gaps
+from albert_study.experiments import pretrain as pretrain_module
 from albert_study.experiments.pretrain import main, pretrain
 from albert_study.experiments.pretrain_recipe import Pretraining
 from albert_study.records import load
@@ -177,6 +179,26 @@ def test_a_text_that_is_too_short_and_a_start_that_is_not_there(small, tmp_path,
     assert re.search(r"short\.txt.* is too short: 1 sequence\(s\) of up to 64 tokens", capsys.readouterr().err)
     with pytest.raises(ModelError, match="none"):
         run_in(tmp_path, small, start=str(tmp_path / "none"), tokenizer=None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["size=nano", "recompute"], "'recompute' is not name=value"), (["steps=1", "steps=2"], "'steps' comes twice")],
+)
+def test_a_word_that_names_no_value_is_an_error(words, message, capsys):
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_read(small, undisturbed, tmp_path, monkeypatch):
+    @contextmanager
+    def freed_when_finished(folder):
+        shutil.copytree(undisturbed[0], folder, dirs_exist_ok=True)
+        yield
+
+    monkeypatch.setattr(pretrain_module, "lock", freed_when_finished)
+    monkeypatch.setattr(pretrain_module, "train", None)
+    assert run_in(tmp_path, small | HASHING).record["metrics"] == undisturbed[1].record["metrics"]
 
 
 def test_unnamed_pretrainings_that_differ_have_folders_of_their_own():

@@ -39,6 +39,11 @@ TEXTS = [
     ("notebooks:\n  a:\n    task: text\n", "line 2: notebooks: a: notebook must be given"),
     ("notebooks: {a/b: {notebook: reading}}\n", "notebooks: a/b='a/b' must match pattern"),
     ("notebooks: {a: {notebook: raeding}}\n", "line 1: notebooks: a: notebook='raeding' is not one of: pretrain, long"),
+    (
+        "notebooks:\n  a: {notebook: bag_of_words, tasks: [mini-mrpc]}\n"
+        "  b: {notebook: bag_of_words, tasks: [mini-sst2]}\n",
+        "notebooks: b: it writes the results of 'a', .*csv; name another output",
+    ),
     ("notebooks: {a: {notebook: efficiency, lengths: []}}\n", "notebooks: a: lengths=.. must have at least 1 item"),
     (MINI + "seeds: [0, 0]\n" + TASKS, r"line 2: seeds: \[0, 0\] has a value twice"),
     (

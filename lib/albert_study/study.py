@@ -305,6 +305,8 @@ def load_jobs(name: str, root: Path | None = None) -> dict[str, Job]:
     for label, notebook in file.study.notebooks.items():
         with file.naming("notebooks", label):
             jobs.append(job_of_notebook(label, **notebook.model_dump()))
+            if same := [job.name for job in jobs[:-1] if {*job.results} & {*jobs[-1].results}]:
+                raise ValueError(f"it writes the results of {same[0]!r}, {jobs[-1].results[0]}; name another output")
     return {job.name: job for job in jobs}
 
 

@@ -227,12 +227,6 @@ def pretrain(run: Pretraining) -> Pretrained:
         ParameterError: output_dir holds another run, or the parameters do not fit a model. CorpusError: see
         `prepare_text`. ModelError: no such model or tokenizer. DivergedError: a loss is not finite.
     """
-    if (run.folder / "result.json").exists():
-        check_made(run)
-        kept = f"{run.folder}/model"
-        model, tokenizer = load_model(kept, head=KINDS[run.kind].part), load_tokenizer(kept)
-        history = pd.read_csv(run.folder / "history.csv")
-        return Pretrained(model, tokenizer, history, read_result(run.folder / "result.json"))
     choose_threads(run.device)
     arguments = training_arguments(
         run, run.folder, max_steps=run.steps, gradient_accumulation_steps=run.accumulation,
@@ -244,7 +238,13 @@ def pretrain(run: Pretraining) -> Pretrained:
         eval_strategy="steps", eval_steps=run.eval_steps, save_strategy="steps", save_steps=run.eval_steps,
     )  # fmt: skip
     with lock(run.folder) if arguments.process_index == 0 else nullcontext():
-        return train(run, arguments)
+        if not (run.folder / "result.json").exists():
+            return train(run, arguments)
+        check_made(run)  # by another process, maybe, which had the folder first
+        kept = f"{run.folder}/model"
+        model, tokenizer = load_model(kept, head=KINDS[run.kind].part), load_tokenizer(kept)
+        history = pd.read_csv(run.folder / "history.csv")
+        return Pretrained(model, tokenizer, history, read_result(run.folder / "result.json"))
 
 
 def train(run: Pretraining, arguments: TrainingArguments) -> Pretrained:
@@ -294,10 +294,22 @@ def record_of(
     return record | {"tokens_per_second": tokens / cost["train_seconds"], "environment": started}
 
 
+def values_of(words: list[str]) -> dict[str, str]:
+    """The parameters of words like name=value; ParameterError: a word without "=", or a name that comes twice."""
+    values: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or name in values:
+            problem = f"{name!r} comes twice" if equals else f"{word!r} is not name=value"
+            raise ParameterError(f"{problem}, as in: text=corpus.txt size=nano")
+        values[name] = value
+    return values
+
+
 def main(words: list[str]) -> int:
     """The command: name=value ..., as papermill's `-p name value`."""
     try:
-        done = pretrain(Pretraining.parse({name: value for name, _, value in (word.partition("=") for word in words)}))
+        done = pretrain(Pretraining.parse(values_of(words)))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

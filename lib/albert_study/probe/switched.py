@@ -199,8 +199,13 @@ class Subject:
             split: "held-out" for training examples that the run did not see; else a split's name.
             examples: how many, the same for every run; None takes all.
         Raises:
-            ParameterError: the run kept no model, saw all training examples, or has no such split.
+            ParameterError: the run kept no model, saw all training examples, has no such split, or is one of folds.
         """
+        if run.folds:
+            raise ParameterError(
+                f"{run.folder}: its model was trained on {run.folds - 1} of folds={run.folds}, which have examples of "
+                "every split; take the model of a run with folds=None"
+            )
         folder = run.folder / "model"
         if not folder.is_dir():
             remove = f"to make the run again with save_model=True, remove {run.folder} first"
