@@ -19,6 +19,7 @@ from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from albert_lsh.record import read_result
 from albert_study.study import NOTEBOOKS as KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -157,6 +158,17 @@ def test_run_all_twice_then_a_misspelling_then_a_change(name, checkout, kernel):
         opened.run_all()
         assert opened.printed() == ""
     assert sorted(path.name for path in (checkout / "notebooks").iterdir()) == sorted(os.listdir(NOTEBOOKS))
+
+
+def test_an_arm_with_examples_of_its_own_is_trained_on_these(checkout, kernel):
+    opened = Opened("compare.ipynb", checkout, kernel)
+    arms = {"few": {"train_examples": 8}, "more": {"train_examples": 24}}
+    opened.edit({**SMALL, "task": "mini-mrpc", "seed": 2, "arms": arms})
+    with opened.client.setup_kernel():
+        opened.forget_all()
+        opened.run_all()
+    records = [read_result(path) for path in checkout.glob("results/runs/notebook/mini-mrpc/*/*/seed-2/result.json")]
+    assert sorted(record["examples"]["train"] for record in records) == [8, 24]
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.name)

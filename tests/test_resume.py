@@ -94,10 +94,14 @@ def checkpoints(folder, steps, identity):
     for step in steps:
         (folder / f"checkpoint-{step}").mkdir()
         (folder / f"checkpoint-{step}" / "trainer_state.json").write_text('{"global_step": 1}')
+        for name in ("optimizer.pt", "scheduler.pt"):
+            (folder / f"checkpoint-{step}" / name).touch()
 
 
 def test_the_newest_checkpoint_counts_whose_state_is_whole(tmp_path):
-    checkpoints(tmp_path, (9, 10, 11, 100), {"seed": 0})
+    checkpoints(tmp_path, (9, 10, 11, 12, 14, 100), {"seed": 0})
+    (tmp_path / "checkpoint-12" / "optimizer.pt").unlink()
+    (tmp_path / "checkpoint-14" / "scheduler.pt").unlink()
     (tmp_path / "checkpoint-11" / "trainer_state.json").write_text('{"global_st')
     (tmp_path / "checkpoint-100" / "trainer_state.json").unlink()
     shutil.copytree(tmp_path / "checkpoint-9", tmp_path / "checkpoint-13.bak")

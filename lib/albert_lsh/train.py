@@ -387,8 +387,10 @@ def newest(folder: Path, identity: dict[str, Any], *, resume: bool = True) -> Pa
     if other := sorted(k for k in identity.keys() | previous.keys() if identity.get(k) != previous.get(k)):
         raise ParameterError(f"{folder} holds checkpoints of a run with another {', '.join(other)}; {anew}")
     for step, checkpoint in sorted(steps.items(), reverse=True):
-        with suppress(OSError, ValueError):  # it was not written to its end
+        with suppress(OSError, ValueError):  # it was not written, or copied, to its end
             json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+            for name in ("optimizer.pt", "scheduler.pt"):  # without one of them Trainer begins that anew, silently
+                (checkpoint / name).stat()
             print(f"going on after step {step}, from {checkpoint.name}")
             return checkpoint
     return None
