@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 
 from albert_lsh import load_tokenizer
+from albert_lsh.attention import mean_cost
 from albert_lsh.data import encode, load_data
 from albert_lsh.files import repository_root, write_atomically
 from albert_lsh.model.load import load_config
 from albert_lsh.record import RETIRED, provenance, read_result
-from albert_study.probe.switched import mean_cost
 from albert_study.probe.variants import TRUNCATION, read_rows
 from albert_study.records import COSTS, record_paths
 from albert_study.reproduce import RUNS, run_again
@@ -65,7 +65,7 @@ def costs_of_runs() -> Iterator[Row]:
         count = min(64, len(length))
         sample = length[[number * len(length) // count for number in range(count)]]
         kept = (length.astype(float) ** 2).sum() / (whole.astype(float) ** 2).sum()
-        cost = mean_cost(run["attention"], settings, sample, head_dim(run["model"])) * kept
+        cost = mean_cost(run["attention"], sample.tolist(), head_dim(run["model"]), **settings) * kept
         yield {"record": path.relative_to(ROOT).as_posix(), "cost": cost}
 
 
@@ -78,7 +78,9 @@ def costs_of_switched(path: Path) -> Iterator[Row]:
         names = ("task", "model", "max_length")
         parameters = {name: read_result(trained)["parameters"][name] for name in names}
         length, _ = lengths_of(json.dumps(parameters | {"eval_examples": row["examples"]}), row["split"])
-        cost = mean_cost(row["attention"], json.loads(row["settings"]), length, head_dim(parameters["model"]))
+        cost = mean_cost(
+            row["attention"], length.tolist(), head_dim(parameters["model"]), **json.loads(row["settings"])
+        )
         yield {"variant": row["variant"], "share": row.get("share_asked"), "cost": cost}
 
 
@@ -88,7 +90,7 @@ def costs_at_a_length(path: Path) -> Iterator[Row]:
         settings = json.loads(row["settings"])
         if row["attention"] in LISTS and settings.get("mean_key") and row["date"] < CHANGED:
             model = "nano" if row["model"].startswith("results/") else row["model"]  # one of that shape, not kept
-            cost = mean_cost(row["attention"], settings, [row["length"]], head_dim(model))
+            cost = mean_cost(row["attention"], [row["length"]], head_dim(model), **settings)
             yield {"variant": row["variant"], "share": row.get("share_asked"), "cost": cost}
 
 

@@ -189,10 +189,8 @@ def rows_of(path: Path, root: Path) -> list[Row]:
         about |= {name: run.get(name) for name in ("epochs", "precision")}
         about |= {"variant": run.get("start"), "length": run["max_length"], "share": settings.get("share")}
         about |= {"split": split, "examples": counts[split], "device": where["device"], "record": place}
-        about |= {
-            "pairs": result["attended_share"],
-            "cost": counted_again(root).get((place, "", ""), result.get("full_cost")),
-        }
+        cost = counted_again(root).get((place, "", ""), result.get("full_cost"))
+        about |= {"pairs": result["attended_share"], "cost": cost}
         about |= {"commit": where["commit"] or "unknown"}  # outside a checkout there is no commit
         return [about | measure for measure in measures(result, path)]
 

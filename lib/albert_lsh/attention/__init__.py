@@ -12,6 +12,8 @@ In a model they are chosen with `albert_lsh.load_model(..., attention=name)`.
 """
 
 import reprlib
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -285,6 +287,13 @@ def cost(name: str, length: int, head_dim: int = 64, **settings: Any) -> float:
     return made.resolve(torch.tensor([length], device="cpu")).cost(length, head_dim) / (2 * length**2 * head_dim)
 
 
+def mean_cost(name: str, lengths: Iterable[int], head_dim: int, **settings: Any) -> float:
+    """`cost` for sequences of these lengths together: of all their multiply-adds, a long one has more. 0 for none."""
+    times = Counter(length for length in lengths if length)
+    products = sum(times[n] * n**2 * cost(name, n, head_dim, **settings) for n in times)
+    return products / max(1, sum(times[n] * n**2 for n in times))
+
+
 class Coverage(NamedTuple):
     """What an attention looks at, as shares of all query-key pairs (or of softmax's mass).
 
@@ -319,9 +328,8 @@ def coverage(
         keys_seen[:, head] = seen.sum(-1)
     misses = (keys_seen < tokens[:, None, None]) & mask & made.resolve(tokens).has_mean_key
     all_queries, all_pairs = (max(1, query.shape[1] * int(n.sum())) for n in (tokens, tokens.square()))
-    products = sum(n**2 * cost(name, n, query.shape[-1], **settings) for n in tokens.tolist() if n)
     return Coverage(
         pairs=(keys_seen.sum() + misses.sum()).item() / all_pairs,
         mass=mass / all_queries,
-        cost=products * query.shape[1] / all_pairs,
+        cost=mean_cost(name, tokens.tolist(), query.shape[-1], **settings),
     )

@@ -6,7 +6,6 @@ attention switched.
 """
 
 import math
-from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -287,13 +286,6 @@ def without_a_threshold(task: Task, table: pd.DataFrame) -> dict[str, float]:
     return scores
 
 
-def mean_cost(name: str, settings: dict[str, Any], lengths: Sequence[int], head_dim: int) -> float:
-    """An attention's full cost for texts of these lengths together, as a ratio to softmax attention's."""
-    numbers, times = np.unique(lengths, return_counts=True)
-    costs = [attentions.cost(name, int(n), head_dim, **settings) for n in numbers]
-    return float(np.average(costs, weights=times * numbers.astype(float) ** 2))
-
-
 def share_changed(before: list[Any], after: list[Any]) -> float:
     """Share of the answers that change; a value (STS-B's 0 to 5) changes when it moves by more than half a point."""
     pairs = zip(before, after, strict=True)
@@ -326,8 +318,8 @@ def measure_fidelity(subject: Subject, settings: Fidelity) -> tuple[pd.DataFrame
             else:
                 diagnosed, rows = diagnose(model, batches, base, variant, settings.seed)
                 width = base.passes[0][0].query.shape[-1]
-                cost = mean_cost(variant.attention, variant.settings, subject.encoded["length"], width)
-                diagnosed["cost"] = cost  # of all texts: it hangs on their lengths, and a few may be short
+                lengths = subject.encoded["length"][:]  # of all texts: cost hangs on them, and a few may be short
+                diagnosed["cost"] = attentions.mean_cost(variant.attention, lengths, width, **variant.settings)
                 details = summary(rows.assign(lengths=thirds(rows["length"])), ["layer", "head", "lengths"])
                 switch_attention(model, variant.attention, variant.settings, settings.seed)
                 after = subject.answer(subject.encoded)
