@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -20,6 +21,7 @@ from albert_lsh.encoders import ModelError, attention_modules, max_positions
 from albert_lsh.run import ParameterError
 from albert_study.compare import gaps
 from albert_study.experiments import pretrain as pretrain_module
+from albert_study.experiments.corpus import CorpusError
 from albert_study.experiments.pretrain import main, pretrain
 from albert_study.experiments.pretrain_recipe import Pretraining
 from albert_study.records import load
@@ -52,11 +54,12 @@ def same_weights(one, other):
     return all(torch.equal(weight, other.state_dict()[name]) for name, weight in one.state_dict().items())
 
 
-def test_a_run_leaves_a_model_its_curve_and_its_record(small, undisturbed):
+def test_a_run_leaves_a_model_its_curve_and_its_record(small, undisturbed, tmp_path):
     folder, done = undisturbed
     record, each = json.loads((folder / "result.json").read_text()), pd.read_csv(folder / "held-out.csv")
     left = sorted(path.name for path in folder.iterdir() if path.name != ".run.lock")
     assert left == ["held-out.csv", "history.csv", "model", "result.json"]
+    assert record["parameters"]["text"] == "text.txt"  # no folder of the machine
     assert record["tokens"]["trained"] == pytest.approx(24 * 4 * 50, rel=0.25)
     assert done.history["step"].iloc[0] == 0  # what the first weights are worth
     assert done.history["mlm_loss"].iloc[0] < math.log(done.model.config.vocab_size) - 1  # guessing has the logarithm
@@ -76,6 +79,15 @@ def test_a_run_leaves_a_model_its_curve_and_its_record(small, undisturbed):
         ParameterError, match="the result of another run, made with attention='key-clusters', not 'softmax'"
     ):
         run_in(folder, small)
+    with pytest.raises(CorpusError, match="has changed since"):
+        run_in(folder, small | HASHING, text=longer_text(small, tmp_path))
+
+
+def longer_text(small, folder):
+    """Another file of the same name."""
+    text = Path(small["text"])
+    (folder / text.name).write_text(f"{text.read_text()}\nOne sentence more.\n")
+    return str(folder / text.name)
 
 
 def test_interrupted_it_ends_as_if_undisturbed(small, undisturbed, tmp_path, killed_after):
@@ -84,6 +96,9 @@ def test_interrupted_it_ends_as_if_undisturbed(small, undisturbed, tmp_path, kil
     assert not (tmp_path / "result.json").exists()
     with pytest.raises(ParameterError, match="holds checkpoints of a run with another learning_rate"):
         run_in(tmp_path, small | HASHING, learning_rate=1e-4)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ParameterError, match="holds checkpoints of a run with another text_revision"):
+        run_in(tmp_path, small | HASHING, text=longer_text(small, tmp_path / "other"))
     done = run_in(tmp_path, small | HASHING)
     assert done.history.equals(undisturbed[1].history)
     assert done.record["metrics"] == undisturbed[1].record["metrics"]

@@ -37,7 +37,7 @@ def record(root, job, **changes):
     path = root / job.results[0]
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {"status": "complete", "schema": SCHEMA, "metrics": {}, "headline": {}}
-    path.write_text(json.dumps(about | {"parameters": job.run.model_dump() | changes}))
+    path.write_text(json.dumps(about | {"parameters": job.settings.model_dump() | changes}))
 
 
 def test_a_result_made_with_other_parameters_is_refused_in_words(root, capsys):
@@ -74,8 +74,23 @@ def test_a_notebook_is_done_when_what_it_writes_last_is_there(root):
         assert (job.notebook, job.parameters, job.results) == (f"{notebook}.ipynb", values, (result,))
         assert job.status() == f"to make  a: no {result}"
         (root / result).parent.mkdir(parents=True, exist_ok=True)
-        (root / result).touch()
+        if notebook == "reading":
+            (root / result).touch()
+        else:
+            record(root, job, **values)
         assert job.status().startswith("done")
+
+
+def test_a_pretraining_made_with_other_parameters_and_damaged_results_are_refused(root):
+    """What the study's file says is compared: records may be older than other parameters."""
+    (job,) = load(root, "notebooks: {a: {notebook: pretrain, steps: 100}}")
+    record(root, job, precision="fp16", optimizer="adamw", sentence_order=None)
+    assert job.status().startswith("done")
+    record(root, job, steps=200)
+    with pytest.raises(StudyError, match="made with steps=200, not 100"):
+        to_make("x", {"a": job})
+    (root / job.results[0]).write_text("{")
+    assert "result.json is damaged" in job.status()
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "studies").glob("*.yaml"))])

@@ -72,8 +72,6 @@ def read_result(path: Path) -> dict[str, Any]:
         )
     if not complete or not {"parameters", "metrics"} <= set(result):
         raise OneLineError(f"{path} is not of a complete run; {again}")
-    if "epochs" in (parameters := result["parameters"]):  # a fine-tuning run's
-        result["parameters"] = {k: v for k, v in parameters.items() if k not in LEFT or v != LEFT[k]}
     return with_todays_settings(with_todays_names(result) if schema == OLD_NAMES else result)
 
 
@@ -252,7 +250,8 @@ def differences(result: dict[str, Any], identity: dict[str, Any], defaults: dict
     recorded, identity = defaults | result["parameters"], json.loads(json.dumps(identity))
     recorded["attention_settings"] = attentions.recorded(recorded["attention"], recorded["attention_settings"])
     other = [f"{k}={recorded.get(k)!r}, not {v!r}" for k, v in identity.items() if recorded.get(k) != v]
-    other += [f"{k}={recorded[k]!r}, which left" for k in LEFT.keys() & result["parameters"].keys() - identity.keys()]
+    left = {k: v for k, v in LEFT.items() if k in result["parameters"] and k not in identity | defaults}
+    other += [f"{k}={recorded[k]!r}, which left" for k, v in left.items() if recorded[k] != v]
     if recorded["attention"] == identity["attention"]:
         try:
             attentions.check_version(identity["attention"], result.get("resolved", {}).get("attention_version", 1))

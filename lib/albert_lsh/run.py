@@ -48,7 +48,7 @@ from albert_lsh.tasks import TASKS
 
 OPEN = (None, "", "None")
 KNOWN = {*TASKS, *FOLDERS}
-DATA = ("task", "tasks")  # the fields that name data
+DATA = ("task", "tasks", "text")  # the fields that name data
 
 
 def in_root(value: str, info: ValidationInfo) -> str:
@@ -201,7 +201,7 @@ class Settings(BaseModel):
     def recorded(self) -> dict[str, Any]:
         """All parameters but `results_root`: records name no folder of a machine.
 
-        Paths are as seen from there; of a task's file elsewhere the name alone, `data_revision` says which it was.
+        Paths are as seen from there; of a file of data elsewhere the name alone, its revision says which it was.
         """
         values = self.model_dump(exclude={"results_root"})
 

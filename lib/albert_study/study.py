@@ -30,7 +30,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from albert_lsh import attention as attentions
 from albert_lsh.files import OneLineError, described, nearest, relative_to_root, repository_root, run_folder
 from albert_lsh.record import differences, read_result
-from albert_lsh.run import Count, Run, Seed
+from albert_lsh.run import Count, Run, Seed, Settings
 
 # Notebooks that an entry of `notebooks` may name, and the class of their parameters.
 NOTEBOOKS = {
@@ -243,7 +243,12 @@ class Job:
     results: tuple[str, ...]  # files that it writes last, relative to the repository
     kept: str  # where the executed notebook is kept, likewise
     task: str = ""
-    run: Run | None = None  # that it makes
+    settings: Settings | None = None  # the parameters, checked
+
+    @property
+    def run(self) -> Run | None:
+        """The fine-tuning run that it makes."""
+        return self.settings if isinstance(self.settings, Run) else None
 
     @property
     def partial(self) -> str:
@@ -260,18 +265,24 @@ class Job:
         return self.missing()[0] if exists(self.kept) else self.kept
 
     def check_result(self) -> None:
-        """Compare a run's result, if it is there, with its parameters.
+        """Compare the results that are there with the parameters. A table's rows are compared by its notebook.
 
         Raises:
-            StudyError: it was made with others. ValueError: it is damaged. OSError: it may not be read.
+            StudyError: a run, or a pretraining, was made with others. ValueError: a result is damaged. OSError: it may
+            not be read.
         """
-        if self.run is None or not exists(self.results[0]):
-            return
-        # device and precision: where the file leaves them open, every machine's choice is right
-        left_open = {name for name in ("device", "precision") if self.parameters.get(name, "auto") == "auto"}
-        identity = {name: value for name, value in self.run.identity().items() if name not in left_open}
-        if other := differences(read_result(repository_root() / self.results[0]), identity, Run.defaults()):
-            raise StudyError(f"{self.results[0]} was made with {'; '.join(other)}")
+        for path in filter(exists, self.results):
+            if Path(path).name != "result.json":
+                continue
+            result, made = read_result(repository_root() / path), self.settings
+            if made and Path(str(getattr(made, "output_dir", None))) == Path(made.results_root, path).parent:
+                # device and precision, where the file leaves them open: every machine's choice is right. Of a
+                # pretraining what the file says is compared: older ones had fewer parameters.
+                left_open = {"device", "precision"} if self.run else {*made.identity()} - {"attention"}
+                named = {name for name, value in self.parameters.items() if value != "auto"}
+                identity = {k: value for k, value in made.identity().items() if k not in left_open - named}
+                if other := differences(result, identity, made.defaults()):
+                    raise StudyError(f"{path} was made with {'; '.join(other)}")
 
     def status(self) -> str:
         """`done`, `to make` or `differs`, and why."""
@@ -362,7 +373,7 @@ def job_of_notebook(label: str, notebook: str, **parameters: Any) -> Job:
     table = getattr(made, "output", None)
     kept = Path(table).with_suffix(".ipynb") if table else Path(made.output_dir, f"{label}.ipynb")
     task = parameters.get("task", "")
-    return Job(label, f"{notebook}.ipynb", parameters, results, relative_to_root(repository_root() / kept), task)
+    return Job(label, f"{notebook}.ipynb", parameters, results, relative_to_root(repository_root() / kept), task, made)
 
 
 def to_make(name: str, jobs: dict[str, Job]) -> list[Job]:

@@ -73,6 +73,9 @@ def train_tokenizer(text: Dataset, vocabulary: int, bytes_alone: bool = False) -
         text: of `load_text`; its first 20,000 rows are used.
         vocabulary: pieces, special tokens among them; a short text may have fewer.
         bytes_alone: RoBERTa's kind: pairs of bytes are merged, and nothing is changed before.
+
+    Pieces that are about as frequent may have another order, and so other ids, in another process: `tokenizers` sums
+    up in the order of random hashes. To repeat a run exactly, name the tokenizer that it was made with.
     """
     paragraphs = [paragraph for paragraph in text[:PARAGRAPHS]["text"] if paragraph.strip()]
     if not paragraphs:

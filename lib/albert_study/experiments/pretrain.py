@@ -11,6 +11,7 @@ checkpoint; one is written every `eval_steps`.
 import json
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ from albert_lsh.record import check_made, read_result, resolved, write_result
 from albert_lsh.run import (
     ParameterError,
 )
+from albert_lsh.sources import fingerprint
 from albert_lsh.train import CURVE_POINTS, StudyTrainer, newest, train_loop, training_arguments
 from albert_study.experiments import corpus, first_weights
 from albert_study.experiments.pretrain_recipe import KINDS, SIZES, Pretraining
@@ -224,8 +226,8 @@ def pretrain(run: Pretraining) -> Pretrained:
     A finished run is read instead.
 
     Raises:
-        ParameterError: output_dir holds another run, or the parameters do not fit a model. CorpusError: see
-        `prepare_text`. ModelError: no such model or tokenizer. DivergedError: a loss is not finite.
+        ParameterError: output_dir holds another run, or the parameters do not fit a model. CorpusError: the text has
+        changed since the run was made; see also `prepare_text`. ModelError: no such model or tokenizer. DivergedError: a loss is not finite.
     """
     choose_threads(run.device)
     arguments = training_arguments(
@@ -241,15 +243,24 @@ def pretrain(run: Pretraining) -> Pretrained:
         if not (run.folder / "result.json").exists():
             return train(run, arguments)
         check_made(run)  # by another process, maybe, which had the folder first
+        made_with, now = read_result(run.folder / "result.json").get("text_revision"), text_revision(run)
+        if now and made_with not in (None, now):
+            raise corpus.CorpusError(f"text={run.text!r} has changed since {run.folder} was made; take another output_dir")
         kept = f"{run.folder}/model"
         model, tokenizer = load_model(kept, head=KINDS[run.kind].part), load_tokenizer(kept)
         history = pd.read_csv(run.folder / "history.csv")
         return Pretrained(model, tokenizer, history, read_result(run.folder / "result.json"))
 
 
+def text_revision(run: Pretraining) -> str | None:
+    """A digest of the text's file; None where the text is no file that is there."""
+    return fingerprint(run.text, f"text={run.text!r}") if Path(run.text).is_file() else None
+
+
 def train(run: Pretraining, arguments: TrainingArguments) -> Pretrained:
     """What `pretrain` does in a folder that is its own, on each of the devices."""
-    started, decisive = environment(run.device), run.identity() | {"devices": arguments.world_size}
+    started, revision = environment(run.device), text_revision(run)
+    decisive = run.identity() | {"devices": arguments.world_size, "text_revision": revision}
     with arguments.main_process_first(local=False, desc="text"):  # the others find it in folder and cache
         checkpoint = newest(run.folder / "checkpoints", decisive, resume=run.resume)
         material = prepare_text(run, arguments.world_size)
@@ -263,7 +274,7 @@ def train(run: Pretraining, arguments: TrainingArguments) -> Pretrained:
     )  # fmt: skip
     history, cost = train_loop(trainer, checkpoint)
     sums = np.asarray(trainer.predict(material.held_out).predictions)
-    record = record_of(run, material, trainer, cost, scores_of(sums), started)
+    record = record_of(run, material, trainer, cost, scores_of(sums), started) | {"text_revision": revision}
     if trainer.is_world_process_zero():
         with without_bars():
             model.save_pretrained(run.folder / "model")
