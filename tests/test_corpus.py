@@ -118,6 +118,11 @@ def test_roberta_s_pieces_are_of_bytes_and_mark_words(tmp_path):
     assert Pieces.of(tokenizer).begins_word[ids].sum() == 3
 
 
+def test_a_vocabulary_too_small_for_the_characters_is_named():
+    with pytest.raises(corpus.CorpusError, match="vocabulary=100: no tokenizer could be learnt"):
+        learn_tokenizer(["".join(map(chr, range(0x4E00, 0x4F00)))], 100)
+
+
 def test_whole_words_are_masked_and_fifteen_percent_of_all(tokenizer):
     pieces, rng = Pieces.of(tokenizer), np.random.default_rng(0)
     for text in sentences()[:100]:

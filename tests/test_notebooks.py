@@ -19,6 +19,7 @@ from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from albert_lsh.data import load_data
 from albert_lsh.record import read_result
 from albert_study.study import NOTEBOOKS as KINDS
 
@@ -160,14 +161,16 @@ def test_run_all_twice_then_a_misspelling_then_a_change(name, checkout, kernel):
     assert sorted(path.name for path in (checkout / "notebooks").iterdir()) == sorted(os.listdir(NOTEBOOKS))
 
 
-def test_an_arm_with_examples_of_its_own_is_trained_on_these(checkout, kernel):
+def test_an_arm_with_examples_of_its_own_is_trained_on_these(checkout, kernel, tmp_path):
+    """Of a file of one's own, which is not below results_root."""
+    load_data("mini-mrpc")["train"].to_csv(tmp_path / "pairs.csv")
     opened = Opened("compare.ipynb", checkout, kernel)
     arms = {"few": {"train_examples": 8}, "more": {"train_examples": 24}}
-    opened.edit({**SMALL, "task": "mini-mrpc", "seed": 2, "arms": arms})
+    opened.edit({**SMALL, "task": str(tmp_path / "pairs.csv"), "seed": 2, "arms": arms})
     with opened.client.setup_kernel():
         opened.forget_all()
         opened.run_all()
-    records = [read_result(path) for path in checkout.glob("results/runs/notebook/mini-mrpc/*/*/seed-2/result.json")]
+    records = [read_result(path) for path in checkout.glob("results/runs/notebook/pairs*/*/*/seed-2/result.json")]
     assert sorted(record["examples"]["train"] for record in records) == [8, 24]
 
 

@@ -52,9 +52,24 @@ class Named(attention.Attention):
     name = "softmax"
 
 
+class InAFolder(attention.Attention):
+    name = "lin/elu"
+
+
+class WithDropout(attention.Attention):
+    name = "dropping"
+    dropout: float = 0.1
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [(Named, "'softmax' is there already"), (attention.Attention, "is no subclass of"), (3, "3 is no")],
+    [
+        (Named, "'softmax' is there already"),
+        (attention.Attention, "is no subclass of"),
+        (3, "3 is no"),
+        (InAFolder, "name='lin/elu' must be letters"),
+        (WithDropout, "a setting cannot be called 'dropout'"),
+    ],
 )
 def test_of_an_attention_that_is_registered(kind, message):
     with pytest.raises(ValueError, match=message):

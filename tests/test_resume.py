@@ -135,13 +135,19 @@ def test_checkpoints_of_other_data_are_refused(tmp_path):
         fit(run, data)
 
 
-def test_one_checkpoint_is_kept_and_a_damaged_file_in_it_is_named(tmp_path):
+def test_one_checkpoint_is_kept_and_a_damaged_file_in_it_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("albert_lsh.train.SAVE_AFTER", 0)
     run = make(tmp_path, **LONG)
-    kill(run, PLACES["the result"][1])
-    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"checkpoint-42", "run.json"}
-    (tmp_path / "checkpoints" / "checkpoint-42" / "optimizer.pt").write_bytes(b"PK")
-    with pytest.raises(ValueError, match="checkpoint-42 is damaged .UnpicklingError.; delete it, and go on"):
-        fit(run)
+    kill(run, PLACES["a long epoch"][1])
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"checkpoint-4", "run.json"}
+    for name in ("optimizer.pt", "rng_state.pth", "config.json"):
+        file = tmp_path / "checkpoints" / "checkpoint-4" / name
+        whole = file.read_bytes()
+        for damaged in (b"", whole[:10]):
+            file.write_bytes(damaged)
+            with pytest.raises(ValueError, match=r"checkpoint-4 is damaged \(\w+\); delete it, and go on"):
+                fit(run)
+        file.write_bytes(whole)
 
 
 def test_the_order_of_the_examples_follows_from_seed_and_epoch():

@@ -106,11 +106,12 @@ def test_the_ladder_is_the_same_in_all_tasks_of_its_study_and_can_be_had_by_name
     assert ladder["2020-block"]["attention_settings"]["residual"] is False
     own = {"softmax": {"attention": "softmax"}}
     assert [named_arms(arms) for arms in (["softmax"], "softmax", own)] == [own] * 3
+    assert named_arms({"softmax": None}) == {"softmax": {}}
     for task, entry in StudyFile("ladder").study.tasks.items():
         for name in entry.arms.keys() & ladder.keys() if task != "squad" else ():  # of 128 tokens, which are hashed
             values = entry.arms[name].values()
             assert {key: value for key, value in values.items() if key != "learning_rate"} == ladder[name]
-    for arms in ("ladders", ["2020"], [], 5):
+    for arms in ("ladders", ["2020"], [], {}, {"softmax": "softmax"}, 5):
         with pytest.raises(StudyError, match='must be "ladder", a list of its arms .*, or by name'):
             named_arms(arms)
 

@@ -1,5 +1,7 @@
 """Tasks: data in the Hub's schemas, cut into the parts of a run, encoded; scores beside what needs no reading."""
 
+from dataclasses import replace
+
 import datasets
 import numpy as np
 import pytest
@@ -34,6 +36,14 @@ def test_an_unknown_task_is_named_and_the_embedded_ones_have_the_labels_of_the_t
         load_data("mrcp")
     for name in ("mini-mrpc", "mini-sst2", "mini-mnli"):
         assert tuple(load_data(name)["train"].features["label"].names) == TASKS[name].labels
+
+
+@pytest.mark.parametrize(
+    ("task", "metric"), [("mnli", "f1"), ("sst2", "recall"), ("stsb", "accuracy"), ("squad", "em")]
+)
+def test_a_task_cannot_have_a_metric_that_its_kind_does_not_have(task, metric):
+    with pytest.raises(TaskError, match=f"task='{task}': metrics='{metric}' must be one of"):
+        replace(TASKS[task], metrics=(metric,))
 
 
 def test_the_labels_of_every_task_are_called_label(write):

@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+from functools import partial
 
 import pandas as pd
 import pytest
 
-from albert_study.probe.variants import SHARE, fill, variants_of
+from albert_lsh.files import FolderInUseError, lock
+from albert_study.probe.variants import SHARE, fill, growing_table, variants_of
 
 VARIANTS = {
     name: {"attention": "key-clusters", "n_hashes": number} for number, name in enumerate(("few", "more", "9"), 1)
@@ -51,6 +53,12 @@ def test_an_interrupted_table_is_taken_up_and_ends_the_same(tmp_path):
     assert done == ["9"]
     assert contents(killed.parent) == contents(whole.parent)
     assert list(table["variant"]) == list(dict.fromkeys(looks["variant"])) == list(VARIANTS)
+
+
+def test_a_table_is_filled_by_one_process_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("albert_study.probe.variants.lock", partial(lock, wait=0))
+    with growing_table(tmp_path / "table.csv"), pytest.raises(FolderInUseError, match="in use by another process"):
+        ask(tmp_path / "table.csv", ["few"])
 
 
 def test_a_finished_table_is_never_replaced_by_a_worse_one(tmp_path):

@@ -84,7 +84,14 @@ class Task:
     has_free_words: ClassVar[bool] = True  # whether the words of a text may be shuffled
     number_type: ClassVar[Any] = np.int32  # of labels in `predictions`
     answered: ClassVar[str] = "answer"  # the column of answers there
+    all_metrics: ClassVar[tuple[str, ...]]  # that a task of the kind may be scored by
     besides: ClassVar[tuple[str, ...]] = ()  # columns that answers need besides `label`
+
+    def __post_init__(self) -> None:
+        """Raise TaskError for a metric that its kind does not have; F1 is of two classes."""
+        fitting = [name for name in self.all_metrics if name != "f1" or len(self.labels) < 3]
+        if unfit := [name for name in self.metrics if name not in fitting]:
+            raise TaskError(f"task={self.name!r}: metrics={unfit[0]!r} must be one of: {', '.join(fitting)}")
 
     # What it is
 
@@ -281,6 +288,8 @@ class Task:
 class Classification(Task):
     """One or two texts are one of several classes."""
 
+    all_metrics = ("accuracy", "f1", "matthews")
+
     @property
     def model_options(self) -> dict[str, Any]:
         named = {"id2label": dict(enumerate(self.labels)), "label2id": {n: i for i, n in enumerate(self.labels)}}
@@ -315,7 +324,7 @@ class Classification(Task):
 class Regression(Task):
     """A number is predicted of one or two texts."""
 
-    number_type, answered = np.float32, "logit_0"
+    number_type, answered, all_metrics = np.float32, "logit_0", ("pearson", "spearman")
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -343,6 +352,7 @@ class QuestionAnswering(Task):
     pipeline, embedded, answer_column = "question-answering", "mini-squad", ANSWERS
     recipe = Task.recipe | {"max_length": 384, "batch_size": 12, "learning_rate": 3e-5, "epochs": 2.0}
     perfect, digits, scored, has_free_words, besides = 100, 1, 1, False, ("id",)
+    all_metrics = ("exact", "f1")
 
     @property
     def kept_together(self) -> tuple[str, ...]:

@@ -47,7 +47,8 @@ from albert_lsh.sources import without_answers
 WARMUP, WEIGHT_DECAY = 0.1, 0.01  # of a fine-tuning run; the warm-up as a share of all steps
 CURVE_POINTS = 20  # points of a run's training-loss curve
 SAVE_AFTER = 600  # seconds after which a logged loss is followed by a checkpoint
-UNREADABLE = "PytorchStreamReader|deserializing|UnpicklingError|EOFError"  # what loading a damaged checkpoint raises
+# What loading a damaged checkpoint raises.
+UNREADABLE = "PytorchStreamReader|deserializing|UnpicklingError|EOFError|JSONDecodeError"
 # What `accelerate launch` or a shell may set, and what Trainer would train otherwise by than the parameters say.
 OTHER_WAYS = ("ACCELERATE_DYNAMO_", "ACCELERATE_GRADIENT_", "ACCELERATE_USE_")
 tqdm.monitor_interval = 0  # no thread that watches bars: where memory is out, Python waits for ever for it to begin

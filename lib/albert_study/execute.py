@@ -58,17 +58,17 @@ def clean(path: Path, texts_are_ours: bool) -> None:
     nbformat.write(notebook, path)
 
 
-def named_arms(arms: str | list[str] | dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def named_arms(arms: str | list[str] | dict[str, dict[str, Any] | None]) -> dict[str, dict[str, Any]]:
     """By arm, the parameters of its runs that are its own.
 
     arms: "ladder", names of its arms ("one,other" as well), or by name the parameters themselves. Of
     studies/ladder.yaml the arms of SST-2 are taken, without their learning rates, which are its model's.
 
     Raises:
-        StudyError: a name that is no arm of the ladder.
+        StudyError: a name that is no arm of the ladder; no arm at all.
     """
-    if isinstance(arms, dict):
-        return arms
+    if isinstance(arms, dict) and arms and all(isinstance(of_arm, dict | None) for of_arm in arms.values()):
+        return {name: of_arm or {} for name, of_arm in arms.items()}
     names = list(RUNGS) if arms == "ladder" else arms.split(",") if isinstance(arms, str) else arms
     if not isinstance(names, list) or not names or not {*names} <= RUNGS.keys():
         known = f"a list of its arms ({', '.join(RUNGS)}), or by name what a run of each has of its own"

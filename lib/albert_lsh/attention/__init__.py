@@ -11,6 +11,7 @@
 In a model they are chosen with `albert_lsh.load_model(..., attention=name)`.
 """
 
+import re
 import reprlib
 from collections import Counter
 from collections.abc import Iterable
@@ -66,6 +67,8 @@ GROUPS: dict[str, tuple[type[Attention], ...]] = {
 ATTENTIONS: dict[str, type[Attention]] = {kind.name: kind for kinds in GROUPS.values() for kind in kinds}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 HIGHEST_SEED = 2**63 - 1
+# Arguments of the functions below, beside which settings stand.
+ARGUMENTS = {"name", "query", "key", "value", "padding_mask", "seed", "dropout", "conv_weight", "length", "head_dim"}
 
 
 def names() -> list[str]:
@@ -77,12 +80,17 @@ def register(kind: type[Attention]) -> type[Attention]:
     """Make an attention of your own known by its `name`, to `attend`, to models and to runs; a decorator of its class.
 
     Raises:
-        ValueError: no subclass of `Attention` with a name, or a name that another one has.
+        ValueError: no subclass of `Attention` with a name, a name that another one has or that is none of a folder, a
+        setting that is called as an argument of `attend` or `cost`.
     """
     if not (isinstance(kind, type) and issubclass(kind, Attention) and isinstance(getattr(kind, "name", None), str)):
         raise ValueError(f"{reprlib.repr(kind)} is no subclass of albert_lsh.attention.Attention with a name")
     if kind.name in ATTENTIONS:
         raise ValueError(f"attention {kind.name!r} is there already")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", kind.name):
+        raise ValueError(f"name={kind.name!r} must be letters, digits, dots, underscores and hyphens: it names folders")
+    if taken := ARGUMENTS & kind.defaults.keys():
+        raise ValueError(f"attention {kind.name!r}: a setting cannot be called {min(taken)!r}, an argument of attend")
     ATTENTIONS[kind.name] = kind
     return kind
 

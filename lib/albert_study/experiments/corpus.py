@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AlbertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, RobertaTokenizer
 
 from albert_lsh import mini
-from albert_lsh.files import OneLineError
+from albert_lsh.files import OneLineError, reading
 from albert_lsh.tasks import download
 
 EMBEDDED = "mini"  # the name of a text that needs no file and no network: the paragraphs of mini-squad
@@ -73,6 +73,8 @@ def train_tokenizer(text: Dataset, vocabulary: int, bytes_alone: bool = False) -
         text: of `load_text`; its first 20,000 rows are used.
         vocabulary: pieces, special tokens among them; a short text may have fewer.
         bytes_alone: RoBERTa's kind: pairs of bytes are merged, and nothing is changed before.
+    Raises:
+        CorpusError: no text, or one with more characters than the vocabulary has room for.
 
     Pieces that are about as frequent may have another order, and so other ids, in another process: `tokenizers` sums
     up in the order of random hashes. To repeat a run exactly, name the tokenizer that it was made with.
@@ -80,20 +82,22 @@ def train_tokenizer(text: Dataset, vocabulary: int, bytes_alone: bool = False) -
     paragraphs = [paragraph for paragraph in text[:PARAGRAPHS]["text"] if paragraph.strip()]
     if not paragraphs:
         raise CorpusError("the text is empty: there is nothing to learn a tokenizer from")
-    if bytes_alone:
-        return RobertaTokenizer(add_prefix_space=True).train_new_from_iterator(
-            paragraphs, vocabulary, show_progress=False
-        )
+    with reading(CorpusError, f"vocabulary={vocabulary}: no tokenizer could be learnt"):
+        tokenizer = RobertaTokenizer(add_prefix_space=True) if bytes_alone else blank_tokenizer()
+        return tokenizer.train_new_from_iterator(paragraphs, vocabulary, show_progress=False)
+
+
+def blank_tokenizer() -> PreTrainedTokenizerBase:
+    """ALBERT's, without pieces."""
     blank = AlbertTokenizer().backend_tokenizer
     # ALBERT's own has no piece like "s,": SentencePiece keeps punctuation apart from letters.
     splits = [blank.pre_tokenizer, pre_tokenizers.Punctuation("isolated")]
     blank.pre_tokenizer = pre_tokenizers.Sequence(splits)
-    wrapped = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=blank, model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         pad_token="<pad>", unk_token="<unk>", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]",
         bos_token="[CLS]", eos_token="[SEP]",
     )  # fmt: skip
-    return wrapped.train_new_from_iterator(paragraphs, vocabulary, show_progress=False)
 
 
 class Sentences(NamedTuple):

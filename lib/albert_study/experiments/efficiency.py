@@ -28,7 +28,7 @@ from albert_lsh.model.load import load_model
 from albert_lsh.model.memory import recompute_activations
 from albert_lsh.record import provenance
 from albert_lsh.run import Count, Device, Place, Precision, Settings, on_this_machine
-from albert_study.probe.variants import GrowingTable
+from albert_study.probe.variants import GrowingTable, growing_table
 
 HEADS, HEAD_DIM, VOCABULARY = 12, 64, 30_000  # ALBERT-base's
 STEP_TOKENS = 1024  # a training step has two sequences, or one if two are more tokens
@@ -271,9 +271,8 @@ def measure_efficiency(settings: Efficiency) -> dict[str, pd.DataFrame]:
     measure = {"time": time_passes, "step": time_steps, "memory": measure_memory}
     tables = {}
     for kind in settings.kinds:
-        table = GrowingTable(settings.table(kind))
-        measure[kind](settings, table)
-        table.finish()
+        with growing_table(settings.table(kind)) as table:
+            measure[kind](settings, table)
         rows = pd.DataFrame(table.tables[0])
         tables[kind] = rows[rows["keys"] == np.minimum(settings.keys, rows["length"] // 2 if kind == "step" else 2**24)]
     return tables

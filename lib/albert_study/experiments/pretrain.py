@@ -227,7 +227,8 @@ def pretrain(run: Pretraining) -> Pretrained:
 
     Raises:
         ParameterError: output_dir holds another run, or the parameters do not fit a model. CorpusError: the text has
-        changed since the run was made; see also `prepare_text`. ModelError: no such model or tokenizer. DivergedError: a loss is not finite.
+        changed since the run was made; see also `prepare_text`. ModelError: no such model or tokenizer. DivergedError:
+        a loss is not finite.
     """
     choose_threads(run.device)
     arguments = training_arguments(
@@ -245,7 +246,9 @@ def pretrain(run: Pretraining) -> Pretrained:
         check_made(run)  # by another process, maybe, which had the folder first
         made_with, now = read_result(run.folder / "result.json").get("text_revision"), text_revision(run)
         if now and made_with not in (None, now):
-            raise corpus.CorpusError(f"text={run.text!r} has changed since {run.folder} was made; take another output_dir")
+            raise corpus.CorpusError(
+                f"text={run.text!r} has changed since {run.folder} was made; take another output_dir"
+            )
         kept = f"{run.folder}/model"
         model, tokenizer = load_model(kept, head=KINDS[run.kind].part), load_tokenizer(kept)
         history = pd.read_csv(run.folder / "history.csv")

@@ -51,6 +51,11 @@ class Paragraphs(Probe):
         return task
 
     @property
+    def named(self) -> str:
+        """The model, as files are named."""
+        return Path(self.model).name
+
+    @property
     def columns(self) -> dict[str, Any]:
         """What every row of the table says."""
         names = {"model": self.recorded()["model"], "task": self.task, "split": self.split}
@@ -65,8 +70,8 @@ class Reading(Paragraphs):
     """The parameters of reading.ipynb."""
 
     notebook: ClassVar[str] = "reading.ipynb"
-    usual: ClassVar[str] = "results/runs/notebook/reading-{max_length}.csv"
-    model: str = "sentence-transformers/all-MiniLM-L6-v2"
+    usual: ClassVar[str] = "results/runs/notebook/reading-{0.named}-{0.max_length}.csv"
+    model: NameOrPath = "sentence-transformers/all-MiniLM-L6-v2"
     task: str = "squad"
     split: Literal["validation"] = "validation"
     max_length: Count = 256
@@ -76,8 +81,8 @@ class MaskedWords(Paragraphs):
     """The parameters of masked_words.ipynb; the seed is also that of the words that are hidden."""
 
     notebook: ClassVar[str] = "masked_words.ipynb"
-    usual: ClassVar[str] = "results/runs/notebook/masked-words-{split}-{max_length}.csv"
-    model: str = "kykim/albert-kor-base"
+    usual: ClassVar[str] = "results/runs/notebook/masked-words-{0.named}-{0.split}-{0.max_length}.csv"
+    model: NameOrPath = "kykim/albert-kor-base"
     task: str = "korquad"
     split: Literal["train", "validation"] = "train"
     max_length: Count = 128

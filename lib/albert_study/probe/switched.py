@@ -138,7 +138,7 @@ class Fidelity(Probe):
     """The parameters of fidelity.ipynb."""
 
     notebook: ClassVar[str] = "fidelity.ipynb"
-    usual: ClassVar[str] = "{trained}/fidelity-{split}.csv"
+    usual: ClassVar[str] = "{0.trained}/fidelity-{0.split}.csv"
     trained: Place | None = None  # folder of a run that trained with softmax; None: by `train_small_model`
     split: str = "held-out"
     examples: Count | None = None

@@ -6,6 +6,7 @@ variants = {label: {"attention": name, settings ...}}
 import json
 import reprlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -13,7 +14,7 @@ import pandas as pd
 from pydantic import field_validator
 
 from albert_lsh import attention as attentions
-from albert_lsh.files import write_atomically
+from albert_lsh.files import lock, write_atomically
 from albert_lsh.interface import todays_settings
 from albert_lsh.record import SCHEMA
 from albert_lsh.run import Place, Seed, Settings
@@ -85,11 +86,11 @@ def complete(name: Any, settings: dict[str, Any]) -> dict[str, Any]:
 class TableSettings(Settings):
     """The parameters of a notebook that writes one table."""
 
-    usual: ClassVar[str]  # where the table is if `output` is None; {names} are parameters
+    usual: ClassVar[str]  # where the table is if `output` is None; {0} is the object
     output: Place | None = None
 
     def completed(self, place: str) -> Self:
-        usual = Path(str(self.results_root), self.usual.format_map(vars(self)))
+        usual = Path(str(self.results_root), self.usual.format(self))
         return self.model_copy(update={"output": self.output or str(usual)})
 
     @property
@@ -146,6 +147,19 @@ class GrowingTable:
             self.partial.unlink()
 
 
+@contextmanager
+def growing_table(path: Path, *beside: Path) -> Iterator[GrowingTable]:
+    """A `GrowingTable` that this process alone fills, and that is finished at the end.
+
+    Raises:
+        FolderInUseError: another process fills it.
+    """
+    with lock(path.parent, path.name):
+        table = GrowingTable(path, *beside)
+        yield table
+        table.finish()
+
+
 def is_of(row: dict[str, Any], unit: dict[str, Any]) -> bool:
     return all(row.get(name) == value for name, value in unit.items())
 
@@ -177,15 +191,14 @@ def fill(
     Returns:
         The rows of these variants, and their details.
     """
-    table = GrowingTable(path, path.with_name(f"{path.stem}-{beside}.csv"))
-    missing = [variant for variant in variants if not table.find(variant.columns | same)]
-    measured = measure(missing)
-    for number, variant in enumerate(missing, 1):
-        share = f", share {variant.settings['share']:g}" if variant.settings.get("share") else ""
-        print(f"{number} of {len(missing)}: {variant.label}{share}", flush=True)
-        row, details = next(measured)
-        details = details.assign(schema=SCHEMA)
-        table.put(variant.unit, [variant.columns | row | same], details.to_dict("records"))  # type: ignore[arg-type]
-    table.finish()
+    with growing_table(path, path.with_name(f"{path.stem}-{beside}.csv")) as table:
+        missing = [variant for variant in variants if not table.find(variant.columns | same)]
+        measured = measure(missing)
+        for number, variant in enumerate(missing, 1):
+            share = f", share {variant.settings['share']:g}" if variant.settings.get("share") else ""
+            print(f"{number} of {len(missing)}: {variant.label}{share}", flush=True)
+            row, details = next(measured)
+            details = details.assign(schema=SCHEMA)
+            table.put(variant.unit, [variant.columns | row | same], details.to_dict("records"))  # type: ignore[arg-type]
     rows, details = (pd.DataFrame([row for one in variants for row in table.find(one.unit, n)]) for n in (0, 1))
     return rows, details
