@@ -65,6 +65,9 @@ def test_scores_stand_above_what_can_be_had_without_attention(tree):
     assert read.loc["key-clusters", "squad (f1)"] == ""
     assert "mrpc: cost" not in read
     assert "squad (exact)" in score_table(lines, metrics=True).frame()
+    other = lines["model"].where(lines["task"] == "mrpc", "owner/other")  # a model for each task: its column says which
+    assert list(score_table(lines.assign(model=other)).frame().index) == [*read.index]
+    assert score_table(lines.assign(model=other)).frame().loc["softmax", "squad, other (f1)"] == "80.0 (1)"
 
 
 def test_runs_of_one_number_an_arm_are_read_as_text(tmp_path):

@@ -103,15 +103,17 @@ def scored(line: Line) -> str:
 def score_table(scores: pd.DataFrame, *, metrics: bool = False, note: str = "") -> Table:
     """Lines of `scores.scores`: arms down, tasks across; below, what can be had without attention.
 
-    An arm is named with its model where it has several. Baselines are those of the arm with most runs: each fold has
-    others, and an arm may lack folds.
+    Where a task's arm has several models it is named with its model; where tasks have different ones, tasks are.
+    Baselines are those of the arm with most runs: each fold has others, and an arm may lack folds.
 
     metrics: all of a task's; else its headline, with the pairs attended and the cost.
     """
     scores = scores[scores["measure"] != "accuracy_f1_mean"] if metrics else scores[scores["is_headline"]]
-    several = (scores.groupby("arm")["model"].nunique() > 1).any()
+    several = (scores.groupby(["task", "arm"])["model"].nunique() > 1).any()
     lines = marked(scores).assign(label=scores["arm"] + (", " + scores["model"] if several else ""))
     lines["digits"] = digits_of(lines)
+    if not several and (scores.groupby("arm")["model"].nunique() > 1).any():
+        lines["task"] += ", " + scores["model"].map(lambda name: Path(name).name)
     most = lines.loc[lines.groupby(["task", "measure"], sort=False)["seeds"].idxmax()]
     names = {"bag_of_words": "bag of words", "majority": "always the same answer", "chance": "chance"}
     sizes = lines.groupby(["task", "measure"])["bag_of_words"].transform("nunique")
