@@ -143,10 +143,9 @@ def test_one_checkpoint_is_kept_and_a_damaged_file_in_it_is_named(tmp_path, monk
     for name in ("optimizer.pt", "rng_state.pth", "config.json"):
         file = tmp_path / "checkpoints" / "checkpoint-4" / name
         whole = file.read_bytes()
-        for damaged in (b"", whole[:10]):
-            file.write_bytes(damaged)
-            with pytest.raises(ValueError, match=r"checkpoint-4 is damaged \(\w+\); delete it, and go on"):
-                fit(run)
+        file.write_bytes(whole[:10])
+        with pytest.raises(ValueError, match=r"checkpoint-4 is damaged \(\w+\); delete it, and go on"):
+            fit(run)
         file.write_bytes(whole)
 
 

@@ -60,7 +60,10 @@ Every table that the project has, made by `make refresh`; [docs/results.md](../.
 from them, and [the page to explore](../../report/results.html) shows every single run. A number in a table comes from a
 CSV file: of `<study>-scores`, `-variety` and `-settings` that is `<study>-scores.csv` in this folder, of others
 `<study>-differences.csv`, `-switched.csv`, `-shuffled.csv` and so on; of experiments those in
-[efficiency](../efficiency), [long_range](../long_range), [reliability](../reliability) and [runs](../runs)."""
+[efficiency](../efficiency), [long_range](../long_range), [reliability](../reliability) and [runs](../runs).
+
+*Pairs seen* and *cost* are shares of what softmax attention has on the whole texts: where these are cut to `max_length`,
+softmax too has less than 100%."""
 PLACE = re.compile(r"<!-- table: (\S+) -->(?:(?:(?!<!-- table: ).)*?<!-- end of table -->)?", re.DOTALL)
 
 
