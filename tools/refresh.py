@@ -62,8 +62,8 @@ CSV file: of `<study>-scores`, `-variety` and `-settings` that is `<study>-score
 `<study>-differences.csv`, `-switched.csv`, `-shuffled.csv` and so on; of experiments those in
 [efficiency](../efficiency), [long_range](../long_range), [reliability](../reliability) and [runs](../runs).
 
-*Pairs seen* and *cost* are shares of what softmax attention has on the whole texts: where these are cut to `max_length`,
-softmax too has less than 100%."""
+*Pairs seen* and *cost* are shares of what softmax attention has on the whole texts: where these are cut to
+`max_length`, softmax too has less than 100%."""
 PLACE = re.compile(r"<!-- table: (\S+) -->(?:(?:(?!<!-- table: ).)*?<!-- end of table -->)?", re.DOTALL)
 
 
