@@ -23,13 +23,14 @@ def has_shares(arms: list[str]) -> bool:
 
 
 def plot_shares(runs: pd.DataFrame) -> Figure:
-    """Every run's score against the pairs that it saw, and against its full cost; a row of panels a task.
+    """Every run's score against the pairs that it saw, and against its full cost; a row of panels a task of several
+    shares.
 
     runs: of `headlines`. Runs of an attention are joined from share to share, by their means. Grey: as good as softmax.
     """
     bases = runs["arm"].str.replace(ARM.pattern, r"\1", regex=True)
     runs = runs.assign(base=bases)
-    tasks = [*runs["task"].unique()]
+    tasks = [task for task in runs["task"].unique() if has_shares([*runs.loc[runs["task"] == task, "arm"].unique()])]
     figure, axes = new_figure(6.6, 2.2 * len(tasks) + 0.7, nrows=len(tasks), ncols=len(AXES), sharey="row")
     for row, task in enumerate(tasks):
         of_task = runs[runs["task"] == task]
