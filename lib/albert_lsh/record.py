@@ -72,6 +72,8 @@ def read_result(path: Path) -> dict[str, Any]:
         )
     if not complete or not {"parameters", "metrics"} <= set(result):
         raise OneLineError(f"{path} is not of a complete run; {again}")
+    if "epochs" in (parameters := result["parameters"]):  # a fine-tuning run's
+        result["parameters"] = {k: v for k, v in parameters.items() if k not in LEFT or v != LEFT[k]}
     return with_todays_settings(with_todays_names(result) if schema == OLD_NAMES else result)
 
 
