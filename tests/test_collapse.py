@@ -35,7 +35,7 @@ def measured(tmp_path_factory):
     """The table of a small model, by block, states and pass the draws."""
     folder = tmp_path_factory.mktemp("measured")
     table = measure_collapse(small(folder))
-    kept = pd.read_csv(folder / "results/runs/notebook/collapse-mini-sst2-40.csv")
+    kept = pd.read_csv(folder / "results/runs/notebook/collapse-mini-mini-sst2-40.csv")
     assert kept["spread"].tolist() == pytest.approx(table["spread"].tolist(), rel=1e-4)
     return table.groupby(["block", "states", "pass"])["spread"].agg(list)
 

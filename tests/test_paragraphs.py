@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -29,6 +30,16 @@ def read(folder):
 def mask(folder, **more):
     parameters = {"model": "nano", "task": "mini-squad", "max_length": 24, "paragraphs": 6}
     return MaskedWords.parse({"variants": VARIANTS, **parameters, "results_root": str(folder), **more})
+
+
+def test_another_model_has_another_table(tmp_path):
+    """Named by its last part; a folder is below results_root."""
+    (tmp_path / "mine").mkdir()
+    tables = [mask(tmp_path, model=name).output for name in ("nano", "mini", "./mine")]
+    assert [Path(table).name for table in tables] == [
+        f"masked-words-{n}-train-24.csv" for n in ("nano", "mini", "mine")
+    ]
+    assert Path(mask(tmp_path, model="./mine").model).parent == tmp_path
 
 
 def test_paragraphs_are_read_whole_or_put_together(tmp_path):

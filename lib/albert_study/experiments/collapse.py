@@ -79,7 +79,7 @@ class Collapse(TableSettings):
     """The parameters of collapse.ipynb."""
 
     notebook: ClassVar[str] = "collapse.ipynb"
-    usual: ClassVar[str] = "results/runs/notebook/collapse-{0.task}-{0.max_length}.csv"
+    usual: ClassVar[str] = "results/runs/notebook/collapse-{0.named}-{0.task}-{0.max_length}.csv"
     model: NameOrPath = "kykim/albert-kor-base"  # a folder: a trained model, measured as it is
     task: str = "nsmc"
     texts: Count = 64

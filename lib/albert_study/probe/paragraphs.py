@@ -51,11 +51,6 @@ class Paragraphs(Probe):
         return task
 
     @property
-    def named(self) -> str:
-        """The model, as files are named."""
-        return Path(self.model).name
-
-    @property
     def columns(self) -> dict[str, Any]:
         """What every row of the table says."""
         names = {"model": self.recorded()["model"], "task": self.task, "split": self.split}

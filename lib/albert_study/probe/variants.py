@@ -94,6 +94,11 @@ class TableSettings(Settings):
         return self.model_copy(update={"output": self.output or str(usual)})
 
     @property
+    def named(self) -> str:
+        """The model, if there is one, as files are named."""
+        return Path(str(getattr(self, "model", ""))).name
+
+    @property
     def results(self) -> list[str]:
         return [str(self.output)]
 
